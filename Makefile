@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
 
-.PHONY: help demo check test fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
+.PHONY: help demo check test fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -78,6 +78,9 @@ $(FRAMEWORKS)/.installed: $(FRAMEWORKS_WANT) pyproject.toml instrumentation/pypr
 
 pipelines-frameworks: $(FRAMEWORKS)/.installed ## tests on real parts of verl, AReaL and Ray
 	$(FRAMEWORKS_BIN)/python -m pytest tests/pipelines/frameworks -m frameworks
+
+cluster: $(FRAMEWORKS)/.installed ## tests on a Ray cluster of two nodes, which they start
+	OPENBLAS_NUM_THREADS=1 $(FRAMEWORKS_BIN)/python -m pytest tests/cluster -m cluster
 
 # vLLM's CPU build wants a torch of its own, and a torchvision that it brings along does not load with it.
 VLLM_VENV := .venv-vllm

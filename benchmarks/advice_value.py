@@ -2,7 +2,9 @@
 
 For every system of `advice_systems.py`: how far the model is off at the run's own layout and at other splits, how often
 the truth lies in its interval, what the first change brings in truth, how far that falls short of the best split at
-today's running limit, and whether the verdict names the cause whose removal truly brings most.
+today's running limit that is fresh enough to be recommended, and whether the verdict names the cause whose removal
+truly brings most. Without a cap a change may not make samples much staler: splits beyond that are faster and no regret,
+and whether one as fast is named beside the advice is counted.
 
     python benchmarks/advice_value.py [--processes 2] [--seed 20261122]
 
@@ -25,7 +27,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; befo
 import numpy as np
 from advice_systems import advice_systems
 from prediction_systems import System
-from token_simulator import Layout, Updates, World, simulate_world, true_tokens_per_s
+from prediction_truth import fresh_enough
+from token_simulator import Layout, Truth, Updates, World, simulate_world, true_tokens_per_s, truth_of
 from trace_predictions import Told, predict
 
 from rlscope.model.forecast.result import NoModelResult
@@ -39,6 +42,8 @@ FASTER = 1.1
 """By how much a side is sped up to see what it is worth."""
 TIE_RATIO = 0.02
 """Causes within this share of the rate are tied."""
+NEAR_BEST_RATIO = 0.03
+"""A layout within this share of the best is as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,8 @@ class Judged:
     told: Told | None
     """None where rlscope says nothing of the run."""
     bottleneck: str
-    true: Mapping[Layout, float]
-    """Of every split asked about, and of the layout advised."""
+    true: Mapping[Layout, Truth]
+    """Of every split asked about, and of the layouts advised."""
     true_gains: Mapping[str, float]
     """What removing or easing each cause brings in truth, over today's rate, less 1."""
 
@@ -61,13 +66,31 @@ class Judged:
 
     def ratio(self, layout: Layout) -> float:
         """A layout's true rate over that of today's."""
-        return self.true[layout] / self.true[self.system.recorded]
+        return self.true[layout].tokens_per_s / self.true[self.system.recorded].tokens_per_s
+
+    @property
+    def best(self) -> Layout:
+        """The truly fastest split at today's running limit."""
+        return max(self.system.layouts, key=self.ratio)
+
+    @property
+    def best_fresh(self) -> Layout:
+        """The truly fastest of those that are fresh enough for a change."""
+        fresh = fresh_enough(self.system, self.true)
+        return max((layout for layout in self.system.layouts if layout in fresh), key=self.ratio)
 
     @property
     def regret_ratio(self) -> float:
-        """True rate of the advised layout below that of the best split at today's running limit; at least 0."""
-        best = max(self.true[layout] for layout in self.system.layouts)
-        return max(0.0, 1.0 - self.true[self.chosen] / best)
+        """True rate of the advised layout below that of the best split fresh enough; at least 0."""
+        return max(0.0, 1.0 - self.ratio(self.chosen) / self.ratio(self.best_fresh))
+
+    @property
+    def staler_is_named(self) -> bool | None:
+        """Whether one as fast as the best of all splits stands beside the advice; None where the best is fresh."""
+        if self.told is None or self.ratio(self.best) <= self.ratio(self.best_fresh):
+            return None
+        named = [layout for layout in (self.chosen, self.told.advice.staler) if layout is not None]
+        return max(map(self.ratio, named)) >= (1.0 - NEAR_BEST_RATIO) * self.ratio(self.best)
 
     @property
     def cause_is_right(self) -> bool:
@@ -86,9 +109,9 @@ def judge(system: System) -> Judged:
         told = predict(folder, system.layouts)
         bottleneck = verdict_of(folder)
     said = None if isinstance(told, NoModelResult) else told
-    asked = {*system.layouts, *([said.advice.layout] if said else [])}
-    true = {layout: true_tokens_per_s(system.world, layout, TRUE_STEPS) for layout in asked}
-    return Judged(system, said, bottleneck, true, true_gains(system, true[system.recorded]))
+    advised = [each for each in (said.advice.layout, said.advice.staler) if each is not None] if said else []
+    true = {layout: truth_of(system.world, layout, TRUE_STEPS) for layout in {*system.layouts, *advised}}
+    return Judged(system, said, bottleneck, true, true_gains(system, true[system.recorded].tokens_per_s))
 
 
 def verdict_of(folder: Path) -> str:
@@ -137,11 +160,9 @@ def true_gains(system: System, today: float) -> dict[str, float]:
 
 def system_line(each: Judged) -> str:
     """One system: the run, what it was told, what is true."""
-    recorded, best = each.system.recorded, max(each.system.layouts, key=lambda layout: each.true[layout])
-    told = each.told
-    same = math.nan if told is None else told.tokens_per_s[recorded].median / each.true[recorded] - 1.0
-    others = [layout for layout in each.system.layouts if layout != recorded]
-    off = [] if told is None else [abs(told.tokens_per_s[layout].median / each.true[layout] - 1.0) for layout in others]
+    recorded, best, told = each.system.recorded, each.best_fresh, each.told
+    same = _errors(each, lambda layout, own: layout == own)[0] if told else math.nan
+    off = np.abs(_errors(each, lambda layout, own: layout != own)) if told else np.empty(0)
     said = (
         "nothing"
         if told is None
@@ -150,10 +171,18 @@ def system_line(each: Judged) -> str:
     right = "right" if each.cause_is_right else "WRONG"
     causes = ", ".join(f"{name} {gain:+.0%}" for name, gain in sorted(each.true_gains.items(), key=lambda one: -one[1]))
     return (
-        f"{each.system.family:<36} {_split(recorded):>10}  {same:+6.1%} {np.median(off) if off else math.nan:6.1%}"
+        f"{each.system.family:<36} {_split(recorded):>10}  {same:+6.1%} {np.median(off) if off.size else math.nan:6.1%}"
         f"  {said:<28} {each.ratio(each.chosen) - 1.0:+6.1%}  best {_split(best):>10} {each.ratio(best) - 1.0:+6.1%}"
-        f"  short {each.regret_ratio:5.1%}  {each.bottleneck:<14} {right:<5} ({causes})"
+        f"  short {each.regret_ratio:5.1%}{_staler(each)}  {each.bottleneck:<14} {right:<5} ({causes})"
     )
+
+
+def _staler(each: Judged) -> str:
+    """The best of all splits, where it is too stale for a change."""
+    if each.staler_is_named is None:
+        return " " * 30
+    named = "named" if each.staler_is_named else "not named"
+    return f"  stale {_split(each.best):>10} {each.ratio(each.best) - 1.0:+7.1%} {named:<9}"
 
 
 def summary_lines(judged: Sequence[Judged]) -> list[str]:
@@ -163,7 +192,7 @@ def summary_lines(judged: Sequence[Judged]) -> list[str]:
     others = [_errors(each, lambda layout, own: layout != own) for each in told]
     pooled = np.abs(np.concatenate(others))
     covered = [
-        each.told.tokens_per_s[layout].low <= each.true[layout] <= each.told.tokens_per_s[layout].high
+        each.told.tokens_per_s[layout].low <= each.true[layout].tokens_per_s <= each.told.tokens_per_s[layout].high
         for each in told
         if each.told
         for layout in each.system.layouts
@@ -172,13 +201,16 @@ def summary_lines(judged: Sequence[Judged]) -> list[str]:
     regrets = np.array([each.regret_ratio for each in judged])
     harm = [each.system.family for each in judged if each.ratio(each.chosen) < 1.0 - HARM_RATIO]
     right = sum(each.cause_is_right for each in judged)
+    staler = [each.staler_is_named for each in judged if each.staler_is_named is not None]
     return [
         f"same run: |error| median {np.median(np.abs(same)):.1%}, worst {np.max(np.abs(same)):.1%}",
         f"other splits: median of the systems' medians {np.median([np.median(np.abs(one)) for one in others]):.1%},"
         f" nine in ten within {np.quantile(pooled, 0.9):.1%}, worst {pooled.max():.1%}",
         f"90% interval covers {np.mean(covered):.0%} of the other splits",
-        f"regret against the best split at today's running limit: median {np.median(regrets):.1%},"
+        f"regret against the best split at today's running limit that is fresh enough: median {np.median(regrets):.1%},"
         f" nine in ten within {np.quantile(regrets, 0.9):.1%}, worst {regrets.max():.1%}",
+        f"a faster split is too stale for a change: {len(staler)} of {len(judged)}; one within {NEAR_BEST_RATIO:.0%} of"
+        f" its rate is named beside the advice in {sum(staler)}",
         f"told to change: {sum(bool(each.told and each.told.advice.changes) for each in judged)} of {len(judged)};"
         f" worse than staying by {HARM_RATIO:.0%}: {', '.join(harm) or 'none'}",
         f"right cause named: {right} of {len(judged)}",
@@ -189,7 +221,8 @@ def _errors(each: Judged, wanted: Callable[[Layout, Layout], bool]) -> np.ndarra
     if each.told is None:
         raise ValueError(f"nothing was said of {each.system.family}")
     chosen = [layout for layout in each.system.layouts if wanted(layout, each.system.recorded)]
-    return np.array([each.told.tokens_per_s[layout].median / each.true[layout] - 1.0 for layout in chosen])
+    told, true = each.told.tokens_per_s, each.true
+    return np.array([told[layout].median / true[layout].tokens_per_s - 1.0 for layout in chosen])
 
 
 def _split(layout: Layout) -> str:
@@ -214,7 +247,8 @@ def main() -> None:
         "",
         *summary_lines(judged),
         "",
-        "system, recorded at; error of the same run, median of other splits; told, true gain; best split; cause",
+        "system, recorded at; error of the same run, median of other splits; told, true gain; best split fresh enough;"
+        " best of all where that is staler; cause",
         *map(system_line, judged),
     ]
     print("\n".join(lines))

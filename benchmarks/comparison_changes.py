@@ -4,8 +4,9 @@ Each pair is two recordings of `examples/pipeline_rl` that differ by one flag, m
 What is right is written beside each: the setting or the measured cause that must be the largest, with the direction of
 its share. Where the analysis of the first run recommended the change, what it promised stands beside what came.
 
-    python benchmarks/comparison_changes.py [--steps 100] [--keep FOLDER]
+    python benchmarks/comparison_changes.py [--steps 100] [--keep FOLDER] [--only WORDS]
 
+--only records the pairs again whose name has these words, and leaves the figures of the others as they are.
 Needs torch and two idle cores. Writes its figures to `benchmarks/comparison_changes.txt`.
 """
 
@@ -98,17 +99,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each recording (default: 100)")
     parser.add_argument("--keep", type=Path, help="where the recordings stay")
+    parser.add_argument("--only", default="", help="record the pairs again whose name has these words")
     given = parser.parse_args()
+    wanted = [change for change in CHANGES if given.only in change.name]
+    if not wanted:
+        parser.error(f"no pair has {given.only!r} in its name: {', '.join(change.name for change in CHANGES)}")
+    found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        lines = [
-            f"command: python benchmarks/comparison_changes.py --steps {given.steps}",
-            f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-            "",
-        ]
-        for change in CHANGES:
-            lines.append(line(change, compared(change, given.keep or Path(scratch), given.steps)))
-            print(lines[-1], flush=True)
-    FIGURES.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for change in wanted:
+            found[change.name] = line(change, compared(change, given.keep or Path(scratch), given.steps))
+            print(found[change.name], flush=True)
+    kept = FIGURES.read_text(encoding="utf-8").splitlines() if given.only and FIGURES.exists() else []
+    head = [
+        f"command: python benchmarks/comparison_changes.py --steps {given.steps}",
+        f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "",
+    ]
+    lines = [found.get(change.name) or _line_of(change, kept) for change in CHANGES]
+    FIGURES.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
+
+
+def _line_of(change: Change, kept: list[str]) -> str:
+    return next((each for each in kept if each.startswith(change.name)), f"{change.name:<40} not recorded")
 
 
 if __name__ == "__main__":

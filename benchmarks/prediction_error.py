@@ -17,7 +17,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +26,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; befo
 
 import numpy as np
 from prediction_systems import System, quiet_twins, systems
-from prediction_truth import simulated_rate, true_rates
-from token_simulator import Layout, simulate_world, true_tokens_per_s
+from prediction_truth import fresh_enough, simulated_rate, true_rates
+from token_simulator import Layout, Truth, simulate_world, true_tokens_per_s, truth_of
 from token_simulator.cases import NEGATIVE_CASES, Case
 from trace_predictions import Advice, Told, predict
 
@@ -86,9 +86,11 @@ class Judged:
     advice: Advice | None
     """None where rlscope says nothing of the run."""
     shortfall_ratio: float
-    """True rate of the layout advised below that of the best layout known, 0..1."""
+    """True rate of the layout advised below that of the best layout fresh enough to be recommended; at least 0."""
+    stale_ratio: float
+    """Likewise below the best layout of all."""
     staying_ratio: float
-    """Likewise of the recorded layout."""
+    """Of the recorded layout below the best one fresh enough."""
     truth_noise_ratio: float
     """Between two seeds of the truth at the recorded layout."""
 
@@ -103,21 +105,21 @@ def judge(task: tuple[System, bool]) -> Judged:
         simulate_world(world, other, system.steps, 3, beside)
         told = predict(run, system.layouts, world.training.scaling_exponent)
         told_more = predict_beside(run, beside, system.layouts)
-    true = {layout: true_tokens_per_s(world, layout, TRUE_STEPS) for layout in system.layouts}
+    true = {layout: truth_of(world, layout, TRUE_STEPS) for layout in system.layouts}
     again = true_tokens_per_s(world, system.recorded, TRUE_STEPS, seed=2)
-    noise = again / true[system.recorded] - 1.0
+    noise = again / true[system.recorded].tokens_per_s - 1.0
     if told_more is None:
         told_more = told
     if isinstance(told, NoModelResult) or isinstance(told_more, NoModelResult):
-        best = max(true.values())
-        return Judged(system, is_quiet, (), None, 0.0, 1.0 - true[system.recorded] / best, noise)
+        stay, most = shortfalls(system, true, system.recorded)
+        return Judged(system, is_quiet, (), None, stay, most, stay, noise)
     chosen = told.advice.layout
     if chosen not in true:
-        true[chosen] = true_tokens_per_s(world, chosen, TRUE_STEPS)
-    best, known = max(true.values()), true_rates(world, system.layouts)
+        true[chosen] = truth_of(world, chosen, TRUE_STEPS)
+    known = true_rates(world, system.layouts)
     transfers = tuple(
         Transfer(
-            *(system, is_quiet, layout, true[layout], known[layout]),
+            *(system, is_quiet, layout, true[layout].tokens_per_s, known[layout]),
             told.tokens_per_s[layout],
             told.scaling_known_tokens_per_s[layout],
             told_more.tokens_per_s[layout],
@@ -125,8 +127,16 @@ def judge(task: tuple[System, bool]) -> Judged:
         )
         for layout in system.layouts
     )
-    short = (1.0 - true[chosen] / best, 1.0 - true[system.recorded] / best)
-    return Judged(system, is_quiet, transfers, told.advice, *short, noise)
+    stay, _ = shortfalls(system, true, system.recorded)
+    return Judged(system, is_quiet, transfers, told.advice, *shortfalls(system, true, chosen), stay, noise)
+
+
+def shortfalls(system: System, true: Mapping[Layout, Truth], layout: Layout) -> tuple[float, float]:
+    """A layout's true rate below the best one fresh enough to be recommended, and below the best of all."""
+    fresh = max(true[each].tokens_per_s for each in fresh_enough(system, true))
+    best = max(each.tokens_per_s for each in true.values())
+    own = true[layout].tokens_per_s
+    return max(0.0, 1.0 - own / fresh), 1.0 - own / best
 
 
 def predict_beside(run: Path, beside: Path, layouts: Sequence[Layout]) -> Told | NoModelResult | None:
@@ -219,7 +229,7 @@ def _beside_lines(rows: Sequence[Transfer]) -> list[str]:
 
 
 def advice_lines(judged: Sequence[Judged]) -> list[str]:
-    """How much the advised layout falls short of the best of those simulated."""
+    """How much the advised layout falls short of the best of those simulated that are fresh enough, and of all."""
     lines: list[str] = []
     for name, is_quiet in (("noisy", False), ("noise-free", True)):
         told = [each for each in judged if each.is_quiet == is_quiet and each.advice is not None]
@@ -227,13 +237,15 @@ def advice_lines(judged: Sequence[Judged]) -> list[str]:
             continue
         short = np.array([each.shortfall_ratio for each in told])
         stay = np.array([each.staying_ratio for each in told])
+        stale = np.array([each.stale_ratio for each in told])
         changes = sum(each.advice is not None and each.advice.changes for each in told)
         lines += [
-            f"advice, {name}: {len(told)} runs, {changes} told to change; true rate below the best one simulated:"
+            f"advice, {name}: {len(told)} runs, {changes} told to change; true rate below the best one fresh enough:"
             f" median {np.median(short):.1%}, mean {short.mean():.1%}, most {short.max():.1%},"
             f" within {NEAR_BEST_RATIO:.0%} in {np.mean(short <= NEAR_BEST_RATIO):.0%} of the runs",
             f"  staying would fall short by: median {np.median(stay):.1%}, mean {stay.mean():.1%};"
             f" advice worse than staying in {np.sum(short > stay + 0.01)} runs",
+            f"  below the best one of any staleness: median {np.median(stale):.1%}, mean {stale.mean():.1%}",
         ]
     return lines
 

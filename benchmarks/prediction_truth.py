@@ -4,17 +4,19 @@ The error that is left is that of the model's form; what a prediction from a tra
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from token_simulator import Layout, World
+from prediction_systems import System as RecordedSystem
+from token_simulator import Layout, Truth, World
 from token_simulator.draws import groups, grow, slowness
 from token_simulator.pass_cost import decode_s
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.arrays import Reals
+from rlscope.model.forecast.recommend import FEW_VERSIONS, STALER_RATIO
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
 from rlscope.model.system import Admission, Engine, System, Trainer, TrainerPhase, WeightUpdate, Workload
@@ -48,6 +50,14 @@ class TrueCurve:
         high = np.vectorize(costs.__getitem__, otypes=[np.float64])(below + 1)
         mean_s: Reals = low + (asked - below) * (high - low)
         return mean_s * self._noise_factor + self.world.passes.between_s
+
+
+def fresh_enough(system: RecordedSystem, true: Mapping[Layout, Truth]) -> list[Layout]:
+    """The layouts that a change may recommend by their true staleness: all of them where a cap keeps it."""
+    if system.world.limits.max_staleness is not None:
+        return list(true)
+    most = max(STALER_RATIO * true[system.recorded].staleness_p95, FEW_VERSIONS)
+    return [layout for layout, each in true.items() if each.staleness_p95 <= most]
 
 
 def true_system(world: World) -> System:

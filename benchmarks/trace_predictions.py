@@ -24,6 +24,8 @@ class Advice(NamedTuple):
     reason: str
     layout: Layout
     """The one recommended; the run's own where it is to stay."""
+    staler: Layout | None
+    """Named beside it: faster, and staler than a change may be without being asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def predict(
     )
     chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(
-        advice=Advice(advised.changes, advised.reason, _layout(chosen)),
+        advice=Advice(
+            advised.changes, advised.reason, _layout(chosen), _layout(advised.staler.layout) if advised.staler else None
+        ),
         tokens_per_s=_spreads(calibration, layouts, settings),
         scaling_known_tokens_per_s=(
             {}

@@ -22,11 +22,12 @@ from rlscope.reports.documents import Document
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
 from rlscope.reports.documents.comparison import CompareDocument
+from rlscope.reports.documents.data_quality import DoctorDocument
 from rlscope.reports.documents.history import ListDocument
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
 from rlscope.trace.config import entry_kind, run_config_schema
-from rlscope.trace.questions import questions
+from rlscope.trace.questions import CONCATENATE, questions
 from rlscope.trace.segments import SEGMENTS_KEY
 
 DOCS = Path(__file__).parent
@@ -38,6 +39,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
     "check": CheckDocument,
     "compare": CompareDocument,
     "list": ListDocument,
+    "doctor": DoctorDocument,
 }
 """What the commands print as JSON, by the names of the schemas."""
 
@@ -109,7 +111,7 @@ def findings_page() -> str:
 
 def queries_page() -> str:
     """Every query, from the header of its file."""
-    lines = [GENERATED, "# Queries\n\n`rlscope query RUN_DIR NAME` runs each; the SQL is in `queries/`.\n"]
+    lines = [GENERATED, "# Queries\n\n`rlscope query RUN_DIR NAME` runs each; the SQL is in `queries/`.\n", _SHARES]
     for question in questions().values():
         lines.append(
             f"\n## {question.name}\n\n{question.question} {question.grain[0].upper() + question.grain[1:]}.\n\n"
@@ -118,7 +120,32 @@ def queries_page() -> str:
         lines.extend(f"| `{out.name}` | {out.type} | {out.meaning} |\n" for out in question.outputs)
         if question.args:
             lines.append("\nArguments: " + "; ".join(f"`{arg.name}` {arg.meaning}" for arg in question.args) + ".\n")
-    return "".join(lines)
+    return "".join([*lines, *_partition_lines()])
+
+
+_SHARES: Final = """
+The table at the end of this page says which questions `rlscope analyze --ray` answers in shares of the run, and how the
+answers of the shares become that of the run ([large_runs.md](large_runs.md)).
+"""
+
+
+def _partition_lines() -> list[str]:
+    """How each question is divided into shares, and how their answers are merged."""
+    lines = [
+        "\n## Shares of a run\n\n"
+        "By worker, each row of a table is in the share of its worker. By sample, each sample and its deliveries are\n"
+        "in one share, and the tables of training steps, weight updates and workers are whole in each. Questions of\n"
+        "the driver are answered from the whole run. The merged answer is that of the whole run to the last bit.\n\n"
+        "| query | partition | merge |\n|---|---|---|\n"
+    ]
+    for question in questions().values():
+        by_aggregate: dict[str, list[str]] = {}
+        for name, aggregate in (question.merge or {}).items():
+            by_aggregate.setdefault(aggregate, []).append(f"`{name}`")
+        merged = "; ".join(f"{aggregate} of {', '.join(names)}" for aggregate, names in by_aggregate.items())
+        merged = merged or ("" if question.merge is None else CONCATENATE)
+        lines.append(f"| `{question.name}` | {question.partition} | {merged} |\n")
+    return lines
 
 
 def metrics_page() -> str:

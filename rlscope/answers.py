@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from rlscope.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import polars as pl
 
     from rlscope.alerts.offline import RuleOutcome, RuleReport
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.what_if import Obstacle, WhatIf
     from rlscope.planning.schema import PlanFile
     from rlscope.reports.page.comparison import ComparisonCharts
+    from rlscope.reports.text.doctor import Piece
 
 ListForm = Literal["text", "csv", "json"]
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
@@ -208,6 +211,16 @@ class Comparison:
         from rlscope.reports.page.comparison import comparison_card
 
         return comparison_card(self.result)
+
+
+class Pieces(tuple["Piece", ...]):
+    """What is there of a run and what is missing, from `doctor`: a tuple of pieces."""
+
+    def to_json(self, beside: "Iterable[tuple[Path, str, str]]" = ()) -> str:
+        """The JSON document of `rlscope doctor --json`; beside: path, kind and flag of other files."""
+        from rlscope.reports.documents.data_quality import doctor_document
+
+        return doctor_document(self, beside).as_json()
 
 
 class RunList:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.answers import Pieces
     from rlscope.exports.perfetto import Part, PerfettoExport
     from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
     from rlscope.reports.page.html import Charts
-    from rlscope.reports.text.doctor import Piece
     from rlscope.trace.compaction import Compaction
     from rlscope.trace.query import Argument
 
@@ -338,26 +338,28 @@ def analyze(
     also: Folder | Sequence[Folder] = (),
     progress: Progress | None = None,
     options: "ImportOptions | None" = None,
+    ray: str | None = None,
 ) -> Analysis:
     """Analyse the run in a folder, or a run that a framework's log or metrics file shows.
 
     max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
     same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
-    done. options: of such a file, what it does not say itself. Raises RunFolderError for a folder that is not a run,
-    ImportFileError for a file that no importer knows, AnalysisError for one of `also` that cannot be compared, and
-    ArgumentError for a number out of range.
+    done. options: of such a file, what it does not say itself. ray: the address of a Ray cluster that answers in shares
+    of the run. Raises RunFolderError for a folder that is not a run, ImportFileError for a file that no importer knows,
+    AnalysisError for one of `also` that cannot be compared, and ArgumentError for a number out of range.
     """
+    from rlscope import pipeline
     from rlscope.analysis.result import Constraints
-    from rlscope.pipeline import analyze as analyze_folder
-    from rlscope.pipeline import say_nothing
+    from rlscope.cluster import on_ray
 
     if max_staleness is not None:
         Limits(0).check("max_staleness", max_staleness)
     Limits(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
-    folder, say = _folder(path, options, progress), progress or say_nothing
-    return Analysis(path, analyze_folder(folder.path, progress=say, constraints=constraints), folder)
+    folder, say = _folder(path, options, progress), progress or pipeline.say_nothing
+    result = pipeline.analyze(folder.path, progress=say, constraints=constraints, divide=on_ray(ray, say))
+    return Analysis(path, result, folder)
 
 
 def what_if(
@@ -410,6 +412,7 @@ def check(
     fail_if: str | Sequence[str] = (),
     fail_on_finding: "Severity | None" = None,
     baseline: Folder | None = None,
+    ray: str | None = None,
 ) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
@@ -417,38 +420,38 @@ def check(
     each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
     finding of that severity or higher; None: look for none. baseline: a run, or the JSON document of an analysis, to
     compare with; the built-in regression rules then apply too, or those of `fail_if` that name it, as
-    `throughput.steady_tokens_per_s < 0.95 * baseline`. Raises RunFolderError for a folder that is not a run, RuleError
-    for rules that cannot be used, AnalysisError for a document that cannot be read, ArgumentError.
+    `throughput.steady_tokens_per_s < 0.95 * baseline`. ray: that of `analyze`; not for the baseline. Raises
+    RunFolderError, RuleError for rules that cannot be used, AnalysisError for an unreadable document, ArgumentError.
     """
     from rlscope import pipeline
+    from rlscope.cluster import on_ray
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
     severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
-    file = None if rules is None else Path(rules)
+    file, divide = None if rules is None else Path(rules), on_ray(ray, pipeline.say_nothing)
     folder = _folder(path)
     if baseline is not None:
         from rlscope.comparison.gate import check_against
 
         before = _readable(baseline)
-        return CheckReport(check_against(folder.path, before.path, file, one_offs, severity))
+        return CheckReport(check_against(folder.path, before.path, file, one_offs, severity, divide))
     chosen = pipeline.rules_to_check(file, one_offs)
-    return CheckReport(pipeline.check(folder.path, chosen, severity))
+    return CheckReport(pipeline.check(folder.path, chosen, severity, divide))
 
 
-def doctor(
-    path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None
-) -> "tuple[Piece, ...]":
+def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None) -> "Pieces":
     """What is there of a run, what each missing piece would add, and what exactly brings it; see `rlscope doctor`.
 
     progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
     """
     from rlscope.analysis.checkup import examine
+    from rlscope.answers import Pieces
     from rlscope.reports.text.doctor import pieces
     from rlscope.trace.store import open_run
 
     folder = _folder(path, options, progress)
     with open_run(folder.path) as run:
-        return tuple(pieces(examine(run)))
+        return Pieces(pieces(examine(run)))
 
 
 def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:

@@ -25,7 +25,8 @@ from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace.query import Grid, ask, make_grid
-from rlscope.trace.store import OpenRun, open_run
+from rlscope.trace.shares import Lost, LostShareError
+from rlscope.trace.store import Divide, OpenRun, open_run
 
 Progress = Callable[[str], None]
 """Called with what is being done, in a few words."""
@@ -86,14 +87,18 @@ def say_nothing(_doing: str) -> None:
 
 
 def analyze(
-    folder: Path | str, *, progress: Progress = say_nothing, constraints: Constraints = NO_CONSTRAINTS
+    folder: Path | str,
+    *,
+    progress: Progress = say_nothing,
+    constraints: Constraints = NO_CONSTRAINTS,
+    divide: Divide | None = None,
 ) -> AnalysisResult:
-    """Analyse the run in a folder; constraints are what the user asks of a layout.
+    """Analyse the run in a folder; constraints are what the user asks of a layout. divide: that of `open_run`.
 
     Raises RunFolderError for a folder that is not a run, AnalysisError for another run of the constraints that cannot
     be compared.
     """
-    return _read(folder, lambda run: analyze_run(run, progress, constraints), progress)
+    return _read(folder, lambda run: analyze_run(run, progress, constraints), progress, divide)
 
 
 def analyze_run(
@@ -167,11 +172,13 @@ def _ask_all(run: OpenRun, grid: Grid, progress: Progress) -> dict[str, pl.DataF
     return answers
 
 
-def check(folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None) -> RuleReport:
+def check(
+    folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None, divide: Divide | None = None
+) -> RuleReport:
     """Evaluate alert rules over the whole run in a folder; the model is asked only where a rule needs it.
 
-    fail_on_finding: also look for findings, and the lowest severity of one that fails. Raises RunFolderError for a
-    folder that is not a run, RuleError for a rule's SELECT that is refused.
+    fail_on_finding: also look for findings, and the lowest severity of one that fails. divide: that of `open_run`.
+    Raises RunFolderError for a folder that is not a run, RuleError for a rule's SELECT that is refused.
     """
     asks_model = any(rule.metric == RESIDUAL for rule in rules.rules)
 
@@ -181,7 +188,7 @@ def check(folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None =
             return report
         return replace(report, findings=find_problems(run), fail_on_finding=fail_on_finding)
 
-    return _read(folder, evaluate)
+    return _read(folder, evaluate, divide=divide)
 
 
 def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
@@ -204,22 +211,35 @@ def _residual_ratio(run: OpenRun) -> float | None:
     return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)
 
 
-def _read(folder: Path | str, use: Callable[[OpenRun], _Read], progress: Progress = say_nothing) -> _Read:
+def _read(
+    folder: Path | str,
+    use: Callable[[OpenRun], _Read],
+    progress: Progress = say_nothing,
+    divide: Divide | None = None,
+) -> _Read:
     """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
 
-    Raises VanishedFileError where files of a run in progress are merged each time that they are read.
+    So is a share that could not be answered. Raises VanishedFileError where files of a run in progress are merged
+    each time that they are read.
     """
-    try:
-        return _opened_once(folder, use)
-    except VanishedFileError:
-        progress("a file was merged into another while it was read: listing them again")
-        return _opened_once(folder, use)
-    except UnreadableDataError:
-        progress("a file is damaged: reading every file to find which")
-        with open_run(Path(folder), read_all=True) as run:
-            return use(run)
-
-
-def _opened_once(folder: Path | str, use: Callable[[OpenRun], _Read]) -> _Read:
-    with open_run(Path(folder)) as run:
-        return use(run)
+    lost: tuple[Lost, ...] = ()
+    read_all = listed_again = False
+    while True:
+        try:
+            with open_run(Path(folder), read_all=read_all, divide=divide, lost=lost) as run:
+                return use(run)
+        except LostShareError as error:
+            if error.lost in lost:
+                raise
+            lost = (*lost, error.lost)
+            progress(f"{error.lost.share.name} failed: the run is analysed without it")
+        except VanishedFileError:
+            if listed_again:
+                raise
+            listed_again = True
+            progress("a file was merged into another while it was read: listing them again")
+        except UnreadableDataError:
+            if read_all:
+                raise
+            read_all = True
+            progress("a file is damaged: reading every file to find which")

@@ -18,7 +18,7 @@ MODULES = [*ANALYSIS, *CAPTURE]
 LAYERS = (
     {"errors", "format", "input_file", "text_out"},
     {"trace", "model"},
-    {"analysis", "importers"},
+    {"analysis", "importers", "cluster"},
     {"diagnose", "planning"},
     {"alerts"},
     {"pipeline", "comparison"},
@@ -39,6 +39,7 @@ CONFINED = {
     "google": {"exports"},
     "wandb": {"exports"},
     "mlflow": {"exports"},
+    "ray": {"cluster.py"},
     "tensorboardX": {"exports"},
 }
 
@@ -124,6 +125,14 @@ def test_who_checks_watches_or_asks_waits_for_no_model() -> None:
     assert "duckdb" in loaded and not {"scipy", "altair", "jinja2"} & set(loaded)
 
 
+def test_an_analysis_loads_neither_pandas_nor_optimisers() -> None:
+    trace = ROOT / "sample_traces" / "synchronous"
+    program = f"import sys; from rlscope.pipeline import analyze; analyze({str(trace)!r}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert {"polars", "scipy.special"} <= set(loaded)
+    assert not {"pandas", "scipy.optimize", "altair", "jinja2"} & set(loaded)
+
+
 def code_lines(text: str) -> set[int]:
     """The lines that hold more than a comment; of text over several lines, the first."""
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -148,7 +157,7 @@ ALIKE = ("diagnose", "reports/sections", "cli")
 
 def test_no_module_is_a_fragment_of_the_one_that_imports_it() -> None:
     """Packages and alike things aside, a short module has several importers."""
-    assert len(ANALYSIS) <= 280
+    assert len(ANALYSIS) <= 285
     importers: dict[str, set[str]] = {}
     for path in ANALYSIS:
         for name in set(imports(path)):

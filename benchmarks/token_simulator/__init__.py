@@ -4,7 +4,7 @@ It shares no code with `rlscope/model` and imports nothing of `rlscope`. It is s
 pass by pass, each pass gives every running request one token, and everything else happens between passes.
 """
 
-from .simulation import Outcome, simulate_world, true_tokens_per_s
+from .simulation import Outcome, Truth, simulate_world, true_tokens_per_s, truth_of
 from .world import Layout, Limits, Passes, Responses, Rollouts, Training, Updates, World
 
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "Responses",
     "Rollouts",
     "Training",
+    "Truth",
     "Updates",
     "World",
     "simulate_world",
     "true_tokens_per_s",
+    "truth_of",
 ]

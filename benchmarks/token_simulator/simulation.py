@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from . import draws
 from .agenda import Agenda
@@ -26,6 +27,8 @@ class Outcome:
     step_response_tokens: tuple[int, ...]
     staleness_tokens: Mapping[int, int]
     """Trained response tokens by staleness."""
+    step_staleness_samples: tuple[Mapping[int, int], ...]
+    """Samples of each step by the staleness of their oldest token."""
     outcome_tokens: Mapping[str, int]
     """Response tokens by the outcome of their delivery."""
     generated_tokens: int
@@ -44,6 +47,12 @@ class Outcome:
         """Trained response tokens per second, from the end of the step before the `first_step`-th (1, 2, ...)."""
         since_s = self.step_ends_s[first_step - 2] if first_step > 1 else 0.0
         return sum(self.step_response_tokens[first_step - 1 :]) / (self.step_ends_s[-1] - since_s)
+
+    def staleness_p95(self, first_step: int) -> int:
+        """95th percentile of the samples' staleness from the `first_step`-th step (1, 2, ...) on, in versions."""
+        samples = sum((Counter(step) for step in self.step_staleness_samples[first_step - 1 :]), Counter[int]())
+        ages = sorted(samples.elements())
+        return ages[-(-len(ages) * 95 // 100) - 1]
 
 
 def simulate_world(world: World, layout: Layout, steps: int, seed: int, folder: Path | None = None) -> Outcome:
@@ -72,9 +81,24 @@ def simulate_world(world: World, layout: Layout, steps: int, seed: int, folder: 
     return _outcome(trainer, engines, end_s)
 
 
+class Truth(NamedTuple):
+    """A layout in its steady state: without the first third of the steps."""
+
+    tokens_per_s: float
+    """Trained response tokens."""
+    staleness_p95: int
+    """Of the samples, by their oldest token, in versions."""
+
+
+def truth_of(world: World, layout: Layout, steps: int = 100, seed: int = 1) -> Truth:
+    """What a layout truly does, without a folder."""
+    outcome, first_step = simulate_world(world, layout, steps, seed), steps // 3 + 1
+    return Truth(outcome.tokens_per_s(first_step), outcome.staleness_p95(first_step))
+
+
 def true_tokens_per_s(world: World, layout: Layout, steps: int = 100, seed: int = 1) -> float:
-    """Trained response tokens per second in the steady state: without the first third of the steps, and no folder."""
-    return simulate_world(world, layout, steps, seed).tokens_per_s(first_step=steps // 3 + 1)
+    """Its rate alone."""
+    return truth_of(world, layout, steps, seed).tokens_per_s
 
 
 def _engines(world: World, layout: Layout, seed: int, exchange: Exchange, agenda: Agenda) -> list[Engine]:
@@ -122,6 +146,7 @@ def _outcome(trainer: Trainer, engines: list[Engine], end_s: float) -> Outcome:
         step_ends_s=tuple(trainer.step_ends_s),
         step_response_tokens=tuple(trainer.step_response_tokens),
         staleness_tokens=dict(trainer.staleness_tokens),
+        step_staleness_samples=tuple(trainer.step_staleness_samples),
         outcome_tokens=dict(trainer.outcome_tokens),
         generated_tokens=sum(engine.decoded_tokens for engine in engines),
         prefilled_tokens=sum(engine.prefilled_tokens for engine in engines),

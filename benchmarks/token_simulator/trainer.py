@@ -40,6 +40,7 @@ class Trainer:
         self.step_ends_s: list[float] = []
         self.step_response_tokens: list[int] = []
         self.staleness_tokens: Counter[int] = Counter()
+        self.step_staleness_samples: list[Counter[int]] = []
         self.outcome_tokens: Counter[str] = Counter()
 
     def start(self, now_s: float, flat: Iterator[bool]) -> None:
@@ -159,6 +160,8 @@ class Trainer:
         self.outcome_tokens["trained"] += sum(group.response_tokens for group in groups)
         for run in (run for group in groups for request in group.requests for run in request.runs):
             self.staleness_tokens[version - run.version] += run.end - run.start
+        oldest = (request.runs[0].version for group in groups for request in group.requests)
+        self.step_staleness_samples.append(Counter(version - each for each in oldest))
         if self.recording is not None:
             self.recording.trained(len(self.step_ends_s) + 1, version, groups)
 

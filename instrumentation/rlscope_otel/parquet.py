@@ -22,9 +22,14 @@ Values = Sequence[object]
 Stamp = Mapping[str, str | int]
 """Where a file belongs, by `schema.STAMP_KEYS`."""
 
-# At its first conversion pyarrow imports pandas, where there is one, under a lock of its own. A child that is forked
-# meanwhile would wait for that lock for ever, so it is done before any thread writes.
-pa.array([0])
+
+def convert_once() -> None:
+    """To be called before any thread writes, and not by who only reads.
+
+    At its first conversion pyarrow imports pandas, where there is one, under a lock of its own: half a second, and a
+    child that is forked meanwhile would wait for that lock for ever.
+    """
+    pa.array([0])
 
 
 def table_of(name: str, columns: Sequence[Values]) -> pa.Table:

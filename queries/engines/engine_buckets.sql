@@ -19,6 +19,8 @@
 -- out  kv_max_tokens   BIGINT   maximum resident tokens
 -- out  kv_preemptions  BIGINT   preemptions in the rows that record the KV cache use; NULL if not recorded
 -- grain: one row per engine, bucket with at least one row and is_timed
+-- partition: worker
+-- merge: concatenate
 SELECT
     worker_id,
     $origin_ns + (start_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,

@@ -11,6 +11,8 @@
 -- out  waiting_mean        DOUBLE   waiting requests, weighted by time
 -- out  pass_per_request_s  DOUBLE   busy time per pass and running request, seconds; comparable between equal engines
 -- grain: one row per engine
+-- partition: worker
+-- merge: concatenate
 SELECT
     engine_buckets.worker_id,
     sum(decode_tokens)::BIGINT AS decode_tokens,

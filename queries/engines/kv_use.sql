@@ -8,6 +8,8 @@
 -- out  kv_capacity_tokens  BIGINT   capacity of the cache; NULL if not recorded
 -- out  preemptions         BIGINT   preemptions in the bucket; NULL if not recorded
 -- grain: one row per engine and bucket with a row that records the KV cache use
+-- partition: worker
+-- merge: concatenate
 SELECT
     engine_buckets.worker_id,
     bucket_start_ns,

@@ -17,6 +17,8 @@
 -- out  prefill_tokens  BIGINT   prompt tokens computed
 -- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL if not recorded
 -- grain: one row per engine, batch size, prefill_level and kv_level
+-- partition: worker
+-- merge: concatenate
 SELECT
     worker_id,
     running,

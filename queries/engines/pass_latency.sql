@@ -9,6 +9,8 @@
 -- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds
 -- out  between_mean_s DOUBLE  mean time between two passes inside a row, seconds
 -- grain: one row per engine and batch size
+-- partition: worker
+-- merge: concatenate
 WITH batches AS (
     SELECT
         worker_id,

@@ -8,6 +8,8 @@
 -- out  prompt_tokens   BIGINT  prompt tokens of the segments that started, minus known prefix-cache hits
 -- out  segments        BIGINT  segments that started
 -- grain: one row
+-- partition: worker
+-- merge: sum preemptions, prefill_tokens, prompt_tokens, segments
 --
 -- Tokens computed beyond the prompts were recomputed: after a preemption, or after an update that drops the KV cache.
 -- Such an update preempts all running requests. The engine counts them in its next row; they are excluded here.

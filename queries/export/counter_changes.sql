@@ -7,6 +7,7 @@
 -- out  time_ns       BIGINT   when it became the value, UTC epoch
 -- out  value         BIGINT   requests, tokens or samples
 -- grain: one row per change of one counter
+-- partition: driver
 --
 -- The batch of an engine becomes 0 at the end of a row that no other row follows soon. Its other counters keep their
 -- last value: nothing was read.

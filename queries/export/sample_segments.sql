@@ -16,6 +16,8 @@
 -- out  outcome        VARCHAR  what became of the sample; NULL if it was not delivered
 -- out  step           BIGINT   the step that trained on it first; NULL if none did
 -- grain: one row per segment with a start
+-- partition: sample
+-- merge: concatenate
 WITH fates AS (
     SELECT sample_id, arg_min(outcome, coalesce(step, 9223372036854775807)) AS outcome, min(step) AS step
     FROM delivered_samples

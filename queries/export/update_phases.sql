@@ -12,6 +12,7 @@
 -- out  applied_by     VARCHAR[]  the engines that this publication led to; NULL for other rows
 -- out  applied_at_ns  BIGINT[]   when each of them began to apply it, UTC epoch
 -- grain: one row per recorded phase of an update
+-- partition: driver
 --
 -- The first publication of a version leads to the first application by each engine that does not start before it.
 WITH numbered AS (

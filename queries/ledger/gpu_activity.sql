@@ -9,6 +9,8 @@
 -- out  state      VARCHAR  the ledger's state; an engine row is one interval, including the time between passes
 -- out  reason     VARCHAR  reason for waiting; NULL for other states
 -- grain: one row per interval of one worker in one state; intervals do not overlap and leave no gap
+-- partition: worker
+-- merge: concatenate
 WITH pieces AS (
     SELECT worker_id, start_ns, end_ns, state, reason
     FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true, 'worker_extents')
@@ -26,4 +28,4 @@ numbered AS (
 SELECT worker_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns, state, reason
 FROM numbered
 GROUP BY worker_id, stretch, state, reason
-ORDER BY worker_id, min(start_ns)
+ORDER BY worker_id, start_ns

@@ -11,6 +11,8 @@
 -- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL if not read
 -- out  sm_active_ratio DOUBLE   mean share of SMs with a resident warp, 0..1; NULL if not read
 -- grain: one row per worker and state with a reading
+-- partition: worker
+-- merge: concatenate
 --
 -- The driver renews its counters up to a second late: on an H100, readings of the first 0.2 s of a state were those of
 -- the state before.
@@ -49,9 +51,11 @@ SELECT
     state,
     count(*) AS readings,
     sum(to_ns - from_ns) / 1e9 AS read_s,
-    sum(busy_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (busy_ratio IS NOT NULL), 0) AS busy_ratio,
-    sum(sm_active_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (sm_active_ratio IS NOT NULL), 0)
-        AS sm_active_ratio
+    -- in one order, so that the sum has the same last digit on any number of threads
+    sum(busy_ratio * (to_ns - from_ns) ORDER BY to_ns, from_ns, busy_ratio)
+        / nullif(sum(to_ns - from_ns) FILTER (busy_ratio IS NOT NULL), 0) AS busy_ratio,
+    sum(sm_active_ratio * (to_ns - from_ns) ORDER BY to_ns, from_ns, sm_active_ratio)
+        / nullif(sum(to_ns - from_ns) FILTER (sm_active_ratio IS NOT NULL), 0) AS sm_active_ratio
 FROM placed
 GROUP BY worker_id, state
 ORDER BY worker_id, state

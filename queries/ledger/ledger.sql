@@ -13,7 +13,8 @@
 -- out  reason           VARCHAR  reason for waiting; NULL for other states
 -- out  state_ns         BIGINT   wall-clock time in the state; multiply by gpu_count for GPU-nanoseconds
 -- grain: one row per worker, bucket, state and reason
---
+-- partition: worker
+-- merge: concatenate
 -- Rows that do not overlap need no sorting: nearly all lie inside the span interval that they start in, and the others
 -- are split at the interval edges. Rows that may overlap are flattened together with the spans.
 WITH stretches AS MATERIALIZED (

@@ -7,6 +7,8 @@
 -- out  reason           VARCHAR  reason for waiting; NULL for other states
 -- out  gpu_ns           BIGINT   GPU-nanoseconds in the state
 -- grain: one row per role, bucket, state and reason
+-- partition: worker
+-- merge: sum gpu_ns
 SELECT role, bucket_start_ns, state, reason, sum(state_ns * gpu_count)::BIGINT AS gpu_ns
 FROM ledger
 GROUP BY role, bucket_start_ns, state, reason

@@ -11,6 +11,8 @@
 -- out  state      VARCHAR  the ledger's state; unattributed if no hook accounts for the time
 -- out  reason     VARCHAR  reason for waiting; NULL for other states
 -- grain: one row per interval of one worker in one state; intervals do not overlap and leave no gap
+-- partition: worker
+-- merge: concatenate
 --
 -- An engine row says how long its passes took, not when: they are placed at its start, and the time between passes
 -- after them.

@@ -13,6 +13,8 @@
 -- out  is_waiting       BOOLEAN  whether the state is a waiting state
 -- out  state_ns         BIGINT   time in the state
 -- grain: one row per worker, bucket, state and reason
+-- partition: worker
+-- merge: concatenate
 WITH states AS (
     SELECT worker_id, role, gpu_count,
         (bucket_start_ns - $origin_ns) // ($cell_ns::BIGINT * $cells_per_bucket) AS bucket, state, reason, state_ns

@@ -6,6 +6,8 @@
 -- out  least_ns  BIGINT   lower bound on how far the host's clock is ahead: a trained sample ended before it was taken
 -- out  most_ns   BIGINT   upper bound: a version was published before it was applied
 -- grain: one row per pair of different hosts with evidence; bounds that include 0 show no difference
+-- partition: sample
+-- merge: max least_ns; min most_ns
 WITH published AS (
     SELECT version, host, min(start_ns) AS start_ns
     FROM weight_updates JOIN workers USING (worker_id)

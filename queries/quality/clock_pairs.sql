@@ -11,7 +11,7 @@
 -- out  effect_ns    BIGINT   its effect, by the clock of the host that recorded it
 -- out  pairs        BIGINT   pairs in the cell
 -- grain: one row per kind, pair of different hosts and cell
---
+-- partition: driver
 -- No effect precedes its cause. Which host's clock queued_ns is from depends on the framework, so its pairs name the
 -- hosts of the engine and of the taker. The oldest version may have been in use before it was published.
 WITH hosts AS (

@@ -5,6 +5,8 @@
 -- out  rows_disjoint  BOOLEAN  true if no two rows of an engine can overlap; false if some do or it is unknown
 -- out  row_ns         DOUBLE   how long the rows last together: more than the run where they overlap
 -- grain: one row
+-- partition: worker
+-- merge: sum rows, row_ns; all rows_disjoint
 --
 -- This holds in any read order: if neighbours never overlap and every worker's rows are contiguous, no two rows of a
 -- worker overlap.

@@ -6,6 +6,8 @@
 -- out  interval_s  DOUBLE   median length of a row, seconds: the polling interval
 -- out  knows_busy  BOOLEAN  whether the engine counts its own time inside forward passes
 -- grain: one row per engine with a sampled row
+-- partition: worker
+-- merge: concatenate
 SELECT
     worker_id,
     count(*) AS rows,

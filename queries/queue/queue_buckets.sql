@@ -10,6 +10,7 @@
 -- out  depth_ns          BIGINT   depth in samples times that time
 -- out  capacity_samples  BIGINT   capacity; NULL if not recorded or unbounded
 -- grain: one row per queue and bucket with a known depth
+-- partition: driver
 --
 -- A recorded depth is valid until the next one, also across buckets.
 WITH looks AS (

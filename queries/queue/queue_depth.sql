@@ -9,6 +9,7 @@
 -- out  depth_max_samples   BIGINT   maximum recorded depth
 -- out  capacity_samples    BIGINT   capacity; NULL if not recorded or unbounded
 -- grain: one row per queue and bucket with a recorded depth
+-- partition: driver
 WITH looks AS (
     SELECT queue, time_ns, depth, capacity,
         lead(time_ns) OVER (PARTITION BY queue ORDER BY time_ns) - time_ns AS held_ns

@@ -6,6 +6,7 @@
 -- out  queue               VARCHAR  queue
 -- out  depth_mean_samples  DOUBLE   mean depth, weighted by time
 -- grain: one row per queue with a depth that is known for a part of the interval
+-- partition: driver
 --
 -- A recorded depth is valid until the next one; the last one until the end of the interval.
 WITH looks AS (

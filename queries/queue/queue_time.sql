@@ -8,6 +8,7 @@
 -- out  queue_p95_s       DOUBLE  its 95th percentile, seconds
 -- out  queue_max_s       DOUBLE  its maximum, seconds
 -- grain: one row per step and outcome
+-- partition: driver
 SELECT
     step,
     outcome,

@@ -7,6 +7,7 @@
 -- out  trained         BIGINT  samples that were trained on
 -- out  not_trained     BIGINT  samples that were dropped, filtered or abandoned
 -- grain: one row per non-empty bin; deliveries without a recorded queue time are left out
+-- partition: driver
 WITH waits AS (
     SELECT outcome, taken_ns - queued_ns AS wait_ns FROM deliveries WHERE queued_ns IS NOT NULL
 ),

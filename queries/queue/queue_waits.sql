@@ -10,6 +10,7 @@
 -- out  wait_p95_s       DOUBLE  its 95th percentile, seconds
 -- out  wait_max_s       DOUBLE  its maximum, seconds
 -- grain: one row per bucket in which such a sample left the queue
+-- partition: driver
 --
 -- Buckets have equal length and span the first to the last such sample.
 WITH extent AS (

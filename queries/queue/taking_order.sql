@@ -11,6 +11,7 @@
 -- out  older_group_left    BIGINT  the same in which the oldest token of its group is older
 -- out  younger_group_left  BIGINT  the same in which the oldest token of its group is younger
 -- grain: one row
+-- partition: driver
 --
 -- Compares, for each batch, the samples that were in the queue when its first one was taken: those taken with it, and
 -- those that are still there after its last one. Samples dropped as stale are left out.

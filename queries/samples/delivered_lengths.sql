@@ -8,6 +8,7 @@
 -- out  samples             BIGINT   deliveries of samples in the bin
 -- out  share_ratio         DOUBLE   share of the recorded samples with that outcome, 0..1
 -- grain: one row per outcome and non-empty bin
+-- partition: driver
 WITH recorded AS (
     SELECT outcome, output_tokens FROM delivered_samples WHERE is_recorded
 ),

@@ -12,6 +12,8 @@
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token
 -- grain: one row per delivery, in no order
+-- partition: sample
+-- merge: concatenate
 WITH step_versions AS (
     SELECT step, max(version_in) AS version_in FROM train_steps GROUP BY step
 )

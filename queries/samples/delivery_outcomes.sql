@@ -7,6 +7,7 @@
 -- out  mean_output_tokens  DOUBLE   mean length, tokens; NULL if no such sample was recorded
 -- out  length_bias_ratio   DOUBLE   mean length over the mean length of trained samples; NULL if none was trained
 -- grain: one row per outcome
+-- partition: driver
 WITH lengths AS (
     SELECT outcome, count(*) AS samples, coalesce(sum(output_tokens), 0)::BIGINT AS tokens,
         avg(output_tokens) AS mean_output_tokens

@@ -7,6 +7,7 @@
 -- out  wait_s    DOUBLE  mean wait of the part, seconds; 0 for segments that did not wait
 -- out  segments  BIGINT  segments in the part
 -- grain: one row per part; no rows if no wait was recorded
+-- partition: driver
 WITH waits AS (
     SELECT coalesce(env_wait_ns, 0) AS wait_ns,
         ntile(1000) OVER (ORDER BY coalesce(env_wait_ns, 0), sample_id, segment) AS part

@@ -6,6 +6,7 @@
 -- out  samples         BIGINT  samples queued in the interval that were finished before the last one of their group
 -- out  queued_earlier  BIGINT  of those, samples that entered the queue by themselves
 -- grain: one row
+-- partition: driver
 --
 -- A group that waits for its last sample is queued at once, however far apart its samples were finished. So a sample
 -- counts as queued by itself if it entered the queue ahead of the group's last one by more than half of the time by

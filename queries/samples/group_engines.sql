@@ -7,6 +7,7 @@
 -- out  one_engine_groups  BIGINT  of those, groups whose samples all started on one engine
 -- out  engines            BIGINT  engines that any of them started on
 -- grain: one row
+-- partition: driver
 WITH members AS (
     SELECT group_id, worker_id, started_ns, count(DISTINCT worker_id) OVER () AS engines
     FROM samples

@@ -8,6 +8,7 @@
 -- out  output_tokens  BIGINT   response length, tokens
 -- out  is_ended       BOOLEAN  whether it finished or reached the length cap; if not, the length is a lower bound
 -- grain: one row per member
+-- partition: driver
 WITH members AS (
     SELECT group_id, output_tokens, coalesce(started_ns, finished_ns) AS began_ns,
         coalesce(finish_reason, 'stop') NOT IN ('abort', 'error', 'unfinished') AS is_ended

@@ -9,6 +9,7 @@
 -- out  last_wait_max_s   DOUBLE  its maximum, seconds
 -- out  censored_groups   BIGINT  groups with a sample whose length is only known as a lower bound
 -- grain: one row per non-empty bin
+-- partition: driver
 --
 -- Bins are 0.25 wide, or a multiple of it if there would be too many.
 WITH tailed AS (
@@ -21,7 +22,7 @@ SELECT
     1 + floor((tail_ratio - 1) / bin) * bin AS tail_from,
     1 + (floor((tail_ratio - 1) / bin) + 1) * bin AS tail_to,
     count(*) AS groups,
-    avg(last_wait_s) AS last_wait_mean_s,
+    avg((last_wait_s * 1e9)::BIGINT) / 1e9 AS last_wait_mean_s, -- a sum of whole numbers has one result
     max(last_wait_s) AS last_wait_max_s,
     count(*) FILTER (censored_samples > 0) AS censored_groups
 FROM tailed

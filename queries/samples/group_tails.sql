@@ -9,6 +9,7 @@
 -- out  last_wait_s         DOUBLE   from the finish of the median sample to the last, seconds
 -- out  censored_samples    BIGINT   samples whose length is unknown
 -- grain: one row per group
+-- partition: driver
 SELECT
     group_id,
     count(*) AS samples,

@@ -8,6 +8,7 @@
 -- out  taken_high    BIGINT  samples between submission and leaving the queue: exceeded for at most 1% of the interval
 -- out  trained_high  BIGINT  the same until the end of the step that trained on them
 -- grain: one row
+-- partition: driver
 --
 -- A finished sample without a delivery is still queued at the end if it was finished so late that others like it were;
 -- else it counts until its last token.

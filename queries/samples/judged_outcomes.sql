@@ -6,6 +6,8 @@
 -- out  outcome  VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  tokens   BIGINT   response tokens, counted once per delivery
 -- grain: one row per outcome
+-- partition: sample
+-- merge: sum tokens
 SELECT outcome, coalesce(sum(output_tokens), 0)::BIGINT AS tokens
 FROM deliveries
 LEFT JOIN sample_totals USING (sample_id)

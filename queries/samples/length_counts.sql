@@ -8,6 +8,8 @@
 -- out  samples        BIGINT   samples
 -- out  prompt_tokens  BIGINT   total tokens of their prompts
 -- grain: one row per length and ending
+-- partition: sample
+-- merge: sum samples, prompt_tokens
 SELECT
     output_tokens,
     CASE coalesce(finish_reason, 'stop')

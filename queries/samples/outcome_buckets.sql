@@ -8,6 +8,8 @@
 -- out  samples          BIGINT   deliveries
 -- out  tokens           BIGINT   response tokens, counted once per delivery
 -- grain: one row per bucket and outcome
+-- partition: sample
+-- merge: sum samples, tokens
 SELECT
     $origin_ns + (taken_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,
     outcome,

@@ -8,6 +8,7 @@
 -- out  capped_samples     BIGINT  samples that reached the length cap
 -- out  censored_samples   BIGINT  samples aborted, failed or still running: their length is a lower bound
 -- grain: one row per non-empty bin
+-- partition: driver
 WITH width AS (
     SELECT greatest(1, (max(output_tokens) + $bins) // $bins) AS bin_tokens FROM sample_totals
 )

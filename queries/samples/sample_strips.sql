@@ -18,6 +18,7 @@
 -- out  trained_ns         BIGINT   start of that step, UTC epoch; NULL if not recorded
 -- out  consumer_version   BIGINT   last version published at the start of the step; NULL if not trained or unknown
 -- grain: one row per run of tokens of a chosen sample
+-- partition: driver
 --
 -- Chosen from the trained samples; if there are none, from the delivered ones; else from all. Among equally stale
 -- samples, the longest one except the longest of all is chosen. The median sample has the median length and, among

@@ -12,6 +12,8 @@
 -- out  newest_version    BIGINT   policy version of its newest token
 -- out  finish_reason     VARCHAR  of its last segment
 -- grain: one row per sample
+-- partition: sample
+-- merge: concatenate
 WITH resumed AS MATERIALIZED (
     SELECT sample_id FROM samples GROUP BY sample_id HAVING count(*) > 1
 ),

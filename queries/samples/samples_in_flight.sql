@@ -9,6 +9,7 @@
 -- out  finished_segments   BIGINT  segments whose last token is in the interval
 -- out  preemptions         BIGINT  their preemptions; NULL if not recorded
 -- grain: one row
+-- partition: driver
 --
 -- A segment's wait outside the engine is spread evenly over the segment, because its position is not recorded.
 WITH spans AS (

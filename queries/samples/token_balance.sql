@@ -8,6 +8,9 @@
 -- out  abandoned_tokens      BIGINT  tokens of samples abandoned and never trained on
 -- out  undelivered_tokens    BIGINT  tokens of samples that never left the queue or were still running
 -- grain: one row; the parts add up to generated_tokens
+-- partition: sample
+-- merge: sum generated_tokens, trained_tokens, dropped_stale_tokens
+-- merge: sum filtered_tokens, abandoned_tokens, undelivered_tokens
 WITH fates AS (
     SELECT sample_id, min(coalesce(array_position(['trained', 'dropped_stale', 'filtered'], outcome), 4)) AS fate
     FROM deliveries

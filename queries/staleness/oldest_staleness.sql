@@ -5,6 +5,8 @@
 -- out  staleness  BIGINT  consumer version minus the oldest version that generated a token, versions
 -- out  samples    BIGINT  samples, counted once per use
 -- grain: one row per step and staleness
+-- partition: sample
+-- merge: sum samples
 SELECT step, consumer_version - oldest_version AS staleness, count(*) AS samples
 FROM delivered_samples
 WHERE outcome = 'trained' AND oldest_version IS NOT NULL AND consumer_version IS NOT NULL

@@ -9,6 +9,7 @@
 -- out  newest_max       BIGINT  its maximum, versions
 -- out  mixed_samples    BIGINT  samples with tokens of more than one version
 -- grain: one row per step
+-- partition: driver
 WITH uses AS (
     SELECT step, consumer_version - oldest_version AS oldest, consumer_version - newest_version AS newest
     FROM delivered_samples

@@ -11,6 +11,7 @@
 -- out  tokens          BIGINT  response tokens trained in the column at that staleness, counted once per use
 -- out  share_ratio     DOUBLE  tokens over the tokens of the column, 0..1
 -- grain: one row per column and non-empty row
+-- partition: driver
 --
 -- Tokens without a recorded step have no time and are left out.
 WITH aged AS (

@@ -4,6 +4,7 @@
 -- out  staleness  BIGINT  consumer version minus the version that generated the token
 -- out  tokens     BIGINT  response tokens, counted once per use
 -- grain: one row per staleness
+-- partition: driver
 SELECT staleness, sum(tokens)::BIGINT AS tokens
 FROM token_staleness
 GROUP BY staleness

@@ -12,6 +12,7 @@
 -- out  in_flight_mean  DOUBLE  part accumulated while the sample was generated, versions
 -- out  in_queue_mean   DOUBLE  part accumulated after the sample's newest token, versions
 -- grain: one row per column with a token of known staleness
+-- partition: driver
 WITH aged AS (
     SELECT first_step, last_step, start_ns, end_ns, staleness,
         sum(tokens) AS tokens, sum(in_flight_versions) AS in_flight, sum(in_queue_versions) AS in_queue

@@ -9,6 +9,8 @@
 -- out  in_flight_versions   BIGINT   sum over the tokens of the versions from the token to its sample's newest token
 -- out  in_queue_versions    BIGINT   sum over the tokens of the versions from that token to the step
 -- grain: one row per step, consumer version, staleness and version source
+-- partition: sample
+-- merge: sum tokens, in_flight_versions, in_queue_versions
 WITH segments AS (
     SELECT step, consumer_version, newest_version, version_source, versions
     FROM samples

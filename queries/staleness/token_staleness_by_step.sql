@@ -11,6 +11,7 @@
 -- out  in_flight_mean   DOUBLE  part accumulated while the sample was generated, versions
 -- out  in_queue_mean    DOUBLE  part accumulated after the sample's newest token, versions
 -- grain: one row per step
+-- partition: driver
 WITH by_staleness AS (
     SELECT step, staleness, sum(tokens) AS tokens,
         sum(in_flight_versions) AS in_flight, sum(in_queue_versions) AS in_queue

@@ -6,6 +6,7 @@
 -- out  samples        BIGINT  samples whose first step started in the interval
 -- out  batches_ahead  DOUBLE  mean number of prefetched batches; NULL without samples
 -- grain: one row
+-- partition: driver
 --
 -- For each sample, counts the steps that start after it left the queue and before its own step. The mean over samples
 -- equals the mean over steps of the prefetched batches, for any batch size. A sample trained several times counts at

@@ -8,6 +8,7 @@
 -- out  loss_mean     DOUBLE  mean loss, weighted by samples; NULL if not recorded
 -- out  entropy_mean  DOUBLE  mean token entropy in nat, weighted by samples; NULL if not recorded
 -- grain: one row per step
+-- partition: driver
 SELECT
     step,
     max(end_ns) AS end_ns,

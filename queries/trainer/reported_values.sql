@@ -9,11 +9,13 @@
 -- out  max        DOUBLE   maximum
 -- out  last       DOUBLE   the last one
 -- grain: one row per worker and name
+-- partition: worker
+-- merge: concatenate
 SELECT
     worker_id,
     name,
     count(*) AS rows,
-    avg(value) AS mean,
+    avg(value ORDER BY value) AS mean, -- in one order: the same last digit on any number of threads
     min(value) AS min,
     max(value) AS max,
     arg_max(value, (time_ns, step)) AS last

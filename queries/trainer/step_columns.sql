@@ -8,6 +8,7 @@
 -- out  start_ns      BIGINT  first start of a step in the column, UTC epoch
 -- out  end_ns        BIGINT  start of the next column, UTC epoch; for the last one, the end of its last step
 -- grain: one row per step
+-- partition: driver
 --
 -- All columns hold the same number of steps, in order of start, except the last one.
 WITH placed AS (

@@ -1,6 +1,6 @@
--- How long did each step wait for its last tenth of samples?
+-- How long did each step wait for its last tenth of samples, and did the engines run others meanwhile?
 --
--- in   delivered_samples
+-- in   delivered_samples, samples
 -- out  step              BIGINT  optimizer step
 -- out  samples           BIGINT  samples trained in it
 -- out  first_start_ns    BIGINT  earliest start of them, UTC epoch; NULL if not recorded
@@ -8,16 +8,43 @@
 -- out  last_finish_ns    BIGINT  finish of the last sample, UTC epoch
 -- out  tail_s            DOUBLE  time between the two, seconds
 -- out  max_tail_ratio    DOUBLE  longest over mean response length; NULL without tokens
+-- out  running_before    BIGINT  samples of any step that ran until the first of these finished; NULL if not known
+-- out  running_in_tail   BIGINT  samples of any step that ran when the tail began; NULL if not known
 -- grain: one row per step
+-- partition: driver
+WITH changes AS (
+    SELECT started_ns AS at_ns, 1 AS change FROM samples WHERE started_ns IS NOT NULL
+    UNION ALL SELECT finished_ns, -1 FROM samples WHERE started_ns IS NOT NULL
+),
+levels AS (
+    SELECT at_ns, (sum(sum(change)) OVER (ORDER BY at_ns))::BIGINT AS running
+    FROM changes
+    GROUP BY at_ns
+),
+tails AS (
+    SELECT
+        step,
+        count(*) AS samples,
+        min(started_ns) AS first_start_ns,
+        min(finished_ns) AS first_finish_ns,
+        quantile_disc(finished_ns, 0.9) AS tail_start_ns,
+        max(finished_ns) AS last_finish_ns,
+        max(output_tokens) / nullif(avg(output_tokens), 0) AS max_tail_ratio
+    FROM delivered_samples
+    WHERE outcome = 'trained' AND step IS NOT NULL AND is_recorded
+    GROUP BY step
+)
 SELECT
     step,
-    count(*) AS samples,
-    min(started_ns) AS first_start_ns,
-    quantile_disc(finished_ns, 0.9) AS tail_start_ns,
-    max(finished_ns) AS last_finish_ns,
-    (max(finished_ns) - quantile_disc(finished_ns, 0.9)) / 1e9 AS tail_s,
-    max(output_tokens) / nullif(avg(output_tokens), 0) AS max_tail_ratio
-FROM delivered_samples
-WHERE outcome = 'trained' AND step IS NOT NULL AND is_recorded
-GROUP BY step
+    samples,
+    first_start_ns,
+    tail_start_ns,
+    last_finish_ns,
+    (last_finish_ns - tail_start_ns) / 1e9 AS tail_s,
+    max_tail_ratio,
+    before.running AS running_before,
+    in_tail.running AS running_in_tail
+FROM tails
+ASOF LEFT JOIN levels AS before ON first_finish_ns > before.at_ns
+ASOF LEFT JOIN levels AS in_tail ON tail_start_ns >= in_tail.at_ns
 ORDER BY step

@@ -7,6 +7,7 @@
 -- out  wait_s      DOUBLE  waits of all trainers that ended between the last step's start and this one's, seconds
 -- out  longest_wait_s DOUBLE longest single wait, seconds
 -- grain: one row per step with a wait
+-- partition: driver
 WITH waits AS (
     SELECT worker_id, start_ns, end_ns FROM activities WHERE activity = 'wait' AND reason = 'samples'
 ),

@@ -7,6 +7,7 @@
 -- out  trained_tokens_per_s    DOUBLE  tokens of the steps that ended in the bucket, over its length
 -- out  generated_tokens_per_s  DOUBLE  tokens of the engine rows that started in the bucket, over its length
 -- grain: one row per bucket in which a step ended or an engine row started
+-- partition: driver
 WITH trained AS (
     SELECT (end_ns - $origin_ns) // $bucket_ns AS bucket, sum(response_tokens) AS tokens
     FROM training_steps

@@ -14,6 +14,7 @@
 -- out  tokens         BIGINT  prompt and response tokens, over all workers; NULL if not known
 -- out  published      BIGINT  versions published from it
 -- grain: one row per step
+-- partition: driver
 --
 -- A span belongs to the worker's first step that ends at or after it; spans inside a step's compute are not subtracted
 -- from it. Time under two spans of one phase, such as a transfer within its publication, counts once.

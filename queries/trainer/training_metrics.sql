@@ -10,6 +10,7 @@
 -- out  grad_norm    DOUBLE  largest gradient norm that a worker reported; NULL if not recorded
 -- out  clip_ratio   DOUBLE  share of clipped tokens, weighted by tokens, 0..1; NULL if not recorded
 -- grain: one row per step
+-- partition: driver
 --
 -- Ranks that shard the model report the same gradient norm, which a mean or a sum over them would not keep.
 SELECT

@@ -13,6 +13,7 @@
 -- out  response_tokens  BIGINT  response tokens of the samples delivered to it
 -- out  reward_mean      DOUBLE  mean reward, weighted by samples if they are known; NULL if not recorded
 -- grain: one row per step
+-- partition: driver
 WITH delivered AS (
     SELECT step, sum(output_tokens)::BIGINT AS response_tokens
     FROM delivered_samples

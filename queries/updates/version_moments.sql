@@ -7,6 +7,7 @@
 -- out  ratio_variance     DOUBLE   variance of w
 -- out  effective_share_ratio DOUBLE effective sample size over tokens, (sum w)^2 / (n sum w^2), 0..1
 -- grain: one row per staleness
+-- partition: driver
 WITH moments AS (
     SELECT unnest(importance, recursive := true) FROM train_steps
 )

@@ -10,6 +10,7 @@
 -- out  versions    BIGINT   number of versions in the mark
 -- out  version     BIGINT   the first of them
 -- grain: one row per bucket with publications, and per engine lane and bucket with applications
+-- partition: driver
 WITH moments AS (
     SELECT phase, NULL AS worker_id, version, max(end_ns) AS time_ns
     FROM weight_updates WHERE phase = 'publish'

@@ -11,6 +11,7 @@
 -- out  kv                    VARCHAR  kept or recomputed: what happened to the KV cache; NULL if not recorded
 -- out  bytes                 BIGINT   bytes moved; NULL if not recorded
 -- grain: one row per version and engine
+-- partition: driver
 WITH published AS (
     SELECT version, min(start_ns) AS publish_start_ns FROM weight_updates WHERE phase = 'publish' GROUP BY version
 ),

@@ -12,6 +12,7 @@
 -- out  paused_mean_s  DOUBLE  time that generation was paused per version, mean over engines; NULL if not recorded
 -- out  paused_max_s   DOUBLE  its maximum, seconds
 -- grain: one row per range of published versions, or per version if there are few
+-- partition: driver
 WITH versions_of AS (
     SELECT version, min(publish_start_ns) AS start_ns, count(*) AS engines,
         min(publish_to_applied_s) AS to_first_s,

@@ -8,6 +8,8 @@
 -- out  start_ns        BIGINT   start of the time without work in the bucket, UTC epoch
 -- out  end_ns          BIGINT   its end, UTC epoch
 -- grain: one row per worker, bucket and time that reaches an edge of the bucket, and the longest of those that do not
+-- partition: worker
+-- merge: concatenate
 WITH marked AS (
     SELECT worker_id, cell, start_ns, end_ns,
         start_ns IS DISTINCT FROM lag(end_ns) OVER (PARTITION BY worker_id, cell ORDER BY start_ns) AS is_new

@@ -13,6 +13,8 @@
 -- out  state         VARCHAR  a waiting state, or unattributed if no hook accounts for the time
 -- out  reason        VARCHAR  reason for waiting; NULL for other states
 -- grain: one row per worker, cell and interval outside its engine rows with a wait, or nothing, as innermost span
+-- partition: worker
+-- merge: concatenate
 --
 -- A row that was polled or logged while the engine ran nothing is no work.
 WITH worked AS (

@@ -11,6 +11,8 @@
 -- out  reason         VARCHAR  reason for waiting; NULL for other states
 -- out  state_ratio    DOUBLE   share of the stretch in that state, 0..1
 -- grain: one row per worker without recorded work at some time, the longest stretch first
+-- partition: worker
+-- merge: concatenate
 WITH marked AS (
     SELECT worker_id, role, gpu_count, start_ns, end_ns, state, reason,
         start_ns IS DISTINCT FROM lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS is_new

@@ -10,6 +10,7 @@
 -- out  end_ns           BIGINT   until when, UTC epoch
 -- out  shared_ratio     DOUBLE   share of the shorter worker's time in which both ran, 0..1
 -- grain: one row per GPU and pair of workers that ran at the same time
+-- partition: driver
 --
 -- A UUID is one GPU wherever it is named; an index is one only on its host.
 WITH named AS (

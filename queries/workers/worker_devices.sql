@@ -8,6 +8,7 @@
 -- out  kv_capacity_tokens   BIGINT   capacity of its KV cache; NULL if not recorded
 -- out  max_running          INTEGER  limit on running requests; NULL if not recorded
 -- grain: one row per worker
+-- partition: driver
 SELECT worker_id, role, gpu_count, device_name, kv_capacity_tokens, max_running
 FROM workers
 ORDER BY worker_id

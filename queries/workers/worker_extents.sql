@@ -10,6 +10,8 @@
 -- out  has_end    BOOLEAN  whether it recorded its stop
 -- out  has_rows   BOOLEAN  whether it recorded engine rows
 -- grain: one row per worker
+-- partition: worker
+-- merge: concatenate
 WITH row_ends AS (
     SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
     UNION ALL SELECT worker_id, max(end_ns) FROM train_steps GROUP BY worker_id

@@ -11,6 +11,7 @@
 -- out  from_ns        BIGINT   earliest start of the lane's workers, UTC epoch
 -- out  to_ns          BIGINT   their latest end, UTC epoch
 -- grain: one row per view and worker
+-- partition: driver
 WITH totals AS (
     SELECT worker_id, role, any_value(gpu_count) AS gpu_count, sum(state_ns) AS worker_ns,
         coalesce(sum(state_ns) FILTER (is_waiting), 0) AS waiting_ns

@@ -18,6 +18,7 @@
 -- out  share_ratio     DOUBLE   share of the interval in the state, 0..1
 -- out  part_ns         BIGINT   length of a part, made of one or more buckets
 -- grain: one row per view, lane, sequence of parts whose states have the same shares to a tenth, state and reason
+-- partition: driver
 --
 -- A state below 5% of a part is left out of it, unless it is the largest.
 WITH costs AS (

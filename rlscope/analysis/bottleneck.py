@@ -163,7 +163,13 @@ def measure_losses(
         ("weight_updates", _gpu_s(inside, updating), both_gpu_s),
         ("environment", _gpu_s(inside, reason == "environment"), both_gpu_s),
     )
-    losses = [Loss(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0) for cause, gpu_s, side_gpu_s in found]
+    losses = [
+        Loss(
+            *(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0),
+            dropped_gpu_s=min(dropped_gpu_s, gpu_s) if cause == "trainers" else None,
+        )
+        for cause, gpu_s, side_gpu_s in found
+    ]
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
 
 
@@ -216,7 +222,12 @@ def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
 def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
     gpu_s, side_gpu_s = _unrecorded_gpu_s(inside, side), _side_gpu_s(inside, side)
     share = f"{gpu_s / side_gpu_s:.0%} of the {side}' GPU time"
-    return f"{share} ({gpu_s:.3g} of {side_gpu_s:.3g} GPU-seconds) is in no recorded state"
+    return f"{share} ({_whole(gpu_s)} of {_whole(side_gpu_s)} GPU-seconds) is in no recorded state"
+
+
+def _whole(gpu_s: float) -> str:
+    """Three digits, and no power of ten where there are more."""
+    return f"{gpu_s:,.0f}" if gpu_s >= 100 else f"{gpu_s:.3g}"
 
 
 def _unknown_reason(run: Recorded, inside: pl.DataFrame) -> str | None:

@@ -424,7 +424,7 @@ def _training(other: OpenRun, folder: Path) -> ObservedTraining:
     answers = {name: ask(other, name) for name in ("training_steps", "trainer_steps")}
     window = steady_window(answers["training_steps"])
     if window is None:
-        raise _unusable(folder, window_reason(None, len(answers["training_steps"])))
+        raise _unusable(folder, window_reason(None, answers["training_steps"]["step"]))
     try:
         training = observe_training(answers, Interval(window.start_ns, window.end_ns))
     except UnobservableError as error:

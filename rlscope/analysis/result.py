@@ -153,6 +153,8 @@ class Loss:
     gain_ratio: "Spread | None" = None
     """Of trained tokens per second over today's, less 1, were the cause gone, modelled; None where the model does not
     say."""
+    dropped_gpu_s: float | None = None
+    """Of gpu_s, generation of samples that were dropped; None for a cause that drops none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         tokens_trained=int(trained["tokens"].sum()),
         max_staleness=run.config.max_staleness,
         window=window,
-        window_reason=window_reason(window, len(steps)),
+        window_reason=window_reason(window, steps["step"]),
         gpu_hour_price=_price(run.config.gpu_hour_price),
         currency=run.config.currency,
         settings=run.settings,
@@ -112,11 +112,12 @@ def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: f
     )
 
 
-def window_reason(window: SteadyWindow | None, steps: int) -> str:
-    """Why the window is what it is, or why `steps` steps have none."""
+def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
+    """Why the window is what it is, or why these steps have none; a thinned export lacks some numbers."""
+    steps = len(numbers)
     if window is not None:
-        count = window.last_step - window.first_step + 1
-        return f"the last {count} of {steps} steps in a row over which the step period keeps one level"
+        count = int(numbers.is_between(window.first_step, window.last_step).sum())
+        return f"the latest stretch with a stable step time: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
         return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
     return f"{steps} steps are too few: a level needs {LEAST_STEPS_TO_SETTLE} step periods to tell it from noise"

@@ -17,6 +17,7 @@ from rlscope.cli.app import (
     Gpus,
     GpusPerEngine,
     JsonTo,
+    Ray,
     RunPath,
     UtcOffset,
     With,
@@ -96,6 +97,7 @@ def analyze(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
+    ray: Ray = None,
     no_page: NoPage = False,
     quiet: Quiet = False,
     require_complete: Complete = False,
@@ -113,7 +115,7 @@ def analyze(
     )
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
-        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options)
+        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray)
     if json_to is not None:
         print_or_write(json_to, analysis.to_json())
     if not quiet:

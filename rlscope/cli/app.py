@@ -32,13 +32,15 @@ app = typer.Typer(
 
 
 def _note_many_files(context: typer.Context, folder: Path) -> Path:
-    """Say on stderr what a run of very many small files will cost, before the work; not to who wants errors only."""
+    """Say on stderr what a run's size means for the work, before it begins; not to who wants errors only."""
     if context.params.get("quiet"):
         return folder
-    from rlscope.trace.files import many_files_note
+    from rlscope.trace.files import many_files_note, small_run_note
 
-    note = many_files_note(folder)
-    if note is not None:
+    notes = [many_files_note(folder)]
+    if context.params.get("ray") is not None:
+        notes.append(small_run_note(folder))
+    for note in filter(None, notes):
         Console(stderr=True).print(for_terminal(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
     return folder
 
@@ -53,6 +55,15 @@ RunPath = Annotated[
         metavar="PATH",
         help="Folder of a recorded run, here or as s3://BUCKET/RUN, or a log or metrics file of an RL framework.",
         callback=_note_many_files,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        show_default="this process alone",
+        is_eager=True,
+        help="Address of a Ray cluster, or auto, whose nodes answer in shares of the run; pip install 'rlscope[ray]'.",
     ),
 ]
 Also = Annotated[

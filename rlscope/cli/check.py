@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import rlscope
-from rlscope.cli.app import STDOUT, RunFolder, checked_output, print_or_write
+from rlscope.cli.app import STDOUT, Ray, RunFolder, checked_output, print_or_write
 
 FIRED = 3
 """The exit code when a rule at or above --fail-on fired, or there is a finding at or above --fail-on-finding."""
@@ -72,6 +72,7 @@ def check(
             help="A run, or the JSON of an analysis, to compare with: regression rules apply too.",
         ),
     ] = None,
+    ray: Ray = None,
     report_format: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TEXT,
     output: Annotated[
         str,
@@ -80,7 +81,7 @@ def check(
 ) -> None:
     """Evaluate alert rules on a run and list every firing. Exits 3 if one reaches --fail-on."""
     on_finding = None if fail_on_finding is None else fail_on_finding.value
-    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding, baseline)
+    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding, baseline, ray)
     is_xml = report_format is ReportFormat.JUNIT
     print_or_write(output, checked.to_text(report_format.value, fail_on.value), is_data=is_xml)
     if checked.failed(fail_on.value):

@@ -1,13 +1,25 @@
 """`rlscope doctor`: what a run or a file holds, what is missing for which answer, and what exactly brings it."""
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
 import rlscope
-from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, RunPath, UtcOffset, With, Year, progress_on
+from rlscope.cli.app import (
+    STDOUT,
+    As,
+    EngineLog,
+    GpuOwner,
+    Gpus,
+    GpusPerEngine,
+    JsonTo,
+    RunPath,
+    UtcOffset,
+    With,
+    Year,
+    print_or_write,
+    progress_on,
+)
 
 
 def doctor(
@@ -20,30 +32,29 @@ def doctor(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
+    json_to: JsonTo = None,
 ) -> None:
     """Say what is there of a run, what each missing piece would add, and the line, flag or file that brings it."""
     from rlscope.importers.options import import_options
+    from rlscope.importers.recognise import also_recognised
 
     options = import_options(
         framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
     )
-    notes, out = Console(stderr=True), Console()
+    notes = Console(stderr=True)
+    out = notes if json_to == STDOUT else Console()
     with progress_on(notes) as progress:
         found = rlscope.doctor(path, progress, options)
+    beside = also_recognised(path, {path, *options.with_files, *options.engine_logs})
+    if json_to is not None:
+        print_or_write(json_to, found.to_json(beside))
     for piece in found:
         mark = {"there": "[green]+[/]", "in part": "[yellow]~[/]", "missing": "[red]-[/]"}[piece.status]
         out.print(f"{mark} [bold]{piece.name}[/]: {escape(piece.found)}", highlight=False)
         if piece.how:
             lines = f"would add: {escape(piece.adds)}\nto get it: {escape(piece.how)}"
             out.print(Padding(lines, (0, 0, 0, 4)), highlight=False)
-    _print_neighbours(out, path, {path, *options.with_files, *options.engine_logs})
-
-
-def _print_neighbours(out: Console, path: Path, given: set[Path]) -> None:
-    from rlscope.importers.recognise import also_recognised
-
-    others = also_recognised(path, given)
-    if others:
+    if beside:
         out.print("\n[bold]Beside it[/], perhaps of the same run:", highlight=False)
-    for name, kind, flag in others:
+    for name, kind, flag in beside:
         out.print(f"  {escape(str(name))}: {kind}; {flag}", highlight=False)

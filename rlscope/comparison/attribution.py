@@ -3,6 +3,7 @@
 The model fitted to the baseline is asked for each cause as `rlscope what-if` asks it. Causes are added one by one in
 one order and in the opposite one, and each gets the mean of what it added, so that their shares sum to what all
 together bring by the model; with two causes that is the Shapley value. The rest of the measured change is unexplained.
+A cause that the model cannot be asked about keeps its place, with the reason; the only one there is remains the cause.
 If the baseline's own analysis recommended what was done, its promise is compared with what came.
 """
 
@@ -14,7 +15,25 @@ from typing import Final, Literal
 import polars as pl
 
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, PromisedAction, one_sided_settings
+from rlscope.comparison.facts import (
+    ComparedRun,
+    PromisedAction,
+    Setting,
+    is_same_size,
+    one_sided_settings,
+    plain,
+    takes_as_long,
+)
+from rlscope.comparison.lengths import (
+    CAP,
+    CapChange,
+    LengthCredit,
+    cap_change,
+    change_of_cap,
+    law_of,
+    length_credit,
+    length_factor,
+)
 from rlscope.comparison.statistics import Difference, Series, difference
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.forecast.actions import ActionWhat
@@ -22,10 +41,16 @@ from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
+from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
+from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
 """setting: the config or the layout says so. measured: it came out otherwise, whatever was set."""
+Unpriced = Literal["other_network", "no_model", "not_modelled", "cannot_run", "too_many", "not_together"]
+"""Why a cause has no share. other_network: the model of A is of another one. no_model: A has none. not_modelled: the
+model has no such input. cannot_run: by the model the run could not run so. too_many: the largest few are asked about.
+not_together: by the model the run could not run with all causes at once."""
 MOST_CAUSES: Final = 6
 """That the model is asked about: the settings first."""
 _SPEED_RATIO: Final = 0.05
@@ -38,7 +63,6 @@ _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "n
 """Entries of the config that make no run faster; n_gpus is in the layout."""
 _ASKED: Final[Mapping[str, str]] = {
     "max_staleness": "max_staleness",
-    "max_output_tokens": "max_output_tokens",
     "samples_per_step": "samples_per_step",
     "queue_capacity_samples": "queue_capacity_samples",
     "max_in_flight_samples": "max_in_flight_samples",
@@ -52,8 +76,6 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "queue_capacity": "queue_capacity_samples",
 }
 """Entries of the config by the action that changes them."""
-
-Setting = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +105,8 @@ class Cause:
     """What it contributes to the logarithm of the rate; the causes sum to what all together bring."""
     share_ratio: float | None
     """Of the logarithm of the measured ratio, 0.62 for 62%; None where no significant change is to be shared."""
+    unpriced_because: Unpriced | None = None
+    """None where the model says what it contributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +144,7 @@ class Attribution:
 
     changes: tuple[SettingChange, ...]
     settings_known: bool
-    """Whether both runs show their settings; a document does not."""
+    """Whether both runs show their settings; a document of an earlier version does not."""
     causes: tuple[Cause, ...]
     """What contributes most first; those that the model cannot be asked about last."""
     together_ratio: float | None
@@ -129,12 +153,24 @@ class Attribution:
     """Measured, less what the causes bring together; None without a model to ask."""
     unexplained_share_ratio: float | None
     promise: Promise | None
+    lengths: LengthCredit
+    """What a changed cap explains of the change of the response lengths."""
 
     @property
     def largest(self) -> Cause | None:
-        """The cause that contributes most, in the direction of the measured change or against it."""
+        """The cause that contributes most, in the direction of the measured change or against it.
+
+        Where no cause has a share, the only one that there is.
+        """
         known = [each for each in self.causes if each.log_ratio is not None]
-        return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=None)
+        return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=self.only)
+
+    @property
+    def only(self) -> Cause | None:
+        """The only thing that was set otherwise, else the only one that was measured otherwise; None with several."""
+        settings = [each for each in self.causes if each.kind == "setting"]
+        found = settings or list(self.causes)
+        return found[0] if len(found) == 1 else None
 
 
 def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> Attribution:
@@ -142,13 +178,14 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
     changes = setting_changes(before, after)
     rate = found.row("tokens_per_s")
     # A model that was fitted to another network knows nothing of this one.
-    model = None if trains_another_model(before, after) else before.model
-    measured_causes = _measured_causes(before, after, changes, found)
+    model = before.model if takes_as_long(before, after) else None
+    lengths = _Lengths.of(before, after, found, model)
     asked = [
-        *_setting_causes(before, after, changes),
-        *(each for each in measured_causes if _worth_naming(model, each)),
+        *_setting_causes(before, after, changes, lengths),
+        *(each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)),
     ]
-    causes = _shared(model, _askable(asked), rate)
+    why: Unpriced = "no_model" if takes_as_long(before, after) else "other_network"
+    causes = _shared(model, why, _askable(asked), rate)
     measured = None if rate.change is None else math.log1p(rate.change)
     known = [each.log_ratio for each in causes if each.log_ratio is not None]
     has_model = model is not None and (bool(known) or not causes)
@@ -162,15 +199,39 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
         unexplained_log_ratio=left,
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
         promise=_promise(before, after, changes, rate, _askable(asked), model),
+        lengths=lengths.credit,
     )
 
 
-def trains_another_model(before: ComparedRun, after: ComparedRun) -> bool:
-    """Whether both runs say what network they train, and it is not the same."""
-    if before.settings is None or after.settings is None:
-        return False
-    both = before.settings.keys() & after.settings.keys()
-    return any(name.startswith("model.") and before.settings[name] != after.settings[name] for name in both)
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Response lengths of both runs, and the cap if it changed."""
+
+    law: LengthLaw | None
+    """Of the baseline; None without a model that can be asked."""
+    cap: CapChange | None
+    measured: Difference
+    credit: LengthCredit
+
+    @classmethod
+    def of(cls, before: ComparedRun, after: ComparedRun, found: Differences, model: ModelResult | None) -> "_Lengths":
+        law = None if model is None else law_of(before)
+        cap, measured = cap_change(before, after), found.row("response_tokens")
+        return cls(law, cap, measured, length_credit(law, cap, measured))
+
+    def of_cap(self) -> Change | None:
+        """What the model is asked for the changed cap; None where it cannot be."""
+        if self.law is None or self.cap is None:
+            return None
+        return change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
+
+    def beyond_cap(self) -> Change:
+        """What the model is asked for the change that no cap explains, beside that for the cap."""
+        change, with_cap = self.measured.change or 0.0, self.of_cap() or Change()
+        if self.law is None:
+            return Change(length_factor=1.0 + change)
+        cap_tokens = self.law.cap_tokens if with_cap.max_output_tokens is None else with_cap.max_output_tokens
+        return Change(length_factor=length_factor(self.law, cap_tokens, change) / (with_cap.length_factor or 1.0))
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
@@ -190,12 +251,10 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
             if name not in _UNIMPORTANT:
                 found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
     return tuple(
-        SettingChange(name, _plain(pair[0]), _plain(pair[1])) for name, pair in found.items() if pair[0] != pair[1]
+        SettingChange(name, own, other)
+        for name, (own, other) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in found.items())
+        if own != other
     )
-
-
-def _plain(value: object) -> Setting:
-    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +266,8 @@ class _Asked:
     before: str
     after: str
     change: Change | None
+    why_not: Unpriced = "not_modelled"
+    """Where there is no change to ask for."""
 
 
 def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
@@ -214,11 +275,13 @@ def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
     left, found = MOST_CAUSES, list[_Asked]()
     for each in asked:
         left -= each.change is not None
-        found.append(each if left >= 0 else replace(each, change=None))
+        found.append(each if left >= 0 or each.change is None else replace(each, change=None, why_not="too_many"))
     return found
 
 
-def _setting_causes(before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange]) -> list[_Asked]:
+def _setting_causes(
+    before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], lengths: _Lengths
+) -> list[_Asked]:
     by_name = {each.name: each for each in changes}
     causes: list[_Asked] = []
     if by_name.keys() & {"trainer_gpus", "sampler_gpus", "colocated_gpus"}:
@@ -234,12 +297,15 @@ def _setting_causes(before: ComparedRun, after: ComparedRun, changes: Sequence[S
     if published is not None and isinstance(published.after, int):
         cadence = Change(steps_per_version=published.after)
         causes.append(_Asked("setting", published.name, str(published.before), str(published.after), cadence))
+    cap = by_name.get(CAP)
+    if cap is not None:
+        causes.append(_Asked("setting", CAP, _text(cap.before), _text(cap.after), lengths.of_cap()))
     for name, field_name in _ASKED.items():
         each = by_name.get(name)
         if each is not None:
             causes.append(_Asked("setting", name, _text(each.before), _text(each.after), _limit(field_name, each)))
     taken = {"trainer_gpus", "sampler_gpus", "colocated_gpus", *(each.name for each in causes)}
-    rest = [each for each in changes if each.name not in taken]
+    rest = [each for each in changes if each.name not in taken and not is_same_size(each.name, each.before, each.after)]
     return [*causes, *(_Asked("setting", each.name, _text(each.before), _text(each.after), None) for each in rest)]
 
 
@@ -262,20 +328,18 @@ def _limit(field_name: str, each: SettingChange) -> Change | None:
     return replace(Change(), **{field_name: value})  # type: ignore[arg-type]
 
 
-def _measured_causes(
-    before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], found: Differences
-) -> list[_Asked]:
+def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Asked]:
     """What came out otherwise, although nothing that was set says so."""
-    names = {each.name for each in changes}
     causes: list[_Asked] = []
-    lengths = found.row("response_tokens")
-    if lengths.is_significant and lengths.change is not None and "max_output_tokens" not in names:
-        ends = (f"{lengths.before:.4g}", f"{lengths.after:.4g}")
-        causes.append(_Asked("measured", "response_lengths", *ends, Change(length_factor=1.0 + lengths.change)))
+    measured, credit = lengths.measured, lengths.credit
+    if credit.beyond is not None and measured.before is not None:
+        expected = f"{measured.before * (1.0 + credit.of_cap):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
+        ends = (expected, f"{measured.after:.4g}")
+        causes.append(_Asked("measured", "response_lengths", *ends, lengths.beyond_cap()))
     training = _training_speed(before, after)
     if training is not None:
         causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
-    engines = _engine_speed(before, after)
+    engines = engine_speed(before, after)
     if engines is not None:
         causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
     update = _update_time(before, after)
@@ -306,10 +370,11 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     return 1.0 + speed.change
 
 
-def _engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
+def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     """How much faster decode passes of one batch size were: the mean over the sizes that both ran, by their passes.
 
-    None without sizes in common, and for less than 5%.
+    Each size is compared at the other run's KV, so that shorter responses make no engine faster. None without sizes in
+    common, and for less than 5%.
     """
     if before.passes is None or after.passes is None:
         return None
@@ -325,9 +390,26 @@ def _engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     if both.is_empty():
         return None
     weights = both.select(pl.min_horizontal("passes", "passes_after")).to_series().to_numpy().astype(float)
-    ratios = (both["seconds"] / both["passes"] / (both["seconds_after"] / both["passes_after"])).to_numpy()
+    pass_s, pass_after_s = (both[f"seconds{side}"] / both[f"passes{side}"] for side in ("", "_after"))
+    # No pass gets shorter by more than all of its KV, whatever the model makes of the slope.
+    at_kv_s = (pass_s + both["running"] * _kv_s_per_request(before, after)).clip(lower_bound=0.5 * pass_s)
+    ratios = (at_kv_s / pass_after_s).to_numpy()
     speed = math.exp(float((weights * [math.log(each) for each in ratios]).sum() / weights.sum()))
     return speed if abs(speed - 1.0) >= _SPEED_RATIO else None
+
+
+def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
+    """What a running request adds to a pass of the baseline's engine, in seconds, with as much KV as in the other run.
+
+    A running request has its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
+    (Ross, Stochastic Processes, 1996, 3.6). 0 without models.
+    """
+    models = [run.model for run in (before, after) if run.model is not None]
+    if len(models) < 2 or not takes_as_long(before, after):
+        return 0.0
+    loads = [each.calibration.system.workload for each in models]
+    held = [load.prompt_tokens + load.lengths.second_moment / (2.0 * load.lengths.mean_tokens) for load in loads]
+    return (held[1] - held[0]) * models[0].calibration.system.engine.curve.kv_s_per_token
 
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
@@ -353,8 +435,10 @@ def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float]
     return seconds[0], seconds[1]
 
 
-def _shared(model: ModelResult | None, asked: Sequence[_Asked], rate: Difference) -> tuple[Cause, ...]:
-    """The causes with what each brings."""
+def _shared(
+    model: ModelResult | None, without_model: Unpriced, asked: Sequence[_Asked], rate: Difference
+) -> tuple[Cause, ...]:
+    """The causes with what each brings. without_model: why there is none to ask."""
     alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
     priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
     parts = {} if model is None else _contributions(model, priced)
@@ -372,9 +456,18 @@ def _shared(model: ModelResult | None, asked: Sequence[_Asked], rate: Difference
                 alone_ratio=None if gain is None else math.expm1(gain),
                 log_ratio=part,
                 share_ratio=share,
+                unpriced_because=None if part is not None else _reason(each, gain, None if model else without_model),
             )
         )
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
+
+
+def _reason(each: _Asked, gain: float | None, without_model: Unpriced | None) -> Unpriced:
+    if without_model is not None:
+        return without_model
+    if each.change is None:
+        return each.why_not
+    return "cannot_run" if gain is None else "not_together"
 
 
 def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
@@ -407,6 +500,15 @@ def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
     return None if gain is None or gain.median <= -1.0 else math.log1p(gain.median)
 
 
+def _expected(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
+    """The gain that the model expects; None also where the baseline's responses were cut and nobody saw their ends."""
+    try:
+        answer = what_if(model, merged(changes))
+    except ImpossibleChangeError:
+        return None
+    return None if ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
+
+
 def _asked_gain(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
     try:
         return what_if(model, merged(changes)).gain_ratio
@@ -415,14 +517,15 @@ def _asked_gain(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
 
 
 def merged(changes: Sequence[Change]) -> Change:
-    """One change that makes all of them; of two that set the same, the last."""
+    """One change that makes all of them; of two that set the same, the last. Factors on lengths multiply."""
     values = {
         each.name: value
         for change in changes
         for each in fields(change)
         if (value := getattr(change, each.name)) is not None
     }
-    return Change(**values)
+    factors = [change.length_factor for change in changes if change.length_factor is not None]
+    return replace(Change(**values), length_factor=math.prod(factors) if factors else None)
 
 
 def _promise(
@@ -441,10 +544,13 @@ def _promise(
         if carried is not None:
             alone = {each.name for each in changes} <= carried
             return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, alone)
-    settings = [each.change for each in asked if each.kind == "setting" and each.change is not None]
-    if model is None or not settings:
-        return None
-    gain = _asked_gain(model, settings)
+    settings = [
+        # Lengths that were measured under a new cap are no part of what was to be expected of it.
+        replace(each.change, length_factor=None)
+        for each in asked
+        if each.kind == "setting" and each.change is not None
+    ]
+    gain = None if model is None or not settings else _expected(model, settings)
     if gain is None:
         return None
     is_all = all(each.change is not None for each in asked if each.kind == "setting")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from rlscope.comparison.attribution import Attribution
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, one_sided_settings
+from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_settings
 
 _LENGTH_RATIO: Final = 0.05
 """Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
@@ -52,15 +53,16 @@ class Confounder:
 
 
 def confounders_of(
-    before: ComparedRun, after: ComparedRun, found: Differences, settings: int
+    before: ComparedRun, after: ComparedRun, found: Differences, said: Attribution
 ) -> tuple[Confounder, ...]:
-    """All reasons for care, the most important first; settings: how many were changed."""
+    """All reasons for care, the most important first."""
+    settings = sum(each.kind == "setting" for each in said.causes)
     checks = (
         _missing(before, after),
         _model(before, after),
         _devices(before, after),
         _gpus(before, after),
-        _lengths(before, after, found),
+        _lengths(before, after, found, said),
         _noise(found),
         _steps(before, after, found),
         _settings(before, after, settings),
@@ -79,13 +81,8 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
 
 
 def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
-    """Entries of config.model that both runs state and that differ."""
-    if before.settings is None or after.settings is None:
-        return
-    for name in sorted(before.settings.keys() & after.settings.keys()):
-        own, other = before.settings[name], after.settings[name]
-        if name.startswith("model.") and own != other:
-            yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(own), str(other))
+    for name, (own, other) in network_changes(before, after).items():
+        yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(own), str(other))
 
 
 def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
@@ -99,10 +96,12 @@ def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
         yield Confounder(Kind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
 
 
-def _lengths(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[Confounder]:
+def _lengths(before: ComparedRun, after: ComparedRun, found: Differences, said: Attribution) -> Iterator[Confounder]:
     lengths = found.row("response_tokens")
     is_known = lengths.is_significant or found.basis == "whole"
-    if lengths.change is not None and is_known and abs(lengths.change) >= _LENGTH_RATIO:
+    # What a changed cap does to lengths is its effect, not another explanation.
+    is_of_cap = said.lengths.of_cap != 0.0 and said.lengths.beyond is None
+    if lengths.change is not None and is_known and not is_of_cap and abs(lengths.change) >= _LENGTH_RATIO:
         yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
     for run in (before, after):
         if run.drifts:

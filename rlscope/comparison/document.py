@@ -1,7 +1,8 @@
 """What the JSON document of an analysis contributes to a comparison: totals of the whole run, and no steps.
 
 Read are only the keys that a comparison needs, so a document of a later version of rlscope is understood as long as it
-keeps them. Not in a document, and therefore never shown as equal: settings, devices, single steps.
+keeps them. Single steps are not in a document, nor in one of an earlier version settings and devices: they are never
+shown as equal.
 """
 
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlscope.analysis.result import Bottleneck
-from rlscope.comparison.facts import ComparedRun, GpuTime, PromisedAction, RunLayout, StateKey, Totals
+from rlscope.comparison.facts import ComparedRun, GpuTime, PromisedAction, RunLayout, Setting, StateKey, Totals
 from rlscope.errors import AnalysisError
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.layouts import Spread
@@ -39,6 +40,8 @@ class _Run(_Part):
     samples_trained: int
     tokens_trained: int
     window: _Window | None
+    settings: dict[str, Setting] | None = None
+    devices: dict[str, str] = Field(default_factory=dict)
 
 
 class _Throughput(_Part):
@@ -162,8 +165,8 @@ def _compared(document: _Document) -> ComparedRun:
         whole_totals=_totals(document),
         staleness_tokens=() if tokens is None else tuple((each.staleness, each.tokens) for each in tokens.histogram),
         promised=tuple(_promised(rank, each) for rank, each in enumerate(document.actions, start=1)),
-        settings=None,
-        devices={},
+        settings=run.settings,
+        devices=run.devices,
         counts_prompts=document.throughput.counted_tokens is not None,
     )
 

@@ -4,6 +4,7 @@ A document holds totals and no steps, so what it contributes has no interval. GP
 that every breakdown closes. Nothing is compared here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
@@ -26,6 +27,16 @@ NOT_RUNNING: Final = "not_running"
 """GPU time of the stretch in which no worker of the role was there."""
 _ROUNDING_NS: Final = 100_000
 """A stretch is a whole number of buckets to some microseconds: less than this is rounding, not a missing worker."""
+_MODEL: Final = "model."
+_SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
+"""A pass takes at most in proportion to them. A table of positions, or an output layer, adds a few percent."""
+_SIZE_RATIO: Final = 1.05
+"""Of two sizes that are taken as one: two runs on one machine differ by as much in what a pass takes."""
+_SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
+
+
+Setting = int | float | str | bool | None
+"""A value of the config."""
 
 
 class StateKey(NamedTuple):
@@ -149,7 +160,7 @@ class ComparedRun:
     """(staleness, trained tokens), over the whole run."""
     promised: tuple[PromisedAction, ...]
     settings: Mapping[str, object] | None
-    """The run's config, nested entries by dotted names; None: a document does not hold it."""
+    """The run's config, nested entries by dotted names; None: a document that was written before it held them."""
     devices: Mapping[str, str]
     """GPU models by role, as far as recorded."""
     table: StepTable | None = None
@@ -202,7 +213,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
-        devices=_devices(answers.get("worker_devices")),
+        devices=devices_of(answers.get("worker_devices")),
         passes=answers.get("pass_latency"),
         learning=answers.get("learning"),
         lengths=answers.get("response_lengths"),
@@ -239,6 +250,13 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
     return flat
 
 
+def plain(value: object) -> Setting:
+    """A value of the config as documents hold it: what is neither a finite number, text nor null becomes text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+
+
 def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str]:
     """Entries of one run's config that the other, read from a log, is silent about: unknown there, not unset."""
     if before.settings is None or after.settings is None:
@@ -248,6 +266,38 @@ def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str
         if other.imported is not None and other.settings is not None:
             unknown |= {name for name in run.keys() - other.settings.keys() if run[name] is not None}
     return frozenset(unknown)
+
+
+def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[object, object]]:
+    """Entries of config.model that both runs state and that differ; sizes within 5% are of one network."""
+    if before.settings is None or after.settings is None:
+        return {}
+    return {
+        name: (before.settings[name], after.settings[name])
+        for name in sorted(before.settings.keys() & after.settings.keys())
+        if name.startswith(_MODEL)
+        and before.settings[name] != after.settings[name]
+        and not is_same_size(name, before.settings[name], after.settings[name])
+    }
+
+
+def is_same_size(name: str, before: object, after: object) -> bool:
+    """Whether an entry of the config is the size of a network, and both values are within 5%."""
+    if name not in _SIZES or not isinstance(before, int | float) or not isinstance(after, int | float):
+        return False
+    return min(before, after) > 0 and max(before, after) <= _SIZE_RATIO * min(before, after)
+
+
+def takes_as_long(before: ComparedRun, after: ComparedRun) -> bool:
+    """Whether a pass of both networks does the same work, as far as both say: another checkpoint of one network does.
+
+    Another name alone is another network, unless both state the number of parameters or the whole shape.
+    """
+    changes = network_changes(before, after)
+    if changes.keys() - {"model.name"}:
+        return False
+    both = (before.settings or {}).keys() & (after.settings or {}).keys()
+    return not changes or "model.parameters" in both or both.issuperset(_SHAPE)
 
 
 def counting_prompts(run: ComparedRun) -> ComparedRun:
@@ -469,7 +519,8 @@ def _dropped_ratio(outcomes: pl.DataFrame | None) -> float | None:
     return tokens.get("dropped_stale", 0) / sum(tokens.values())
 
 
-def _devices(workers: pl.DataFrame | None) -> dict[str, str]:
+def devices_of(workers: pl.DataFrame | None) -> dict[str, str]:
+    """GPU models by role, from the answer of worker_devices."""
     if workers is None:
         return {}
     named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())

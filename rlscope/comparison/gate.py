@@ -23,7 +23,7 @@ from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.statistics import Difference, Series, difference
 from rlscope.pipeline import check, rules_to_check
 from rlscope.trace.query import ask
-from rlscope.trace.store import OpenRun, open_run
+from rlscope.trace.store import Divide, OpenRun, open_run
 
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "idle.trainer_ratio": ("trainer", "colocated"),
@@ -41,11 +41,17 @@ class _Baseline(NamedTuple):
 
 
 def check_against(
-    folder: Path, baseline: Path, file: Path | None, one_offs: Sequence[str], fail_on_finding: Severity | None = None
+    folder: Path,
+    baseline: Path,
+    file: Path | None,
+    one_offs: Sequence[str],
+    fail_on_finding: Severity | None = None,
+    divide: Divide | None = None,
 ) -> RuleReport:
     """Evaluate alert rules and regression rules over the whole run in a folder.
 
     One-offs that name the baseline replace the built-in regression rules, as one-offs replace the built-in alert rules.
+    divide: that of `open_run`, for the rules; the baseline, and the noise of the run, are read by this process.
     Raises RunFolderError for a folder that is no run, AnalysisError for a document that cannot be read, RuleError.
     """
     own = [baseline_rule(text) for text in one_offs if names_baseline(text)]
@@ -57,7 +63,7 @@ def check_against(
     known = _read(baseline, [each.metric for each in wanted], rules)
     missing = [each for each in wanted if not math.isfinite(known.values.get(each.metric, math.nan))]
     made = tuple(_rule(each, known, folder) for each in wanted if each not in missing)
-    report = check(folder, replace(rules, rules=(*rules.rules, *made)), fail_on_finding)
+    report = check(folder, replace(rules, rules=(*rules.rules, *made)), fail_on_finding, divide)
     return with_unjudged(report, missing, known.name)
 
 

@@ -52,7 +52,9 @@ class RunEntry:
     """Requests that an engine may run at once."""
     steps: int | None = None
     tokens_per_s: float | None = None
-    """Trained response tokens per second over the steady stretch."""
+    """Trained response tokens per second over the steady stretch; with prompts where `counts_prompts`."""
+    counts_prompts: bool | None = None
+    """Whether the trained tokens are those that the trainer counted, prompts included: no file says another number."""
     bottleneck: str | None = None
     """The verdict's word."""
     staleness_p95: int | None = None
@@ -273,6 +275,7 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         running_per_engine=running if isinstance(running, int) else None,
         steps=run.steps,
         tokens_per_s=analysis.throughput.steady_tokens_per_s,
+        counts_prompts=analysis.throughput.counted_tokens is not None,
         bottleneck=analysis.verdict.bottleneck,
         staleness_p95=None if tokens is None else tokens.p95,
         gpu_hours_per_million_tokens=hours,

@@ -47,8 +47,7 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
         baseline, other = counting_prompts(baseline), counting_prompts(other)
     found = differences_of(baseline, other)
     attribution = attribute(baseline, other, found)
-    settings = sum(each.kind == "setting" for each in attribution.causes)
-    return Pair(other, found, attribution, confounders_of(baseline, other, found, settings))
+    return Pair(other, found, attribution, confounders_of(baseline, other, found, attribution))
 
 
 def read_runs(

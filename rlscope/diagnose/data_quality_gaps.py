@@ -51,11 +51,14 @@ def find(evidence: Evidence) -> Finding | None:
 RULE = FindingRule(
     name="data_quality_gaps",
     title="Gaps in the data",
-    sentences=(
-        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Missing, damaged or stored "
-        "twice: {missing_rows}. Without an end: {workers_without_end}. "
-        "Unattributed: {unattributed_share_ratio} of GPU time.",
-    ),
+    sentences=(),
+    counts={
+        "skipped_files": "Skipped: {}.",
+        "dropped_rows": "Dropped by capture: {}.",
+        "missing_rows": "Missing, damaged or stored twice: {}.",
+        "workers_without_end": "Without an end: {}.",
+        "unattributed_share_ratio": "Unattributed: {} of GPU time.",
+    },
     remedy="Read every number with these gaps in mind; data quality lists each of them, and `rlscope doctor` says what "
     "would close them: a hook, a file or a flag.",
     find=find,

@@ -1,7 +1,7 @@
 """The input of a finding rule (facts of the run and query results), and the rule itself with its texts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
@@ -60,6 +60,8 @@ class FindingRule:
     remedy: str
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
+    counts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Instead of a sentence: by name of the evidence its words, with {} for the value; left out where it is 0."""
     towards: Towards | None = None
     """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
     besides: str = ""

@@ -3,12 +3,13 @@
 Symptom: most samples of a step have finished, and the trainers wait for the rest.
 Evidence: per step, the time from the finish of the 90th-percentile sample to the finish of the last one, as far as
 trainers waited for samples in it, minus a tenth of the step's wait. Samples that finish evenly spaced have a last tenth
-too, and it takes a tenth of the wait by definition.
+too, and it takes a tenth of the wait by definition. A step counts if engines had emptied by half when its tail began,
+against when its first sample finished: engines that run samples of the next steps meanwhile lose nothing to the tail.
 Threshold: 5% of the trainers' GPU-seconds, more than a weight update usually costs; critical from 20%.
 Remedy: start the next step's samples before the last ones have finished (asynchronous, or more in flight), cap the
 response length, abort the tail or carry it over to the next step.
-Limits: in a run that takes samples from a queue, trainers rarely wait for the last sample of a batch. The rule counts
-only time in which trainers waited, so it stays silent there.
+Limits: where the starts of samples were not recorded, every step counts. In a run that takes samples from a queue the
+engines stay full, and trainers that wait there wait for all samples, not for the last: the rule stays silent.
 """
 
 from typing import Final
@@ -22,6 +23,8 @@ from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 WARNING_SHARE_RATIO: Final = 0.05
 # Share of a wait that the last tenth of evenly spaced samples takes.
 EVEN_TAIL_RATIO: Final = 0.10
+# Samples that ran before over those that run in the tail: below, engines work on others rather than wait for the tail.
+EMPTIED_FACTOR: Final = 2
 # One trainer in five does nothing but wait for the last tenth of its samples.
 CRITICAL_SHARE_RATIO: Final = 0.20
 
@@ -54,7 +57,9 @@ def _beyond_even_s() -> pl.Expr:
     from_ns = pl.max_horizontal("tail_start_ns", "wait_from_ns")
     to_ns = pl.min_horizontal("last_finish_ns", "wait_to_ns")
     even_ns = EVEN_TAIL_RATIO * (pl.col("wait_to_ns") - pl.col("wait_from_ns"))
-    return ((to_ns - from_ns - even_ns) / 1e9).clip(lower_bound=0)
+    runs_on = EMPTIED_FACTOR * pl.col("running_in_tail") > pl.col("running_before")
+    beyond_s = ((to_ns - from_ns - even_ns) / 1e9).clip(lower_bound=0)
+    return pl.when(runs_on.fill_null(value=False)).then(0.0).otherwise(beyond_s)
 
 
 RULE = FindingRule(

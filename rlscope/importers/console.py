@@ -1,6 +1,9 @@
-r"""Console logs: `step:12 - name:1.5 - name:2` lines, dictionaries of metrics, and the config at the head.
+r"""Console logs: `step:12 - name:1.5` lines, dictionaries and tables of metrics, and the config at the head.
 
 The config is a dictionary printed over many lines, or settings on a command line that was echoed (`trainer.nnodes=2`).
+
+A table is that of AReaL's StatsLogger: boxes of names and numbers below a line `Train step 12/100 done.`, whose stamp
+has no zone and is left out.
 
 Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress
 bar rewrites its line with `\r`, which ends a line here too.
@@ -8,12 +11,14 @@ bar rewrites its line with `\r`, which ends a line here too.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, read_lines, row_of
+from rlscope.importers.lines import tallied_lines
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
@@ -23,14 +28,22 @@ _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
+_TABLE_STEP: Final = re.compile(r"StatsLogger INFO: .*\bTrain step (\d+)/\d+ done\.")
+_CELL_EDGE: Final = "│"
+_CELLS: Final = re.compile(r"│\s*([^\s│]+)\s*│\s*(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\s*(?=│)")
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _BINARY: Final = b"\x00"
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    config, is_head = _PrintedConfig(tally), True
-    for raw in read_lines(path, tally, progress):
+    return printed_rows(((raw, None) for raw in tallied_lines(path, tally, progress)), tally)
+
+
+def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Iterator[MetricRow]:
+    """The rows that the lines of a console print; each line with the time at which it was printed, if that is known."""
+    config, table, is_head = _PrintedConfig(tally), _PrintedTable(), True
+    for raw, time_ns in lines:
         text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -38,7 +51,11 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             tally.bad_lines += not values
             is_head = False
             if values:
-                yield MetricRow(None, int(found[1]), values)
+                yield MetricRow(time_ns, int(found[1]), values)
+            continue
+        if table.takes(text, time_ns):
+            is_head = False
+            yield from table.finished
             continue
         prefix = _PREFIX.match(text)
         body = text[prefix.end() :] if prefix else text
@@ -49,7 +66,8 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             value = literal(body)
             row = row_of(value) if isinstance(value, dict) else None
             if row is not None:
-                yield row
+                yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
+    yield from table.last()
 
 
 def literal(text: str) -> object:
@@ -60,6 +78,34 @@ def literal(text: str) -> object:
         return ast.literal_eval(_WRAPPED.sub(r"\1", text))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return parsed_json(text)
+
+
+class _PrintedTable:
+    """Collects the tables of a step, from the line that names it to the line that names the next."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._time_ns: int | None = None
+        self._values: dict[str, float] = {}
+        self.finished: tuple[MetricRow, ...] = ()
+        """The step before the one that the line just taken names."""
+
+    def takes(self, text: str, time_ns: int | None) -> bool:
+        """Whether a line belongs to a table."""
+        self.finished = ()
+        if self._step is not None and _CELL_EDGE in text:
+            self._values.update((name, float(value)) for name, value in _CELLS.findall(text))
+            return True
+        found = _TABLE_STEP.search(text) if "StatsLogger" in text else None
+        if found is None:
+            return False
+        self.finished = self.last()
+        self._step, self._time_ns, self._values = int(found[1]), time_ns, {}
+        return True
+
+    def last(self) -> tuple[MetricRow, ...]:
+        """The step whose tables are being read; none where they held no number."""
+        return (MetricRow(self._time_ns, self._step, self._values),) if self._values else ()
 
 
 class _PrintedConfig:

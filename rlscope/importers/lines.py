@@ -5,7 +5,7 @@ A log is read in constant memory. What a line means is for the importers to say.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Progress
+from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import SourceFile
 
@@ -118,34 +119,47 @@ class LogFile:
         return SourceFile(self.path.name, self._bytes, self.lines, self.bad_lines)
 
     def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        rest = b""
-        is_too_long = False
+        for line in split_lines(self._measured(chunks), self._longest_bytes):
+            self.lines += 1
+            if line is None:
+                self.bad_lines += 1
+            else:
+                yield line
+
+    def _measured(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             self._bytes += len(chunk)
             self._progress(len(chunk))
-            *whole, rest = re.split(rb"\r\n|[\r\n]", rest + chunk)
-            if whole and is_too_long:
-                # The end of a line whose start was thrown away.
-                whole.pop(0)
-                is_too_long = False
-            for line in whole:
-                yield from self._counted(line)
-            if len(rest) > self._longest_bytes:
-                if not is_too_long:
-                    self.lines += 1
-                    self.bad_lines += 1
-                rest, is_too_long = b"", True
-        if rest and not is_too_long:
-            yield from self._counted(rest)
+            yield chunk
 
-    def _counted(self, line: bytes) -> Iterator[bytes]:
-        if not line:
-            return
-        self.lines += 1
-        if len(line) > self._longest_bytes:
-            self.bad_lines += 1
-        else:
-            yield line
+
+def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes | None]:
+    r"""The lines that hold something, ended by \n or \r; None for each that is longer, of which no more is kept."""
+    parts, size = list[bytes](), 0
+    for chunk in chunks:
+        *whole, last = chunk.replace(b"\r", b"\n").split(b"\n")
+        for piece in whole:
+            if size or piece:
+                yield b"".join((*parts, piece)) if size + len(piece) <= longest_bytes else None
+            parts, size = [], 0
+        size += len(last)
+        if size > longest_bytes:
+            parts = []
+        elif last:
+            parts.append(last)
+    if size:
+        yield b"".join(parts) if size <= longest_bytes else None
+
+
+def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+    """The lines of a file of metrics; those over a megabyte are counted as bad and left out. Raises ImportFileError."""
+    log = LogFile(path, progress)
+    try:
+        yield from log.raw_lines()
+    finally:
+        read = log.source()
+        tally.bytes, tally.lines = read.bytes, tally.lines + read.lines
+        tally.bad_lines += read.bad_lines
 
 
 def clean(text: str) -> Line:

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, read_lines, row_of, time_of
+from rlscope.importers.lines import tallied_lines
+from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, row_of, time_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """A log_history of a million rows is smaller."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    for line in read_lines(path, tally, progress):
+    for line in tallied_lines(path, tally, progress):
         if not line.strip():
             continue
         document = parsed_json(line)
@@ -59,7 +60,7 @@ def _is_state(source: Source) -> bool:
 
 
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    lines = (raw.decode("utf-8", errors="replace") for raw in read_lines(path, tally, progress))
+    lines = (raw.decode("utf-8", errors="replace") for raw in tallied_lines(path, tally, progress))
     try:
         for record in csv.DictReader(lines):
             found = ((name, number(text)) for name, text in record.items() if isinstance(text, str) and text)

@@ -15,9 +15,6 @@ from rlscope.importers.importer import Progress, Source
 from rlscope.trace.imported import SourceFile
 
 Clock = Literal["wall", "relative"]
-LONGEST_LINE_BYTES: Final = 1 << 20
-"""A longer line is no row of metrics: it is counted as bad and skipped."""
-_CHUNK_BYTES: Final = 1 << 18
 _EARLIEST_S: Final = 1e9
 """In the year 2001: a smaller number under the name of a time counts from the start of a process."""
 _LATEST_S: Final = 4.6e9
@@ -81,28 +78,6 @@ class Carrier:
     fits: Callable[[Source], bool]
     """Whether a file has this form, by its name and its first bytes."""
     rows: Callable[[Path, Tally, Progress], Iterator[MetricRow]]
-
-
-def read_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
-    r"""The lines of a file of any size, ended by \n or \r; those over a megabyte are counted as bad and left out."""
-    held, is_overlong = b"", False
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            tally.bytes += len(chunk)
-            progress(len(chunk))
-            *whole, held = (held + chunk).replace(b"\r", b"\n").split(b"\n")
-            for line in whole:
-                tally.lines += 1
-                tally.bad_lines += is_overlong
-                if not is_overlong:
-                    yield line
-                is_overlong = False
-            if len(held) > LONGEST_LINE_BYTES:
-                held, is_overlong = b"", True
-    if held or is_overlong:
-        tally.lines += 1
-        tally.bad_lines += is_overlong
-        yield held
 
 
 def row_of(document: Mapping[str, Any]) -> MetricRow | None:

@@ -110,7 +110,7 @@ def _names(_path: Path, _bytes: int, source: Source) -> frozenset[str]:
     try:
         for row in islice(carrier.rows(source.path, Tally(), spend), _ROWS_TO_KNOW):
             names |= row.values.keys()
-    except (_EnoughReadError, OSError):
+    except (_EnoughReadError, OSError, ImportFileError):
         pass
     return frozenset(names)
 

@@ -4,10 +4,14 @@ The file is a log of blocks of 32 KiB, after a header of 7 bytes; a record is cu
 CRC-32 of its type and data. A part that does not fit its checksum ends its record, not the file, and a last block that
 is torn is what a killed run leaves. The layout is that of LevelDB's log
 (https://github.com/google/leveldb/blob/main/doc/log_format.md), records are the messages of wandb_internal.proto.
+
+A run that logged nothing to W&B but printed its metrics has them in the console lines that the client captured, each
+with its time. Where there is history, the lines say the same again and are not read.
 """
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -15,6 +19,7 @@ from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
+from rlscope.importers.console import printed_rows
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally, parsed_json, row_of
@@ -27,19 +32,73 @@ _PART_BYTES: Final = 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST_RECORD: Final = 64 << 20
 """Larger ones hold tables and pictures, not scalars."""
-_HISTORY, _CONFIG, _RUN = 2, 5, 17
+_HISTORY, _CONFIG, _PRINTED, _RUN = 2, 5, 13, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
 _RUN_HOST, _RUN_CONFIG = 13, 4
 _STATS, _STATS_TIME, _STATS_ITEM = 7, 2, 3
+_PRINTED_TIME, _PRINTED_LINE = 2, 3
+_LONGEST_PRINTED: Final = 1 << 20
+"""Bytes of one line, which the client may write in several pieces."""
 _GPU_METRIC: Final = re.compile(r"gpu\.(\d{1,3})\.(gpu|smActive|memoryAllocatedBytes|powerWatts)")
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    if not _has_history(path):
+        yield from printed_rows(_printed_lines(path, tally, progress), tally)
+        return
     for record in _records(path, tally, progress):
         try:
             yield from _read_record(record, tally)
         except BrokenMessageError:
             tally.bad_lines += 1
+
+
+def _has_history(path: Path) -> bool:
+    scratch = Tally()
+    for record in _records(path, scratch, lambda _bytes: None):
+        try:
+            # What else the record says is counted when the file is read.
+            if any(not name.startswith("_") for row in _read_record(record, scratch) for name in row.values):
+                return True
+        except BrokenMessageError:
+            continue
+    return False
+
+
+def _printed_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[tuple[bytes, int | None]]:
+    """The captured lines of the console, put together where they were written in pieces, with the time of their end."""
+    held, time_ns = b"", None
+    for record in _records(path, tally, progress):
+        try:
+            # Settings and readings of the GPUs are kept; its rows are those without history.
+            deque(_read_record(record, tally), maxlen=0)
+            piece, printed_ns = _printed(record)
+        except BrokenMessageError:
+            tally.bad_lines += 1
+            continue
+        time_ns = printed_ns or time_ns
+        *whole, held = (held + piece).replace(b"\r", b"\n").split(b"\n")
+        yield from ((line, time_ns) for line in whole if line)
+        if len(held) > _LONGEST_PRINTED:
+            tally.bad_lines += 1
+            held = b""
+    if held:
+        yield held, time_ns
+
+
+def _printed(record: bytes) -> tuple[bytes, int | None]:
+    """The text and the time of a record of console output; nothing for any other."""
+    for number, value in fields(record):
+        if number == _PRINTED and isinstance(value, bytes):
+            parts = {part: held for part, held in fields(value) if isinstance(held, bytes)}
+            return parts.get(_PRINTED_LINE, b""), _time_ns(parts.get(_PRINTED_TIME, b""))
+    return b"", None
+
+
+def _time_ns(message: bytes) -> int | None:
+    """A protobuf Timestamp; None for one that is not set."""
+    parts = {part: held for part, held in fields(message) if isinstance(held, int)}
+    return parts.get(1, 0) * 10**9 + parts.get(2, 0) or None
 
 
 def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
@@ -68,11 +127,10 @@ def _keep_run(message: bytes, tally: Tally) -> None:
 
 def _gpu_readings(message: bytes) -> list[GpuReading]:
     """The readings of one sample of the machine: `gpu.0.gpu` in percent, `gpu.0.memoryAllocatedBytes`, ..."""
-    time_ns = 0
+    time_ns = None
     for number, value in fields(message):
         if number == _STATS_TIME and isinstance(value, bytes):
-            parts = {part: int(held) for part, held in fields(value) if isinstance(held, int)}
-            time_ns = parts.get(1, 0) * 10**9 + parts.get(2, 0)
+            time_ns = _time_ns(value)
     by_gpu: dict[int, dict[str, float]] = {}
     for name, value in _items(message, _STATS_ITEM):
         found = _GPU_METRIC.fullmatch(name)
@@ -88,7 +146,7 @@ def _gpu_readings(message: bytes) -> list[GpuReading]:
             values.get("powerWatts"),
         )
         for index, values in by_gpu.items()
-        if time_ns
+        if time_ns is not None
     ]
 
 

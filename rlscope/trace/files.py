@@ -33,6 +33,8 @@ _LISTINGS: Final = 3
 _MANY_FILES: Final = 20_000
 _CPU_S_PER_FILE: Final = 0.0026
 """Measured with 5,860 files of 2 s each: what an analysis costs more than with the same rows in 40 files."""
+_LEAST_BYTES_TO_DIVIDE: Final = 10**9
+"""About 10^8 rows of compacted files, whose analysis takes as long as a cluster needs to start and to merge answers."""
 _MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
@@ -386,13 +388,7 @@ def many_files_note(folder: Path) -> str | None:
 
     Only names are listed.
     """
-    count = 0
-    for table in TABLES:
-        try:
-            with os.scandir(folder / table) as entries:
-                count += sum(entry.name.endswith(".parquet") for entry in entries)
-        except OSError:
-            continue
+    count = sum(1 for _ in _parquet_entries(folder))
     if count < _MANY_FILES:
         return None
     return (
@@ -404,6 +400,26 @@ def many_files_note(folder: Path) -> str | None:
 def table_metadata(path: Path, table: str) -> pq.FileMetaData | str:
     """The footer of a file of a table as Parquet has it, or why the file cannot be read."""
     return irregularity(path, path.parent.parent) or read_metadata(path, table)
+
+
+def _parquet_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    for table in TABLES:
+        try:
+            with os.scandir(folder / table) as entries:
+                yield from (entry for entry in entries if entry.name.endswith(".parquet"))
+        except OSError:
+            continue
+
+
+def small_run_note(folder: Path) -> str | None:
+    """That a cluster does not pay for a run of so few bytes; None for a larger one."""
+    stored = sum(entry.stat(follow_symlinks=False).st_size for entry in _parquet_entries(folder))
+    if stored >= _LEAST_BYTES_TO_DIVIDE:
+        return None
+    return (
+        f"{fmt.size(stored)} of files: below about {fmt.size(_LEAST_BYTES_TO_DIVIDE)}, or 100 million rows, one "
+        "process is faster than a cluster. The analysis goes on."
+    )
 
 
 def _parquet_files(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ _MAGIC: Final = b"PAR1"
 _UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
 """What a file that is damaged, or no longer there, raises when it is opened."""
 _SMALLEST_PARQUET_BYTES: Final = 12
-_Names = TypeVar("_Names", tuple[str, ...], frozenset[str])
+_Names = TypeVar("_Names", tuple[str, ...], tuple[str, str], frozenset[str])
 LATEST_NS: Final = 1 << 62
 """In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
@@ -80,6 +80,8 @@ class Footer:
     """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
     segments: tuple[Segment, ...] = ()
     """Of a compacted file, what it stands for."""
+    workers: tuple[str, str] | None = None
+    """The first and the last name of a worker in its rows, in order of the names, where the footer has them."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -128,7 +130,17 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         last_ns=max(high.max for high in highs) if timed else None,
         suspects=_shared(frozenset(_suspects(table, found, chunks))),
         segments=decoded(metadata.metadata or {}, metadata.num_rows),
+        workers=_workers([chunk.statistics for chunk in chunks if chunk.path_in_schema == "worker_id"]),
     )
+
+
+def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
+    """None where a row group does not say, or where a row may name no worker."""
+    known = [each for each in statistics if each is not None and each.has_min_max and each.null_count == 0]
+    if not known or len(known) < len(statistics):
+        return None
+    first, last = min(each.min for each in known), max(each.max for each in known)
+    return _shared((first, last)) if isinstance(first, str) and isinstance(last, str) else None
 
 
 @lru_cache(maxsize=256)

@@ -7,18 +7,19 @@ files as tables, writing, extensions and spilling. Nothing here is a list of nam
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.fs
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import arrow_schema
 
 from rlscope.trace import execution
 from rlscope.trace.clocks import RECORDED
 from rlscope.trace.execution import SqlLimits
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 _SETTINGS: Final = {
     "temp_directory": "",
@@ -81,11 +82,14 @@ class LockedConnection:
         views = [str(row[0]) for row in self._source.execute(_VIEWS).fetchall()]
         return [*views, *self._kept_tables]
 
-    def _rows(self, name: str) -> pa.Table | pyarrow.dataset.Dataset:
+    def _rows(self, name: str) -> "pa.Table | Dataset":
+        # Slow to import where there is pandas; an analysis asks no SQL of a user.
+        from pyarrow.dataset import dataset
+        from pyarrow.fs import LocalFileSystem
+
         paths = self._stored.get(name)
         if not paths:
             return self._source.table(name).to_arrow_table()
         fields = [pa.field(field.name, field.type) for field in arrow_schema(name)]
         files = [str(path) for path in paths]
-        local = pyarrow.fs.LocalFileSystem()
-        return pyarrow.dataset.dataset(files, schema=pa.schema(fields), format="parquet", filesystem=local)
+        return dataset(files, schema=pa.schema(fields), format="parquet", filesystem=LocalFileSystem())

@@ -9,14 +9,31 @@ with this header:
     -- arg  name  TYPE  meaning with unit
     -- out  name  TYPE  meaning with unit
     -- grain: one row per ...
+    -- partition: worker | sample | driver
+    -- merge: concatenate | sum NAME, NAME; max NAME; ...
+
+`partition` says by what the rows can be divided into shares, each of which answers the question by itself: by worker,
+or by sample, of which the samples and the deliveries lie in one share while other tables are whole in each. `merge`
+says how the answers of the shares become that of the run. Concatenated, each row comes from one share. Otherwise rows
+that agree in the columns without an aggregate (sum, min, max or all) become one. `driver` is a question that only the
+whole run answers exactly; it has no merge.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from rlscope.errors import QueryError
+
+WORKER: Final = "worker"
+SAMPLE: Final = "sample"
+DRIVER: Final = "driver"
+PARTITIONS: Final = (WORKER, SAMPLE, DRIVER)
+AGGREGATES: Final = ("sum", "min", "max", "all")
+CONCATENATE: Final = "concatenate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,10 @@ class Question:
     args: tuple[HeaderColumn, ...]
     outputs: tuple[HeaderColumn, ...]
     grain: str
+    partition: str
+    """By what its rows can be divided into shares: one of PARTITIONS."""
+    merge: Mapping[str, str] | None
+    """By column, the aggregate that makes one row of several; none when concatenated. None for the driver's."""
     sql: str
 
 
@@ -79,15 +100,53 @@ def read_question(path: Path) -> Question:
     header = [line.removeprefix("--").strip() for line in _leading_comment(sql)]
     if not header or not header[0].endswith("?"):
         raise QueryError.of(path, found="no question on its first line", expected="-- A sentence?", next_step="Add it.")
+    partition = _partition(path, header)
+    outputs = tuple(_column(line) for line in _tagged(header, "out "))
     return Question(
         name=path.stem,
         question=header[0],
         tables=tuple(table.strip() for line in _tagged(header, "in ") for table in line.split(",") if table.strip()),
         args=tuple(_column(line) for line in _tagged(header, "arg ")),
-        outputs=tuple(_column(line) for line in _tagged(header, "out ")),
+        outputs=outputs,
         grain="".join(_tagged(header, "grain:")),
+        partition=partition,
+        merge=_merge(path, header, partition, {column.name for column in outputs}),
         sql=sql,
     )
+
+
+def _partition(path: Path, header: list[str]) -> str:
+    found = _tagged(header, "partition:")
+    if len(found) != 1 or found[0] not in PARTITIONS:
+        raise QueryError.of(
+            path,
+            found="partition: " + ", ".join(found) if found else "no partition",
+            expected=f"-- partition: {' | '.join(PARTITIONS)}",
+            next_step="Add the line; `driver` is always correct.",
+        )
+    return found[0]
+
+
+def _merge(path: Path, header: list[str], partition: str, columns: set[str]) -> Mapping[str, str] | None:
+    found = "; ".join(_tagged(header, "merge:"))
+    aggregates = dict(_aggregates(found))
+    is_known = bool(aggregates) and set(aggregates) <= columns and set(aggregates.values()) <= set(AGGREGATES)
+    if (found == "") if partition == DRIVER else (found == CONCATENATE or is_known):
+        return None if partition == DRIVER else {} if found == CONCATENATE else aggregates
+    raise QueryError.of(
+        path,
+        found=f"merge: {found}" if found else "no merge",
+        expected="none, because the driver's partition is not merged"
+        if partition == DRIVER
+        else f"-- merge: {CONCATENATE}, or aggregates ({', '.join(AGGREGATES)}) of its columns",
+        next_step="Say how the answers of several shares become one.",
+    )
+
+
+def _aggregates(text: str) -> Iterator[tuple[str, str]]:
+    for part in text.split(";"):
+        aggregate, _, names = part.strip().partition(" ")
+        yield from ((name.strip(), aggregate) for name in names.split(",") if name.strip())
 
 
 def _leading_comment(sql: str) -> list[str]:

@@ -6,14 +6,15 @@ row per worker file.
 """
 
 import tempfile
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
@@ -36,8 +37,9 @@ from rlscope.trace.files import (
 )
 from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
-from rlscope.trace.questions import find_question, macros_sql
+from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
+from rlscope.trace.shares import BUCKETED, Lost, Share, Split, merge_answers, rows_left, without_lost
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
@@ -98,13 +100,46 @@ class OpenRun:
     """Whether every row that the workers wrote was read."""
     clocks: Clocks = ONE_CLOCK
     """How the clocks of the hosts differ, and which of them are corrected in the tables."""
+    split: Split | None = None
+    """What answers questions in shares of the run; None where this connection answers all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as far as it is known before its rows are read: what a share of it is opened from, elsewhere too."""
+
+    folder: Path
+    workers: Sequence[Mapping[str, object]]
+    """The documents of the worker files."""
+    tables: Mapping[str, TableFiles]
+    window: Window | None
+    unsure: frozenset[str]
+    found: Found
+    lost: tuple[Lost, ...]
+    """Shares whose rows are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenShare:
+    """An open share of a run."""
+
+    folder: Path
+    connection: DuckDBPyConnection
+    kept_answers: KeptAnswers
+
+
+Divide = Callable[[StoredRun], AbstractContextManager[Split]]
+"""Starts what answers in shares of a run; it ends with the block."""
 
 
 @contextmanager
-def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
+def open_run(
+    folder: Path, *, read_all: bool = False, divide: Divide | None = None, lost: Sequence[Lost] = ()
+) -> Generator[OpenRun]:
     """Open a run folder; the connection closes with the block.
 
     read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
+    divide: what answers in shares of the run; None: this process answers alone. lost: shares that are left out.
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
     folder = folder.resolve()
@@ -114,29 +149,55 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
-        given, rows, found = _created(connection, link, folder, tables, given)
+        given, rows, found = _created(connection, link, folder, tables, given, lost)
         kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
+        stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found, tuple(lost))
+        # A sample that two workers stored is counted once, which shares of workers cannot do.
+        is_divided = divide is not None and "samples" not in rows.distinct
+        with divide(stored) if divide is not None and is_divided else nullcontext() as split:
+            _create_macros(connection, folder, split)
+            _lock_down(connection, scratch, folder)
+            is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
+            as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected and not lost}
+            with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
+                yield OpenRun(
+                    folder=folder,
+                    run_id=given.manifest.run_id,
+                    created_ns=given.created_ns,
+                    config=given.config,
+                    connection=connection,
+                    locked=locked,
+                    row_counts=rows.counts,
+                    dropped_rows=_dropped_rows(given.workers),
+                    skipped_files=skipped,
+                    gaps=(*given.gaps, *chain(*rows.gaps.values()), *(each.gap for each in lost)),
+                    settings=given.manifest.config,
+                    completeness=without_lost(given.completeness, lost, rows.lost),
+                    imported=given.manifest.imported,
+                    clocks=found.clocks,
+                    split=split,
+                )
+
+
+@contextmanager
+def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
+    """Open one share of a run, on one thread; the connection closes with the block.
+
+    Raises UnreadableDataError for a file that cannot be read.
+    """
+    folder, tables = stored.folder, dict(stored.tables)
+    for table, files in tables.items():
+        tables[table] = table_of(share.files(table, files))
+    own = [dict(each) for each in stored.workers if share.partition == SAMPLE or share.holds(str(each["worker_id"]))]
+    with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
+        connection.execute("SET threads = 1")
+        window, unsure = stored.window, stored.unsure
+        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, stored.lost, share)
+        connection.from_arrow(_workers_table(own)).create_view("workers")
+        _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
-        as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
-        with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
-            yield OpenRun(
-                folder=folder,
-                run_id=given.manifest.run_id,
-                created_ns=given.created_ns,
-                config=given.config,
-                connection=connection,
-                locked=locked,
-                row_counts=rows.counts,
-                dropped_rows=_dropped_rows(given.workers),
-                skipped_files=skipped,
-                gaps=(*given.gaps, *chain(*rows.gaps.values())),
-                settings=given.manifest.config,
-                completeness=given.completeness,
-                imported=given.manifest.imported,
-                clocks=found.clocks,
-            )
+        yield OpenShare(folder, connection, {EXTENTS: {}})
 
 
 class _Given(NamedTuple):
@@ -202,7 +263,7 @@ def open_rows(
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
         for table in TABLES:
-            held = rows.get(table, arrow_schema(table).empty_table())
+            held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(_workers_table(documents)).create_view("workers")
         kept = () if found is None else _correct_clocks(connection, folder, documents, found, (), workers_too=False)
@@ -227,8 +288,8 @@ def open_empty() -> DuckDBPyConnection:
     """A connection with the contract's tables, all empty: what the queries' headers are checked against."""
     connection = duckdb.connect()
     for table in TABLES:
-        connection.from_arrow(arrow_schema(table).empty_table()).create_view(table)
-    connection.from_arrow(WORKERS.empty_table()).create_view("workers")
+        connection.from_arrow(pa.Table.from_batches([], arrow_schema(table))).create_view(table)
+    connection.from_arrow(pa.Table.from_batches([], WORKERS)).create_view("workers")
     _create_macros(connection, Path("queries"))
     return connection
 
@@ -273,6 +334,10 @@ class _Rows(NamedTuple):
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
     """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
+    lost: dict[str, int]
+    """Rows of lost shares."""
+    distinct: frozenset[str] = frozenset()
+    """The latter."""
 
 
 def _create_tables(
@@ -282,11 +347,13 @@ def _create_tables(
     tables: Mapping[str, TableFiles],
     window: Window | None,
     unsure: Collection[str],
+    lost: Sequence[Lost] = (),
+    share: Share | None = None,
 ) -> _Rows:
-    """Every table by its name, without rows that cannot be."""
-    result = _Rows({}, {}, ())
+    """Every table by its name, without rows that cannot be or are lost; of a share, with its rows alone."""
+    result = _Rows({}, {}, (), {})
     for table, files in tables.items():
-        empty = connection.from_arrow(arrow_schema(table).empty_table())
+        empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
         if not files.paths:
             empty.create_view(table)
@@ -294,28 +361,48 @@ def _create_tables(
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
             stored = connection.read_parquet(paths, union_by_name=True)
-            checked = check_rows(_contract_rows(stored, empty, files), table, files, window, table in unsure)
-            if checked.is_distinct:
+            stored = _held(_contract_rows(stored, empty, files), table, lost, share)
+            checked = check_rows(stored, table, files, window, table in unsure)
+            # What a share takes out of the whole table is read once.
+            is_made = checked.is_distinct or (share is not None and share.partition == SAMPLE and table in BUCKETED)
+            if is_made:
                 checked.rows.create(table)
-            if checked.is_distinct or _is_kept(checked.rows, table, files):
+            if checked.is_distinct:
+                result = result._replace(distinct=result.distinct | {table})
+            if is_made or _is_kept(checked.rows, table, files):
                 result = result._replace(kept=(*result.kept, table))
             else:
                 checked.rows.create_view(table)
         except duckdb.Error as error:
             raise UnreadableDataError.while_reading(folder, error) from error
         result.counts[table] -= checked.left_out
+        if rows_left(lost, table) is not None:
+            result.lost[table] = result.counts[table] - len(checked.rows)
+            result.counts[table] -= result.lost[table]
         result.gaps[table] = checked.gaps
     return result
 
 
+def _held(rows: DuckDBPyRelation, table: str, lost: Sequence[Lost], share: Share | None) -> DuckDBPyRelation:
+    """The rows of a table, or of a share of it, without those that are lost."""
+    for condition in (rows_left(lost, table), None if share is None else share.condition(table)):
+        rows = rows if condition is None else rows.filter(condition)
+    return rows
+
+
 def _created(
-    connection: DuckDBPyConnection, link: Path, folder: Path, tables: Mapping[str, TableFiles], given: _Given
+    connection: DuckDBPyConnection,
+    link: Path,
+    folder: Path,
+    tables: Mapping[str, TableFiles],
+    given: _Given,
+    lost: Sequence[Lost],
 ) -> tuple[_Given, _Rows, Found]:
     """Every table as it was recorded, and what that says of the clocks.
 
     The times of a host whose clock is far from the others' are left out if nothing says how far.
     """
-    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
+    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, lost)
     connection.from_arrow(_workers_table(given.workers)).create_view("workers")
     # Times of an imported run may be laid out, and prove nothing.
     found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
@@ -325,7 +412,7 @@ def _created(
         return given, rows, found
     for table in (*TABLES, "workers"):
         connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
-    return _created(connection, link, folder, tables, _read_files(folder, may_be_apart=False))
+    return _created(connection, link, folder, tables, _read_files(folder, may_be_apart=False), lost)
 
 
 def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:
@@ -402,10 +489,14 @@ def _without_broken(
     return sound, broken
 
 
-def _create_macros(connection: DuckDBPyConnection, folder: Path) -> None:
+def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Split | None = None) -> None:
     """The macros, and the one answer that they are bound to."""
+    question = find_question(EXTENTS)
     try:
-        connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
+        if split is None:
+            connection.sql(question.sql).create(EXTENTS)
+        else:
+            merge_answers(connection, question, split.answers(question, {}))
     except duckdb.Error as error:
         raise UnreadableDataError.while_reading(folder, error) from error
     connection.execute(macros_sql())
@@ -421,7 +512,9 @@ def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> N
 
 def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
     rows = [{field.name: _typed(document.get(field.name), field.type) for field in WORKERS} for document in documents]
-    return pa.Table.from_pylist(rows, schema=WORKERS)
+    # Not by pyarrow, which would import pandas to convert them.
+    empty = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches([], WORKERS)))
+    return pl.DataFrame(rows, schema=empty.schema).to_arrow()
 
 
 def _typed(value: object, kind: pa.DataType) -> object:

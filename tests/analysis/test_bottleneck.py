@@ -208,6 +208,11 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
             {},
             "60% of the trainers' GPU time (60 of 100 GPU-seconds) is in no recorded state",
         ),
+        (
+            [BUSY[1], ("trainer", "train", None, 8600.0), ("trainer", "unattributed", None, 17_100.0)],
+            {},
+            "67% of the trainers' GPU time (17,100 of 25,700 GPU-seconds) is in no recorded state",
+        ),
     ],
 )
 def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlscope.trace.query import ask
+from rlscope.trace.query import ask, cells_per_bucket
 from rlscope.trace.store import open_run
 from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_run
 
@@ -106,6 +106,13 @@ def test_every_nanosecond_is_in_the_state_that_began_last(tables: dict[str, list
         states = states_of(run, cell_ns=cell_ns)
     assert sum(states.values()) == EXTENT_NS
     assert coarse(states) == counted(tables)
+
+
+@pytest.mark.parametrize(
+    ("engine_rows", "cells"), [(0, 1), (799, 1), (800, 2), (1600, 4), (6399, 8), (6400, 16), (10**9, 16)]
+)
+def test_a_cell_has_at_least_four_rows_of_engines_on_average(engine_rows: int, cells: int) -> None:
+    assert cells_per_bucket(engine_rows, buckets=100.0) == cells
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from rlscope.analysis.result import SteadyWindow
+from rlscope.analysis.run_facts import window_reason
 from rlscope.pipeline import analyze
 from rlscope.trace.query import make_grid
 from rlscope.trace.store import open_run
@@ -65,3 +68,9 @@ def test_without_recorded_deliveries_rates_count_what_the_trainer_counts(
     throughput = analyze(run).throughput
     assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (rate, rate)
     assert throughput.counted_tokens == counted
+
+
+def test_steps_that_an_export_left_out_are_not_counted_in_the_steady_stretch() -> None:
+    kept = pl.Series("step", range(1, 1000, 2))
+    window = SteadyWindow(start_ns=0, end_ns=1, first_step=43, last_step=999)
+    assert window_reason(window, kept).startswith("the last 479 of 500 steps in a row")

@@ -119,6 +119,8 @@ def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:
     assert outcome.step_ends_s == (7.5, 12.0, 16.5)
     assert outcome.step_response_tokens == (6, 6, 6)
     assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
+    assert outcome.step_staleness_samples == ({0: 2}, {1: 2}, {2: 2})
+    assert (outcome.staleness_p95(first_step=1), outcome.staleness_p95(first_step=3)) == (2, 2)
     assert outcome.trainer_waits_s == {"samples": 3.0}
     assert outcome.running_mean == 2.0
     assert outcome.generated_tokens == 2 * 17  # the pass under way at 16.5 s is finished

@@ -1,19 +1,26 @@
 """What changed is named, its share of the gain is the model's, and a promise is compared with what came."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 import rlscope
 from benchmarks.token_simulator import Layout, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.attribution import Promise, SettingChange, engine_speed, merged, setting_changes
 from rlscope.comparison.facts import ComparedRun, RunLayout, flattened, halves, run_of
+from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
+from rlscope.comparison.statistics import Difference, Interval
+from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
+from rlscope.model.lengths import LengthLaw
 from rlscope.pipeline import analyze
+from rlscope.reports.text.comparison import pairs_in_words
 from tests.comparison.made_runs import made_run
 
 EVEN = [2.0] * 20
@@ -90,6 +97,130 @@ def test_one_known_change_is_named_as_the_largest_cause(
     assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
 
 
+@pytest.fixture(scope="module")
+def capped(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ComparedRun]:
+    """Two runs that differ in the cap on responses: 600 tokens, which few reach, and 150, which half of them do."""
+    folder = tmp_path_factory.mktemp("capped")
+    return {
+        cap: recorded(
+            folder / str(cap), replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=cap)), Layout(4, 4, 32), cap
+        )
+        for cap in (600, 150)
+    }
+
+
+def with_settings(run: ComparedRun, **settings: object) -> ComparedRun:
+    return replace(
+        run, settings={**(run.settings or {}), **{name.replace("__", "."): settings[name] for name in settings}}
+    )
+
+
+@pytest.mark.parametrize(("before", "after"), [(600, 150), (150, 600)])
+def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(
+    before: int, after: int, capped: dict[int, ComparedRun]
+) -> None:
+    (pair,) = compare_runs(capped[before], [capped[after]]).pairs
+    lengths, rate = pair.differences.row("response_tokens"), pair.differences.row("tokens_per_s")
+    assert lengths.is_significant and rate.is_significant and rate.change is not None
+    assert [each.name for each in pair.attribution.causes] == ["max_output_tokens"]
+    # Responses that ran into 150 tokens do not say how long they would have been: the longer ones were measured.
+    assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
+    assert pair.confounders == ()
+
+
+def test_a_table_of_positions_that_shrinks_with_the_cap_is_no_other_network(capped: dict[int, ComparedRun]) -> None:
+    before, after = (with_settings(capped[cap], model__parameters=400_000 + 10 * cap) for cap in (600, 150))
+    (pair,) = compare_runs(before, [after]).pairs
+    assert [(each.name, each.unpriced_because) for each in pair.attribution.causes] == [("max_output_tokens", None)]
+    assert pair.confounders == ()
+
+
+def test_a_higher_cap_is_promised_nothing_where_responses_ran_into_the_old_one(
+    capped: dict[int, ComparedRun],
+) -> None:
+    assert compare_runs(capped[150], [capped[600]]).pairs[0].attribution.promise is None
+    assert compare_runs(capped[600], [capped[150]]).pairs[0].attribution.promise is not None
+
+
+def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(
+    capped: dict[int, ComparedRun],
+) -> None:
+    """Every pass takes 10 ms and 0.1 ms for each 10 tokens of KV: the same engine, with other lengths."""
+
+    def with_kv(run: ComparedRun, base_s: float = 0.010) -> ComparedRun:
+        assert run.model is not None and run.passes is not None
+        system = run.model.calibration.system
+        held = system.workload.prompt_tokens + system.workload.lengths.second_moment / (
+            2 * system.workload.lengths.mean_tokens
+        )
+        curve = HeldCurve(1e-5, base_s)
+        engine = replace(system.engine, curve=curve)
+        calibration = replace(run.model.calibration, system=replace(system, engine=engine))
+        passes = run.passes.with_columns(
+            pass_mean_s=base_s + pl.col("running") * held * 1e-5, between_mean_s=pl.lit(0.0)
+        )
+        return replace(run, passes=passes, model=replace(run.model, calibration=calibration))
+
+    long, short = with_kv(capped[600]), with_kv(capped[150])
+    assert engine_speed(long, replace(short, model=None)) is not None  # Unknown lengths: the passes are shorter.
+    assert engine_speed(long, short) is None and engine_speed(short, long) is None
+    slower = engine_speed(long, with_kv(capped[150], 0.030))
+    assert slower is not None and slower < 0.9
+
+
+@dataclass(frozen=True)
+class HeldCurve:
+    """Decode passes of a known length."""
+
+    kv_s_per_token: float
+    base_s: float
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        return np.full(np.shape(running), self.base_s)
+
+
+def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(capped: dict[int, ComparedRun]) -> None:
+    # Responses became shorter although the cap says 1200 where it was 600.
+    (pair,) = compare_runs(capped[600], [with_settings(capped[150], max_output_tokens=1200)]).pairs
+    causes = {each.name: each.log_ratio for each in pair.attribution.causes}
+    assert causes.keys() == {"response_lengths", "max_output_tokens"} and causes["max_output_tokens"] == 0.0
+    assert pair.attribution.largest is not None and pair.attribution.largest.name == "response_lengths"
+
+
+@pytest.mark.parametrize(
+    ("cap", "change", "of_cap", "beyond"),
+    [
+        # Lengths 1 to 100, each as likely as any other, cut at 100: a cap of 50 takes the mean from 50.5 to 37.75.
+        ((100, 50), -0.25, -0.2525, None),
+        ((100, 50), -0.40, -0.2525, -0.1973),
+        ((100, 50), 0.10, -0.2525, 0.4715),
+        # One in a hundred reaches 100: under a cap of 300 the mean is at most 2 tokens longer.
+        ((100, 300), 0.03, 0.03, None),
+        ((100, 300), 0.50, 0.0396, 0.4429),
+        ((100, 300), -0.20, 0.0, -0.20),
+        ((100, None), 0.50, 0.50, None),
+        ((100, 100), 0.50, 0.0, 0.50),
+    ],
+)
+def test_a_cap_is_credited_with_what_it_can_explain(
+    cap: tuple[int, int | None], change: float, of_cap: float, beyond: float | None
+) -> None:
+    law = LengthLaw(np.arange(1.0, 101.0), np.full(100, 0.01), 100)
+    measured = Difference("ratio", 50.5, 50.5 * (1 + change), change, Interval(change - 0.01, change + 0.01), 0.001)
+    measured = replace(measured, is_significant=True)
+    changed = None if cap[0] == cap[1] else CapChange(*cap)
+    found = length_credit(law, changed, measured)
+    assert (found.of_cap, found.beyond) == (pytest.approx(of_cap, abs=1e-4), pytest.approx(beyond, abs=1e-4))
+
+
+@pytest.mark.parametrize("change", [-0.5, -0.1, 0.0, 0.2, 0.8])
+def test_a_length_factor_changes_the_mean_after_the_cut_by_what_was_asked(change: float) -> None:
+    law = LengthLaw(np.arange(1.0, 101.0), np.full(100, 0.01), 100)
+    factor = length_factor(law, 100, change)
+    mean = np.minimum(law.support * factor, 100.0).mean()
+    assert mean == pytest.approx(50.5 * (1 + change), rel=1e-4)
+
+
 def test_two_recordings_of_one_setting_and_the_halves_of_a_calm_run_do_not_differ(tmp_path: Path) -> None:
     runs = [recorded(tmp_path / str(seed), PLAIN, Layout(4, 4, 32), seed) for seed in (1, 2)]
     (pair,) = compare_runs(runs[0], runs[1:]).pairs
@@ -119,6 +250,25 @@ def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_sh
     assert pair.attribution.promise is None and pair.attribution.together_ratio is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"lr": 2}, "lr"), ({"lr": 1, "attention_backend": "flash"}, "attention_backend"), ({"lr": 2, "beta": 1}, None)],
+)
+def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[str, object], name: str | None) -> None:
+    plain = made_run(periods_s=EVEN, settings={"lr": 1})
+    faster = made_run(periods_s=[1.0] * 20, settings=settings)
+    compared = compare_runs(plain, [faster])
+    (pair,) = compared.pairs
+    assert pair.differences.row("tokens_per_s").is_significant
+    largest = pair.attribution.largest
+    assert (None if largest is None else largest.name) == name
+    if largest is not None:
+        assert (largest.share_ratio, largest.unpriced_because) == (None, "no_model")
+    sentence = pairs_in_words(compared)[0].causes_sentence
+    expected = f"The only thing that was set otherwise is {name} " if name else "No share could be computed for "
+    assert sentence.startswith(expected) and sentence.split(": ")[1].startswith("no model could be fitted to A.")
+
+
 def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:
     first = run_of(before.result)
     assert first.settings is not None and first.settings["model.parameters"] == 411520
@@ -131,6 +281,12 @@ def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> 
         compare_runs(first, [replace(other, layout=first.layout._replace(running_per_engine=16))]).pairs[0].attribution
     )
     assert said.promise is None and [each.alone_ratio for each in said.causes] == [None, None]
+    assert {each.unpriced_because for each in said.causes} == {"other_network"} and said.largest is None
+    checkpoint = replace(second, settings={**first.settings, **changed, "model.name": "after-sft"})
+    said = compare_runs(first, [checkpoint]).pairs[0].attribution
+    assert [(each.name, each.unpriced_because) for each in said.causes] == [
+        ("max_running_per_engine", None), ("model.name", "not_modelled"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlscope
-from rlscope.comparison.confounders import Kind, confounders_of
+from rlscope.comparison.attribution import setting_changes
+from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
 from rlscope.comparison.runs import compare_runs, named
@@ -162,8 +163,8 @@ def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() 
     assert differences_of(one, two).row("tokens_per_gpu_s").change == pytest.approx(0.0)
 
 
-def kinds(first: ComparedRun, second: ComparedRun, changed: int = 0) -> list[Kind]:
-    return [each.kind for each in confounders_of(first, second, differences_of(first, second), changed)]
+def kinds(first: ComparedRun, second: ComparedRun) -> list[Kind]:
+    return [each.kind for each in compare_runs(first, [second]).pairs[0].confounders]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,24 @@ def test_lengths_are_a_confounder_from_five_percent_on(tokens: int, found: list[
 
 
 def test_one_changed_setting_is_no_confounder_and_two_are() -> None:
-    plain = made_run(periods_s=EVEN)
-    assert (kinds(plain, plain, 1), kinds(plain, plain, 2)) == ([], [Kind.SEVERAL_CHANGES])
+    plain = made_run(periods_s=EVEN, settings={"lr": 1, "beta": 1})
+    one, two = (made_run(periods_s=EVEN, settings=given) for given in ({"lr": 2, "beta": 1}, {"lr": 2, "beta": 2}))
+    assert (kinds(plain, one), kinds(plain, two)) == ([], [Kind.SEVERAL_CHANGES])
+
+
+@pytest.mark.parametrize(("cap", "then", "found"), [(400, 80, []), (400, 120, [Kind.LENGTHS]), (None, 120, [])])
+def test_lengths_that_a_changed_cap_explains_are_no_confounder(cap: int | None, then: int, found: list[Kind]) -> None:
+    # 100 tokens a sample under a cap of 800; a lower cap does not make responses longer.
+    plain = made_run(periods_s=EVEN, settings={"max_output_tokens": 800})
+    other = made_run(periods_s=EVEN, settings={"max_output_tokens": cap}, tokens=[then * 10] * 20)
+    assert kinds(plain, other) == found
+
+
+@pytest.mark.parametrize(("parameters", "found"), [(1050, []), (1051, [Kind.OTHER_MODEL]), (950, [Kind.OTHER_MODEL])])
+def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, found: list[Kind]) -> None:
+    # A table of positions grows with the longest context that is allowed.
+    plain = made_run(periods_s=EVEN, settings={"model.parameters": 1000})
+    assert kinds(plain, made_run(periods_s=EVEN, settings={"model.parameters": parameters})) == found
 
 
 def test_runs_of_one_id_get_names_of_their_own() -> None:
@@ -221,13 +238,32 @@ def test_a_document_contributes_totals_and_says_so(
     (found,) = compared.pairs
     rate = found.differences.row("tokens_per_s")
     assert rate.before == before.throughput.steady_tokens_per_s and rate.interval is None
-    assert {each.kind for each in found.confounders} >= {Kind.NO_STEPS, Kind.SETTINGS_UNKNOWN}
-    # The layout and the promise are in the document.
+    assert Kind.NO_STEPS in {each.kind for each in found.confounders}
+    # Layout, settings and the promise are in the document.
     assert [each.name for each in found.attribution.changes] == ["max_running_per_engine"]
     assert found.attribution.promise is not None and found.attribution.promise.is_recommended
     whole = found.differences.breakdown("gpu_s_per_1k_tokens")
     assert whole is not None
     assert whole.before == pytest.approx(before.ledger.total_gpu_s * 1000 / before.run.tokens_trained)
+
+
+def test_a_document_holds_the_settings_and_one_of_an_earlier_version_says_that_it_does_not(
+    before: rlscope.Analysis, tmp_path: Path
+) -> None:
+    document = json.loads(before.to_json())
+    assert document["run"]["settings"]["max_running_per_engine"] == 8
+    (tmp_path / "now.json").write_text(before.to_json())
+    document["run"]["settings"] |= {"lr": 0.1, "tags": "['a', 'b']", "limit": "inf"}
+    (tmp_path / "other.json").write_text(json.dumps(document))
+    (found,) = rlscope.compare(tmp_path / "now.json", tmp_path / "other.json").pairs
+    assert {each.name for each in found.attribution.changes} == {"lr", "tags", "limit"}
+    # What a run holds as a list, or beyond all numbers, is what its document holds as text.
+    listed = made_run(periods_s=EVEN, settings={"tags": ["a", "b"], "limit": math.inf})
+    assert setting_changes(listed, made_run(periods_s=EVEN, settings={"tags": "['a', 'b']", "limit": "inf"})) == ()
+    del document["run"]["settings"], document["run"]["devices"]
+    (tmp_path / "earlier.json").write_text(json.dumps(document))
+    (found,) = rlscope.compare(tmp_path / "earlier.json", before).pairs
+    assert Kind.SETTINGS_UNKNOWN in {each.kind for each in found.confounders}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from docs.generate import DOCS
 from rlscope.comparison import history
 from rlscope.comparison.history import RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
+from rlscope.reports.documents import history as documents
+from rlscope.reports.page.history import render_list
 from tests.reports.analysis_fixture import HOSTILE
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -74,6 +76,19 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     assert first.cost_per_million_tokens == pytest.approx(2 * 20 / 3600 / 40e-6)
     assert runs.entries[1].cost_per_million_tokens is None
     assert repr(runs).startswith("RunList(") and len(runs) == 2
+
+
+def test_a_rate_that_includes_prompts_is_marked_in_text_json_and_page() -> None:
+    entries = (
+        RunEntry("hooked", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=500.0, counts_prompts=False),
+        RunEntry("log", "b", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True),
+        RunEntry("short", "c", trainer_gpus=1, sampler_gpus=1, tokens_per_s=None, counts_prompts=True),
+    )
+    text = documents.as_text(entries)
+    assert " 900*" in text and " 500 " in text and text.splitlines()[-1].startswith("* The trainer's count of tokens")
+    assert "*" not in documents.as_text((entries[0], entries[2]))
+    assert [each["counts_prompts"] for each in json.loads(documents.as_json(entries))["runs"]] == [False, True, True]
+    assert "prompts included" in render_list(entries, "runs")
 
 
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import rlscope
 from rlscope.comparison.attribution import setting_changes
-from rlscope.comparison.confounders import Kind, confounders_of
+from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
 from rlscope.comparison.runs import compare_runs
@@ -82,5 +82,5 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     assert one_sided_settings(hooked, log) == one_sided_settings(log, hooked) == {"max_staleness"}
     assert [each.name for each in setting_changes(hooked, log)] == ["samples_per_step"]
     assert [each.name for each in setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
-    kinds = [each.kind for each in confounders_of(hooked, log, differences_of(hooked, log), 1)]
+    kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].confounders]
     assert kinds == [Kind.SETTINGS_PARTLY_KNOWN]

@@ -5,14 +5,22 @@ import json
 import sqlite3
 from pathlib import Path
 from shutil import copy
+from struct import pack
+from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlscope.errors import ImportFileError
+from rlscope.importers.console import CONSOLE
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
+from rlscope.importers.lines import split_lines
 from rlscope.importers.options import import_options
+from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.steps import carrier_of, names_in
+from rlscope.importers.wandb import WANDB
 from rlscope.trace.store import open_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
@@ -200,3 +208,102 @@ def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> 
     options = import_options(with_files=[VERL / "run.wandb"])
     with pytest.raises(ImportFileError, match=r"run\.wandb: found the steps of a trainer, as in .*console\.log"):
         import_run(VERL / "console.log", tmp_path / "run", options)
+
+
+def encoded(number: int, value: int | bytes) -> bytes:
+    """One protobuf field."""
+
+    def varint(rest: int) -> bytes:
+        return bytes([rest]) if rest < 128 else bytes([rest & 127 | 128]) + varint(rest >> 7)
+
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def printed(text: str, at_s: int) -> bytes:
+    """A record of console output (`output_raw`), as W&B's client writes it."""
+    return encoded(13, encoded(2, encoded(1, at_s)) + encoded(3, text.encode()))
+
+
+def logged(**values: float) -> bytes:
+    """A record of history."""
+    items = b"".join(
+        encoded(1, encoded(1, name.encode()) + encoded(16, repr(v).encode())) for name, v in values.items()
+    )
+    return encoded(2, items)
+
+
+def wandb_file(path: Path, *records: bytes) -> Path:
+    """A `.wandb` file of one block."""
+    parts = [pack("<IHB", crc32(b"\x01" + each), len(each), 1) + each for each in records]
+    path.write_bytes(b":W&B" + b"\x00\x00\x00" + b"".join(parts))
+    return path
+
+
+def rows_of(path: Path) -> list[MetricRow]:
+    return list(WANDB.rows(path, Tally(), lambda _bytes: None))
+
+
+def test_metrics_that_were_only_printed_are_read_from_the_lines_that_w_and_b_captured(tmp_path: Path) -> None:
+    file = wandb_file(
+        tmp_path / "run.wandb",
+        printed("loading\n", 1_700_000_000),
+        # One line in two pieces: its time is that of its end.
+        printed("step:1 - timing_s/step:2.5 ", 1_700_000_010),
+        printed("- timing_s/gen:1.0\nstep:2 - timing_s/step:3.0\n", 1_700_000_012),
+        printed("{'step': 3, 'timing_s/step': 4.0}", 1_700_000_020),
+    )
+    assert rows_of(file) == [
+        MetricRow(1_700_000_012 * 10**9, 1, {"timing_s/step": 2.5, "timing_s/gen": 1.0}),
+        MetricRow(1_700_000_012 * 10**9, 2, {"timing_s/step": 3.0}),
+        MetricRow(1_700_000_020 * 10**9, 3, {"step": 3.0, "timing_s/step": 4.0}),
+    ]
+
+
+def test_a_line_that_repeats_what_the_history_holds_is_not_read_twice(tmp_path: Path) -> None:
+    line = printed("step:1 - timing_s/step:2.5\n", 1_700_000_010)
+    both = wandb_file(tmp_path / "both.wandb", line, logged(_step=1, loss=0.5))
+    assert [dict(row.values) for row in rows_of(both)] == [{"_step": 1.0, "loss": 0.5}]
+    # What the client logs of itself is no history.
+    clock = wandb_file(tmp_path / "clock.wandb", line, logged(_step=1, _runtime=2.0))
+    assert [dict(row.values) for row in rows_of(clock)] == [{"timing_s/step": 2.5}]
+
+
+@given(st.lists(st.text("ab\r\n", max_size=12), max_size=6), st.integers(1, 12))
+def test_lines_are_those_of_the_whole_text_wherever_it_is_cut(chunks: list[str], longest: int) -> None:
+    text = "".join(chunks).replace("\r", "\n")
+    expected = [line.encode() if len(line) <= longest else None for line in text.split("\n") if line]
+    assert list(split_lines((each.encode() for each in chunks), longest)) == expected
+
+
+AREAL_LOG = """\
+20260301-10:00:02.100 StatsLogger INFO: Epoch 1/1 Step 1/3 Train step 1/3 done.
+20260301-10:00:02.101 StatsLogger INFO: Stats (1/1):
+20260301-10:00:02.102 StatsLogger INFO:
+╒═════════════════════════════╤════════════╤══════════════════════╤════════════╕
+│ timeperf/rollout            │ 1.0000e+00 │ timeperf/train_step  │ 2.0000e+00 │
+├─────────────────────────────┼────────────┼──────────────────────┼────────────┤
+│ grpo_actor/update/grad_norm │        nan │                      │            │
+╘═════════════════════════════╧════════════╧══════════════════════╧════════════╛
+\x1b[1;38;2;180;140;80m[AReaL]\x1b[0m 20260301-10:00:05.100 StatsLogger INFO: Epoch 1/1 Step 2/3 Train step 2/3 done.
+(AReaL) │ timeperf/rollout            │ 5.0000e-01 │ timeperf/train_step  │ 2.5000e+00 │
+an unrelated line
+20260301-10:00:08.100 StatsLogger INFO: Epoch 1/1 Step 3/3 Train step 3/3 done.
+"""
+
+
+def test_the_tables_that_areal_prints_are_the_metrics_of_their_steps(tmp_path: Path) -> None:
+    log = tmp_path / "main.log"
+    log.write_text("│ timeperf/rollout │ 9.0000e+00 │ of no step\n" + AREAL_LOG)
+    rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
+    assert [(row.time_ns, row.step) for row in rows] == [(None, 1), (None, 2)]
+    assert rows[1].values == {"timeperf/rollout": 0.5, "timeperf/train_step": 2.5}
+    assert rows[0].values.keys() == {"timeperf/rollout", "timeperf/train_step", "grpo_actor/update/grad_norm"}
+    import_run(log, tmp_path / "run")
+    found = seconds(
+        tmp_path / "run",
+        "SELECT coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL "
+        "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps",
+    )
+    assert (found["samples"], found["train"]) == (1.5, 4.5)

@@ -1,12 +1,15 @@
 """The commands on a file: what they write, where, and with which exit code."""
 
+import json
 from pathlib import Path
 from shutil import copy
 
 import pytest
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner, Result
 
 import rlscope
+from docs.generate import DOCS
 from rlscope.cli import app
 from rlscope.errors import ImportFileError
 
@@ -89,6 +92,20 @@ def test_the_doctor_names_what_lies_beside_a_file(tmp_path: Path) -> None:
     # A path that is longer than a line is broken anywhere.
     assert "vllm.log:vLLMenginelog;passitwith--engine-log" in words.replace(" ", "")
     assert "time of the sampler workers" in words and "is in no recorded state" in words
+
+
+def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: Path) -> None:
+    copy(VERL / "console.log", tmp_path)
+    copy(VLLM, tmp_path / "vllm.log")
+    ended = invoke("doctor", tmp_path / "console.log", "--json", "-")
+    document = json.loads(ended.stdout)
+    schema = json.loads((DOCS / "schema" / "doctor.schema.json").read_text(encoding="utf-8"))
+    assert list(Draft202012Validator(schema).iter_errors(document)) == []
+    first = document["pieces"][0]
+    assert (first["name"], first["status"], first["found"]) == ("training steps", "there", "60 training steps")
+    assert {each["status"] for each in document["pieces"]} == {"there", "in part", "missing"}
+    assert [(Path(each["path"]).name, each["kind"]) for each in document["beside"]] == [("vllm.log", "vLLM engine log")]
+    assert "60 training steps" in ended.stderr
 
 
 def test_the_doctor_of_a_recorded_run_names_lines_of_code() -> None:

@@ -1,9 +1,12 @@
 """The header of each question is what DuckDB says of it, and it reads no table that its header does not name."""
 
+from pathlib import Path
+
 import pytest
 
+from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
-from rlscope.trace.questions import Question, questions
+from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
 from rlscope.trace.store import EXTENTS, TABLE_NAMES, open_empty
 
 VALUES: dict[str, Argument] = {"BIGINT": 1, "BOOLEAN": True, "DOUBLE": 1.0, "VARCHAR": "x"}
@@ -32,3 +35,48 @@ def test_no_question_is_longer_than_a_screen_or_selects_every_column_at_its_end(
         lines = question.sql.splitlines()
         assert len(lines) <= 100, question.name
         assert not any(line.startswith("SELECT *") for line in lines), question.name
+
+
+HEADER = """-- How many?
+--
+-- in   samples
+-- out  rows  BIGINT  rows
+-- grain: one row
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "found", "expected"),
+    [
+        ("", "no partition", "-- partition: worker | sample | driver"),
+        ("-- partition: host\n", "partition: host", "-- partition: worker | sample | driver"),
+        ("-- partition: worker\n", "no merge", "-- merge: concatenate, or aggregates (sum, min, max, all)"),
+        ("-- partition: worker\n-- merge: mean rows\n", "merge: mean rows", "aggregates (sum, min, max, all)"),
+        ("-- partition: sample\n-- merge: sum tokens\n", "merge: sum tokens", "of its columns"),
+        ("-- partition: driver\n-- merge: sum rows\n", "merge: sum rows", "none"),
+    ],
+)
+def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(
+    tmp_path: Path, lines: str, found: str, expected: str
+) -> None:
+    path = tmp_path / "how_many.sql"
+    path.write_text(HEADER + lines + "SELECT count(*) AS rows FROM samples\n")
+    with pytest.raises(QueryError) as refused:
+        read_question(path)
+    assert f"found {found}" in str(refused.value) and expected in str(refused.value)
+
+
+def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone() -> None:
+    for question in questions().values():
+        needed = [find_question(table) for table in question.tables if table in questions()]
+        if question.partition == DRIVER:
+            continue
+        for each in needed:
+            assert (each.partition, each.merge) == (question.partition, {}), f"{question.name} stands on {each.name}"
+
+
+def test_a_share_of_samples_is_asked_of_no_table_that_it_lacks() -> None:
+    held = {"samples", "deliveries", "train_steps", "weight_updates", "workers"}
+    for question in questions().values():
+        if question.partition == SAMPLE:
+            assert set(question.tables) - set(questions()) <= held, question.name

@@ -4,12 +4,14 @@ The batch is a mean and need not be whole; below one request it is the share of 
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import numpy as np
 
 from rlscope.model.arrays import Reals
+from rlscope.model.decode.curves import curve_per_line
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
 from rlscope.model.system import Engine, System, WeightUpdate, Workload
@@ -20,11 +22,28 @@ _SCAN_POINTS: Final = 33
 """Points, evenly spaced in the logarithm, between which a condition is taken to change once."""
 
 
-@dataclass(frozen=True, slots=True)
+class PassTimes(Protocol):
+    """A `DecodeCurve`, or one for each entry of the last axis of what is asked."""
+
+    @property
+    def kv_s_per_token(self) -> Reals | float:
+        """Seconds that each token resident in the KV cache adds to a pass."""
+        ...
+
+    def pass_s(self, running: Reals) -> Reals:
+        """Seconds of passes over `running` requests that hold no KV."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sampling:
-    """The engines' side of a system, reduced to the numbers that its equations need."""
+    """The engines' side of a system, reduced to the numbers that its equations need.
+
+    Of several systems at once: numbers that differ have one entry for each entry of the last axis of what is asked.
+    """
 
     engine: Engine
+    curve: PassTimes
     mean_tokens: float
     samples_per_step: float
     """Samples that must finish for one step: those trained and those filtered."""
@@ -32,19 +51,19 @@ class Sampling:
     """KV tokens that a running request holds on average."""
     kv_running: float
     """Requests that fit in the KV cache safely; infinite where no capacity is known."""
-    prompt_s: float
+    prompt_s: Reals | float
     """Engine seconds that the tokens of one prompt take."""
-    prefill_pass_s: float
+    prefill_pass_s: Reals | float
     """Engine seconds of a pass that computes prompts, besides those."""
     pause_s: float
     """Engine seconds per publication in which nothing is generated."""
-    recompute_s: float
+    recompute_s: Reals | float
     """Engine seconds per publication and running request to compute its KV again."""
 
     def pass_s(self, running: Reals) -> Reals:
         """Seconds of a decode pass over `running` requests of average age, at least one."""
         batch = np.maximum(running, 1.0)
-        return self.engine.curve.pass_s(batch) + self.engine.curve.kv_s_per_token * self.resident_tokens * batch
+        return self.curve.pass_s(batch) + self.curve.kv_s_per_token * self.resident_tokens * batch
 
     def prefill_s(self, running: Reals | float) -> Reals:
         """Engine seconds to prefill one prompt, which shares its pass with those that join at the same time."""
@@ -74,18 +93,47 @@ def sampling_of(system: System) -> Sampling:
     workload, engine, update = system.workload, system.engine, system.update
     lengths = workload.lengths
     load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
-    rate_per_s = engine.prefill_tokens_per_s
     return Sampling(
         engine=engine,
+        curve=engine.curve,
         mean_tokens=lengths.mean_tokens,
         samples_per_step=workload.samples_per_step / workload.kept_ratio,
         resident_tokens=load.mean_tokens,
         kv_running=_kv_running(workload, engine, load),
-        prompt_s=workload.prompt_tokens / rate_per_s if rate_per_s else 0.0,
+        prompt_s=_prompt_s(workload, engine),
         prefill_pass_s=engine.prefill_pass_s,
         pause_s=update.engine_pause_s,
-        recompute_s=_recompute_s(update, load.mean_tokens, rate_per_s),
+        recompute_s=_recompute_s(update, load.mean_tokens, engine.prefill_tokens_per_s),
     )
+
+
+def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling | None:
+    """The same of many systems, each for so many lines in a row; None where more of them differs than what their
+    engines' passes and prompts take.
+    """
+    first, engines = systems[0], [system.engine for system in systems]
+    curve = curve_per_line([engine.curve for engine in engines], lines)
+    if curve is None or any(_shared(system) != _shared(first) for system in systems):
+        return None
+    sampling, rates = sampling_of(first), [engine.prefill_tokens_per_s for engine in engines]
+    recompute_s = [_recompute_s(first.update, sampling.resident_tokens, rate) for rate in rates]
+    return replace(
+        sampling,
+        curve=curve,
+        prompt_s=np.repeat([_prompt_s(first.workload, engine) for engine in engines], lines),
+        prefill_pass_s=np.repeat([engine.prefill_pass_s for engine in engines], lines),
+        recompute_s=np.repeat(recompute_s, lines),
+    )
+
+
+def _shared(system: System) -> tuple[object, ...]:
+    engine = system.engine
+    limits = (engine.gpus, engine.max_running, engine.kv_capacity_tokens)
+    return (system.workload, system.update, system.admission, *limits)
+
+
+def _prompt_s(workload: Workload, engine: Engine) -> float:
+    return workload.prompt_tokens / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
 
 
 def passes_per_sample(mean_tokens: float, running: Reals | float) -> Reals:
@@ -109,6 +157,8 @@ def first_running(holds: Condition, highest: Reals) -> Reals:
     steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
     scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps
     held = holds(scan)
+    if not held.any():
+        return np.full(highest.shape, np.nan)
     _, found = bisect_condition(holds, *first_bracket(scan, held))
     return np.where(held.any(axis=0), found, np.nan)
 

@@ -18,13 +18,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
+from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of, sampling_of_each
 from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
-from rlscope.model.training.step_time import trainer_step
+from rlscope.model.training.step_time import TrainerStep, trainer_step
 from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
@@ -47,6 +47,8 @@ _LONG_WAIT_RATIO: Final = 0.05
 _SLIGHT_SURPLUS: Final = 0.02
 """A surplus of less is used up by the variation of the load."""
 _ROUNDING: Final = 1e-9
+_LINES_AT_A_TIME: Final = 512
+"""Layouts of draws that are solved at once: with more the arrays of a search leave the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,20 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
+def steady_states_of_each(systems: Sequence[System], layout: Layout) -> tuple[SteadyState | Refused, ...]:
+    """The steady state of one layout in every system: the same as of each alone, and far the cheaper for many draws."""
+    parts = [systems[first : first + _LINES_AT_A_TIME] for first in range(0, len(systems), _LINES_AT_A_TIME)]
+    return tuple(state for part in parts for state in _states_of_each(part, layout))
+
+
+def _states_of_each(systems: Sequence[System], layout: Layout) -> Sequence[SteadyState | Refused]:
+    runs = refused(systems[0], sampling_of(systems[0]), layout) is None
+    sampling = sampling_of_each(systems, 1) if runs and len(systems) > 1 else None
+    if sampling is None:
+        return [steady_states(system, (layout,))[0] for system in systems]
+    return _states(_fleets(systems, sampling, (layout,)), [layout] * len(systems))
+
+
 def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second of each layout, 0 where it cannot run: all that is asked of most draws.
 
@@ -166,6 +182,28 @@ def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
     if runs.any():
         fleet = _fleet(system, sampling, [layout for layout, can in zip(layouts, runs, strict=True) if can])
         rates[runs] = _trained_tokens_per_s(fleet, _step_s(fleet, sampler_levels(fleet)))
+    return rates
+
+
+def trained_rates_of_each(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
+    """`trained_rates` of every system, one row each: the same numbers, and far the cheaper way to many draws."""
+    if not systems or not layouts:
+        return np.zeros((len(systems), len(layouts)))
+    at_a_time = max(1, _LINES_AT_A_TIME // len(layouts))
+    parts = [systems[first : first + at_a_time] for first in range(0, len(systems), at_a_time)]
+    return np.concatenate([_rates_of_each(part, layouts) for part in parts])
+
+
+def _rates_of_each(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
+    first, rates = systems[0], np.zeros((len(systems), len(layouts)))
+    common = sampling_of(first)
+    runs = np.array([refused(first, common, layout) is None for layout in layouts], dtype=np.bool_)
+    sampling = sampling_of_each(systems, int(runs.sum())) if len(systems) > 1 and runs.any() else None
+    if sampling is None:
+        return np.array([trained_rates(system, layouts) for system in systems])
+    runnable = [layout for layout, can in zip(layouts, runs, strict=True) if can]
+    fleet = _fleets(systems, sampling, runnable)
+    rates[:, runs] = _trained_tokens_per_s(fleet, _step_s(fleet, sampler_levels(fleet))).reshape(len(systems), -1)
     return rates
 
 
@@ -185,6 +223,23 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Sam
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
         places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
+    )
+
+
+def _fleets(systems: Sequence[System], sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
+    """The layouts of one system after another, as if they were one system's."""
+    fleets = [_fleet(system, sampling, layouts) for system in systems]
+    steps = [fleet.trainers for fleet in fleets]
+    return SamplerFleet(
+        systems[0],
+        sampling,
+        engines=np.tile(fleets[0].engines, len(systems)),
+        places=np.tile(fleets[0].places, len(systems)),
+        trainers=TrainerStep(
+            compute_s=np.concatenate([step.compute_s for step in steps]),
+            phases_s=np.concatenate([step.phases_s for step in steps]),
+            blocked_s=steps[0].blocked_s,
+        ),
     )
 
 

@@ -8,6 +8,7 @@ hardware, which make a real step a little longer; aborting stragglers; and movin
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import DecodeCurve, Layout, System, Workload
+from rlscope.model.system import DecodeCurve, Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]
@@ -64,7 +65,8 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
         return None
     workload, update, sampling = system.workload, system.update, sampling_of(system)
     samples = sampling.samples_per_step / engines
-    batch = SynchronousBatch(samples, limit, sampling.samples_per_step * _alike_ratio(workload), workload.prompt_tokens)
+    independent = sampling.samples_per_step * _alike_ratio(workload.lengths, workload.group_size)
+    batch = SynchronousBatch(samples, limit, independent, workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
         decode_batch_s(system.engine.curve, workload.lengths, batch, horizon),
@@ -78,9 +80,13 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit), samples > limit)
 
 
-def _alike_ratio(workload: Workload) -> float:
-    """Independent samples over all, above 0 to 1: the longest of a step is shorter where those of a group are alike."""
-    return workload.lengths.independent_members(workload.group_size) / workload.group_size
+@lru_cache(maxsize=8)
+def _alike_ratio(lengths: LengthLaw, group_size: int) -> float:
+    """Independent samples over all, above 0 to 1: the longest of a step is shorter where those of a group are alike.
+
+    Cached: it is the same for every layout and every draw.
+    """
+    return lengths.independent_members(group_size) / group_size
 
 
 def _running_limit(system: System, layout: Layout) -> float:

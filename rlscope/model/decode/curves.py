@@ -5,14 +5,15 @@ the KV cache. The equations are also given as functions of arrays, so that a fit
 covered: prefill, and passes that verify drafted tokens.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit
 
-from rlscope.model.arrays import Reals
+from rlscope.model.arrays import Counts, Reals
+from rlscope.model.system import DecodeCurve
 
 Form = Literal["pnorm", "softplus", "sigmoid", "expert_hit"]
 
@@ -76,7 +77,7 @@ class Tilt(NamedTuple):
 
     running: float
     """Requests of the largest batch that was measured."""
-    elasticity: float
+    elasticity: Numbers
     """By how much d log t / d log b is higher beyond it than the form has it."""
 
 
@@ -183,6 +184,83 @@ class ExpertHitCurve:
 
 
 FormCurve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
+
+
+@dataclass(frozen=True, slots=True)
+class SpedUpCurve:
+    """A decode curve made faster by a factor."""
+
+    curve: DecodeCurve
+    speed: float
+
+    @property
+    def kv_s_per_token(self) -> float:
+        """Seconds that each resident token adds to a pass."""
+        return self.curve.kv_s_per_token / self.speed
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        return self.curve.pass_s(running) / self.speed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurvePerLine:
+    """Many curves asked at once: the last axis of what is asked has a curve for each of its entries."""
+
+    parts: tuple[tuple[Counts, DecodeCurve], ...]
+    """Entries whose curves are of one form, and that form with an array over them for each parameter."""
+    kv_s_per_token: Reals
+
+    def pass_s(self, running: Reals) -> Reals:
+        """Seconds of passes over `running` requests that hold no KV."""
+        if len(self.parts) == 1:
+            return self.parts[0][1].pass_s(running)
+        pass_s = np.empty(running.shape)
+        for entries, curve in self.parts:
+            pass_s[..., entries] = curve.pass_s(running[..., entries])
+        return pass_s
+
+
+def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | None:
+    """The curves as one, each for so many lines in a row; None where one of them is of no form known here."""
+    kinds = [_kind(curve) for curve in curves]
+    if None in kinds:
+        return None
+    parts: list[tuple[Counts, DecodeCurve]] = []
+    for kind in dict.fromkeys(kinds):
+        members = np.array([number for number, each in enumerate(kinds) if each == kind])
+        entries = (members[:, None] * lines + np.arange(lines)).ravel()
+        parts.append((entries, _stacked([curves[number] for number in members], lines)))
+    return CurvePerLine(tuple(parts), np.repeat([curve.kv_s_per_token for curve in curves], lines))
+
+
+def _kind(curve: DecodeCurve) -> tuple[object, ...] | None:
+    """Curves of one kind differ in numbers alone."""
+    if isinstance(curve, SpedUpCurve):
+        inner = _kind(curve.curve)
+        return None if inner is None else (SpedUpCurve, *inner)
+    return (type(curve), curve.tilt and curve.tilt.running) if isinstance(curve, FormCurve) else None
+
+
+def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
+    """One curve of their kind; its equations take arrays as well as numbers."""
+    first = curves[0]
+    if isinstance(first, SpedUpCurve):
+        sped_up = [curve for curve in curves if isinstance(curve, SpedUpCurve)]
+        return replace(first, curve=_stacked([each.curve for each in sped_up], lines), **_columns(sped_up, lines))
+    formed = [curve for curve in curves if isinstance(curve, FormCurve)]
+    tilts = [curve.tilt for curve in formed if curve.tilt is not None]
+    tilt = (
+        Tilt(tilts[0].running, np.repeat(np.array([each.elasticity for each in tilts], dtype=np.float64), lines))
+        if tilts
+        else None
+    )
+    return replace(formed[0], tilt=tilt, **_columns(formed, lines))
+
+
+def _columns(curves: Sequence[FormCurve] | Sequence[SpedUpCurve], lines: int) -> dict[str, Reals]:
+    names = [each.name for each in fields(curves[0]) if each.name not in ("curve", "tilt")]
+    return {name: np.repeat([getattr(curve, name) for curve in curves], lines) for name in names}
 
 
 def _at_least_one_part(running: Numbers) -> Reals:

@@ -343,17 +343,18 @@ class FormModel:
 
     def named(self, vectors: Reals) -> dict[str, Reals]:
         """Each parameter in its own unit, as a column that broadcasts against cells."""
-        columns: dict[str, Reals] = {}
-        for number, name in enumerate(self.names):
-            column = vectors[..., number, None]
-            unit = _LINEAR_UNITS.get(name)
-            columns[name] = np.exp(column) if unit is None else column * unit
-        return columns
+        factors = np.exp(vectors)
+        return {
+            name: factors[..., number, None] if unit is None else vectors[..., number, None] * unit
+            for number, (name, unit) in enumerate((name, _LINEAR_UNITS.get(name)) for name in self.names)
+        }
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
         """Seconds of each cell's pass, one row a vector."""
-        given = self.named(vectors)
-        work_s = _work_s(self.form, given, running) + given.get("overhead_s", np.zeros(1))
+        return self._pass_s(self.named(vectors), running, kv_tokens)
+
+    def _pass_s(self, given: Mapping[str, Reals], running: Reals, kv_tokens: Reals) -> Reals:
+        work_s = _work_s(self.form, given, running) + given.get("overhead_s", 0.0)
         return work_s + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else work_s
 
     def curve(self, vector: Reals) -> FormCurve:
@@ -375,14 +376,17 @@ class FormModel:
         """Log of prior times likelihood, up to a constant; one value a row of vectors."""
         feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
-            log_density = self.log_prior(vectors) + evidence.log_likelihood(
-                pass_s, *(np.exp(vectors[:, place]) for place in (-1, -2, -3))
-            )
+            given = self.named(vectors)
+            pass_s = self._pass_s(given, evidence.running, evidence.kv_tokens)
+            errors = (given[name][..., 0] for name in ("residual", "row_noise", "form_error"))
+            log_density = self._log_prior(vectors, given) + evidence.log_likelihood(pass_s, *errors)
         return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
 
     def log_prior(self, vectors: Reals) -> Reals:
         """Log density of what was expected, up to a constant."""
+        return self._log_prior(vectors, self.named(vectors))
+
+    def _log_prior(self, vectors: Reals, given: Mapping[str, Reals]) -> Reals:
         at = {name: vectors[..., number] for number, name in enumerate(self.names)}
         noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
         noise = noise + _normal(at["form_error"], FORM_ERROR)
@@ -391,17 +395,17 @@ class FormModel:
             scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
             total = total - (at["overhead_s"] / scale) ** 2 / 2
         if "kv_s_per_token" in at:
-            total = total + self._log_kv(at["kv_s_per_token"], vectors)
+            total = total + self._log_kv(at["kv_s_per_token"], given)
         if (prompts := self.prompts) is not None:
-            total = total + prompts.log_density(self.pass_s(vectors, prompts.tokens, prompts.kv_tokens))
+            total = total + prompts.log_density(self._pass_s(given, prompts.tokens, prompts.kv_tokens))
         return total
 
-    def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:
+    def _log_kv(self, log_kv: Reals, given: Mapping[str, Reals]) -> Reals:
         """The hardware prior, or any share of a typical pass with equal probability."""
         if self.prior is not None and self.prior.kv_s_per_token is not None:
             return _normal(log_kv, self.prior.kv_s_per_token)
         assert self.reference is not None and self.reference.kv_tokens is not None
-        work_s = _work_s(self.form, self.named(vectors), np.array([self.reference.running]))[..., 0]
+        work_s = _work_s(self.form, given, np.array([self.reference.running]))[..., 0]
         return _logistic(log_kv + np.log(self.reference.kv_tokens) - np.log(work_s), 1.0)
 
     def _log_shape(self, at: Mapping[str, Reals]) -> Reals:

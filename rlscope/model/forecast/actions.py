@@ -7,6 +7,7 @@ cause, and the advice, which names the first action, are read from one ranking. 
 they cost, and learning per token.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
@@ -83,6 +84,8 @@ _FORM_ERROR: Final = 0.05
 """Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, in
 today's rate and in the other, of which half is in common."""
 _SEED: Final = 4
+_LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
+"""What lets samples grow older in optimizer steps than the cap did."""
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
 _CAP_STEPS: Final = (1, 2, 4)
@@ -186,7 +189,9 @@ def rank_actions(
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s) for each in (*layouts, *bench.actions(observed))]
+    every = (*layouts, *bench.actions(observed))
+    has_cap = calibration.system.admission.max_staleness is not None
+    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(bench.overlapped())
     removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
@@ -205,10 +210,17 @@ def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
     return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
 
 
-def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float]) -> Action:
+def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
     """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
-    samples, it is the cap that it is against (own reasoning).
+    samples, it is the cap that it is against. So are rarer publications that bring more than all updates cost: a cap in
+    versions then spans more steps (own reasoning).
     """
+    if action.what == "publish_every" and has_cap:
+        sampler_gpus = observed.engines * observed.gpus_per_engine
+        all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
+        updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
+        relaxes = action.gain_ratio.median * (1.0 - updates_ratio) > 2.0 * updates_ratio
+        return replace(action, cause="staleness_cap") if relaxes else action
     trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
     never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
     if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
@@ -376,11 +388,17 @@ class _Bench:
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 
     def _evened(self, keeping_up: float) -> Action | None:
-        """Every engine as fast as the median one: in a simulation each has its own speed, elsewhere all share one."""
-        if self._calibration.engine_slowness is None:
+        """Every engine as fast as the others: in a simulation each has its own speed, elsewhere all share one.
+
+        The curve is that of all engines together, which the slow ones hold back.
+        """
+        slowness = self._calibration.engine_slowness
+        if slowness is None:
             return self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
-        solved = self._solve(lambda system: system, evened=True)
-        return None if solved is None else self._action("fix", "slow_engines", "samplers", (None, None), solved)
+        solved = self._solve(lambda system: with_forward_speed(system, 1.0 / slowness[-1]), evened=True)
+        if solved is None:
+            return None
+        return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))
 
     def _limits(self) -> Iterator[Action | None]:
         if self._calibration.synchronous:
@@ -483,8 +501,22 @@ class _Bench:
             gains=gains,
             staleness=staleness,
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._grounds.affords(staleness),
+            is_staler=kind == "change" and not self._affords(what, setting, staleness),
         )
+
+    def _affords(
+        self,
+        what: ActionWhat,
+        setting: tuple[Layout | float | None, Layout | float | None],
+        staleness: StalenessForecast | None,
+    ) -> bool:
+        """Whether samples stay fresh enough. A version that more steps make is as much staler than today's are."""
+        grounds, (before, after) = self._grounds, setting
+        if what in _LOOSENS_CAP:
+            grounds = replace(grounds, capped=False)
+        if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
+            staleness = replace(staleness, sample_p95=math.ceil(staleness.sample_p95 * after / before))
+        return grounds.affords(staleness)
 
     def _solve(
         self, change: Callable[[System], System], *, evened: bool = False

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rlscope.model.arrays import Reals
+from rlscope.model.decode.curves import SpedUpCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import (
     Admission,
-    DecodeCurve,
     System,
     Trainer,
     TrainerPhase,
@@ -77,23 +76,6 @@ class Change:
         """The cap on running and queued samples, however it is given; NO_LIMIT: none; None: unchanged."""
         groups = self.max_in_flight_groups
         return self.max_in_flight_samples if groups is None else groups * group_size
-
-
-@dataclass(frozen=True, slots=True)
-class SpedUpCurve:
-    """A decode curve made faster by a factor."""
-
-    curve: DecodeCurve
-    speed: float
-
-    @property
-    def kv_s_per_token(self) -> float:
-        """Seconds that each resident token adds to a pass."""
-        return self.curve.kv_s_per_token / self.speed
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV."""
-        return self.curve.pass_s(running) / self.speed
 
 
 def changed_systems(

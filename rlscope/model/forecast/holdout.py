@@ -15,7 +15,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import INTERVAL_RATIO, OperatingPoint, Spread, operating_point
+from rlscope.model.forecast.layouts import (
+    INTERVAL_RATIO,
+    OperatingPoint,
+    Spread,
+    operating_point,
+    operating_points,
+)
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.observed import Observed
@@ -96,7 +102,7 @@ def compare(
     if best is None:
         return None
     simulated_point = _simulated_point(calibration, best, settings)
-    drawn = (operating_point(calibration, system) for system in calibration.draws[:_DRAWS])
+    drawn = operating_points(calibration, calibration.draws[:_DRAWS])
     points = [_moved(point, best, simulated_point) for point in drawn if point is not None]
     points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
     achieved = _achieved(judged, rng)

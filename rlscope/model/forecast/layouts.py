@@ -16,7 +16,13 @@ import numpy as np
 
 from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
-from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states, trained_rates
+from rlscope.model.analytic.steady_state import (
+    Regime,
+    SteadyState,
+    steady_states,
+    steady_states_of_each,
+    trained_rates_of_each,
+)
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -273,7 +279,7 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     Each rate includes the error of the form itself: the same for a layout wherever it is solved, independent between
     layouts; and one factor common to all that the run leaves open.
     """
-    rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
+    rates = rates_of_each(calibration, calibration.draws, layouts)
     states = steady_states(calibration.system, layouts)
     errors = np.array([_form_error(state) for state in states])
     noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
@@ -299,10 +305,16 @@ def _form_error(state: SteadyState | Refused) -> float:
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second in each layout; 0 where it cannot run."""
-    rates = trained_rates(system, layouts)
+    return rates_of_each(calibration, (system,), layouts)[0]
+
+
+def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
+    """`rates_of` of every system, one row each."""
+    rates = trained_rates_of_each(systems, layouts)
     if calibration.synchronous and calibration.layout in layouts:
-        step = split_step(system, calibration.layout)
-        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
+        steps = [split_step(system, calibration.layout) for system in systems]
+        own = [step.trained_tokens_per_s if step else 0.0 for step in steps]
+        rates[:, list(layouts).index(calibration.layout)] = own
     return rates
 
 
@@ -322,11 +334,19 @@ class OperatingPoint:
 
 def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
     """Where the run's own layout settles; None where the model says that it cannot run."""
+    return operating_points(calibration, (system,))[0]
+
+
+def operating_points(calibration: Calibration, systems: Sequence[System]) -> list[OperatingPoint | None]:
+    """The same of every system."""
     if calibration.synchronous:
-        step = split_step(system, calibration.layout)
-        return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,))[0]
-    return None if isinstance(state, Refused) else _of_state(system, state)
+        steps = [split_step(system, calibration.layout) for system in systems]
+        return [_of_step(step) if step else None for step in steps]
+    states = steady_states_of_each(systems, calibration.layout)
+    return [
+        None if isinstance(state, Refused) else _of_state(system, state)
+        for system, state in zip(systems, states, strict=True)
+    ]
 
 
 def _of_step(step: SynchronousStep) -> OperatingPoint:

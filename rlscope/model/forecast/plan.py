@@ -19,7 +19,6 @@ from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
-from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
     SECONDS_PER_HOUR,
@@ -29,7 +28,7 @@ from rlscope.model.forecast.layouts import (
     StalenessLaws,
     drawn_rates,
     forecast_of,
-    rates_of,
+    rates_of_each,
 )
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
@@ -202,8 +201,8 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
     }
     usable = [layout for layout, each in forecasts.items() if each.excluded is None]
     systems = calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else ()
-    rates = [rates_of(calibration, system, usable) for system in systems]
-    typical = np.median(rates, axis=0).tolist() if rates else []
+    rates = rates_of_each(calibration, systems, usable)
+    typical = np.median(rates, axis=0).tolist() if usable else []
     return Sweep(calibration, plan, forecasts, dict(zip(usable, typical, strict=True)))
 
 
@@ -343,7 +342,7 @@ def _unknown_costs(
 
     def of(unknown: Unknown) -> UnknownCost:
         systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
-        rates: Reals = np.array([rates_of(calibration, system, layouts) for system in systems]) * ratios
+        rates = rates_of_each(calibration, systems, layouts) * ratios
         usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
         regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
         return UnknownCost(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)

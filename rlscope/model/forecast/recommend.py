@@ -18,7 +18,7 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of_each
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -66,7 +66,8 @@ _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
-_GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
+_GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
+"""How far from the evidence, as a reason to choose another layout: within the batches that ran, none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     affordable = [each for each in forecasts.rivals if grounds.affords(each.staleness)]
     too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
     sure = [each for each in affordable if is_sure(each, today, grounds.drift_log)]
-    best = best_of(sure or affordable or [today])
+    best = best_of(sure or affordable or [today], today)
     gains, fastest = gains_over(best, today), _fastest(forecasts)
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(sure)),
@@ -167,8 +168,8 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
         best_probability=float((_drawn(best) >= fastest).mean()),
         regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
-        staler=_faster(best, too_stale),
-        untried=_faster(best, affordable) if sure else None,
+        staler=_faster(best, too_stale, today),
+        untried=_faster(best, affordable, today) if sure else None,
     )
 
 
@@ -194,11 +195,13 @@ def gains_over(forecast: Forecast, today: Forecast) -> Reals:
     return _drawn(forecast) / _drawn(today) - 1.0
 
 
-def best_of(forecasts: Sequence[Forecast]) -> Forecast:
-    """The fastest by its median; of those that are as fast, the surest, then the least stale, then the smallest."""
-    most = max(map(_median_rate, forecasts))
-    equals = [each for each in forecasts if _median_rate(each) >= (1.0 - _EQUAL_RATIO) * most]
-    return min(equals, key=_trouble)
+def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
+    """The one with the largest median gain; of those that gain as much, the nearest to what ran, then the least stale,
+    then the smallest.
+    """
+    ratios = [1.0 + float(np.median(gains_over(each, today))) for each in forecasts]
+    most = (1.0 - _EQUAL_RATIO) * max(ratios)
+    return min((each for each, ratio in zip(forecasts, ratios, strict=True) if ratio >= most), key=_trouble)
 
 
 def _fastest(forecasts: Forecasts) -> Reals:
@@ -208,15 +211,15 @@ def _fastest(forecasts: Forecasts) -> Reals:
 
 def _trouble(forecast: Forecast) -> tuple[int, int, int]:
     staleness = forecast.staleness.sample_p95 if forecast.staleness else sys.maxsize
-    grade = _GRADES.index(forecast.grade) if forecast.grade else len(_GRADES)
+    grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
     return (grade, staleness, forecast.layout.running_per_engine)
 
 
-def _faster(best: Forecast, others: Sequence[Forecast]) -> Forecast | None:
+def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
     """The best of the others, where it is faster than the one chosen by what a change is worth."""
     if not others:
         return None
-    other = best_of(others)
+    other = best_of(others, today)
     return other if _median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * _median_rate(best) else None
 
 
@@ -258,7 +261,7 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
-    rates = np.array([rates_of(calibration, system, (calibration.layout, other)) for system in systems])
+    rates = rates_of_each(calibration, systems, (calibration.layout, other))
     return rates[:, 1] / rates[:, 0] - 1.0
 
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import steady_states, trained_rates
+from rlscope.model.analytic.steady_state import steady_states, trained_rates_of_each
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -94,7 +94,7 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
     """Every quantity, the largest effect first."""
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
-    base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
+    base = _rates(calibration, draws, calibration.layout)
     found = [
         _sensitivity(calibration, quantity, nudge, draws, base, rough)
         for quantity, nudge in _nudges(calibration, granularity).items()
@@ -127,7 +127,7 @@ def _sensitivity(
     layout = nudge.layout(calibration.layout)
 
     def gains(first: int, after: int) -> Reals:
-        rates = np.array([_rate(calibration, nudge.system(system), layout) for system in draws[first:after]])
+        rates = _rates(calibration, [nudge.system(system) for system in draws[first:after]], layout)
         return (rates / base[first:after] - 1.0) / nudge.step_ratio * _PER_CENT
 
     probed = gains(0, _PROBED_DRAWS)
@@ -137,12 +137,12 @@ def _sensitivity(
     return Sensitivity(quantity, gain, None if any(gain) else "not_limiting", rough)
 
 
-def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
+def _rates(calibration: Calibration, systems: Sequence[System], layout: Layout) -> Reals:
     """Trained response tokens per second, synchronous or asynchronous as the run; 0 where it cannot run."""
     if calibration.synchronous:
-        step = split_step(system, layout)
-        return step.trained_tokens_per_s if step else 0.0
-    return float(trained_rates(system, (layout,))[0])
+        steps = [split_step(system, layout) for system in systems]
+        return np.array([step.trained_tokens_per_s if step else 0.0 for step in steps])
+    return trained_rates_of_each(systems, (layout,))[:, 0]
 
 
 def _nudges(calibration: Calibration, granularity: Granularity) -> Mapping[SensitivityQuantity, _Nudge | Silence]:

@@ -8,6 +8,7 @@ simulated rate is never compared with an uncorrected one. Not covered: how the c
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
-from rlscope.model.system import DecodeCurve, Layout
+from rlscope.model.system import DecodeCurve, Layout, System
 
 _MOST_SIMULATED: Final = 10
 """Layouts that are simulated: a tenth to half of a second each."""
@@ -194,8 +195,14 @@ def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) 
     steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // batch), min(_MORE_STEPS, _FEW_SAMPLES // batch))
     engines = layout.sampler_gpus // calibration.system.engine.gpus
     settings = replace(settings, engine_slowness=slowness_at(calibration.engine_slowness, engines))
+    return _simulated(calibration.system, layout, steps, settings)
+
+
+@lru_cache(maxsize=8)
+def _simulated(system: System, layout: Layout, steps: int, settings: Settings) -> Simulated | None:
+    """Cached: a replay and the forecasts both ask for today's layout."""
     try:
-        return simulate(calibration.system, layout, steps=steps, seed=_SEED, settings=settings)
+        return simulate(system, layout, steps=steps, seed=_SEED, settings=settings)
     except (ValueError, NeverTrains):
         return None
 

@@ -44,39 +44,71 @@ def maximise(log_density: LogDensity, starts: Reals, least: Reals) -> Reals:
     cut at the bounds. It is written out here because scipy's searches call a threaded BLAS for vectors of six numbers,
     which on a busy machine takes a hundred times as long as the search.
     """
-    ends = np.array([_climb(log_density, np.maximum(start, least), least) for start in starts])
+    # All starts climb side by side: a density of a few vectors costs as much as that of one.
+    points = np.maximum(starts, least)
+    slopes = _slopes(log_density, points, least)
+    climbs = [_Climb(*each, least) for each in zip(points, log_density(points).tolist(), slopes, strict=True)]
+    for _ in range(_ITERATIONS):
+        climbing = [each for each in climbs if not each.ended]
+        if not climbing:
+            break
+        tried = np.concatenate([each.tried() for each in climbing])
+        values = np.split(log_density(tried), len(climbing))
+        moved = [each for each, found in zip(climbing, values, strict=True) if each.moves(found)]
+        if moved:
+            slopes = _slopes(log_density, np.array([each.ahead for each in moved]), least)
+            for each, slope in zip(moved, slopes, strict=True):
+                each.arrive(slope)
+    ends = np.array([each.at for each in climbs])
     return ends[int(np.argmax(log_density(ends)))]
 
 
-def _climb(log_density: LogDensity, start: Reals, least: Reals) -> Reals:
-    at, value = start, float(log_density(start[None, :])[0])
-    slope, curvature = _slope(log_density, at, least), np.eye(len(start))
-    restarted = True
-    for _ in range(_ITERATIONS):
-        bound = (at <= least) & (slope < 0)
-        direction = np.where(bound, 0.0, curvature @ np.where(bound, 0.0, slope))
+class _Climb:
+    """The search from one start."""
+
+    def __init__(self, at: Reals, value: float, slope: Reals, least: Reals) -> None:
+        self.at = self.ahead = at
+        """Where it is, and where it goes next."""
+        self.ended = False
+        self._value, self._slope, self._least = value, slope, least
+        self._tried = at[None, :]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._curvature, self._is_fresh = np.eye(len(self.at)), True
+
+    def tried(self) -> Reals:
+        """The points that its next step chooses among."""
+        bound = (self.at <= self._least) & (self._slope < 0)
+        direction = np.where(bound, 0.0, self._curvature @ np.where(bound, 0.0, self._slope))
         direction = direction * min(1.0, _LONGEST / max(float(np.abs(direction).max()), 1e-300))
-        tried = np.maximum(at + _STEPS[:, None] * direction, least)
-        values = log_density(tried)
+        self._tried = np.maximum(self.at + _STEPS[:, None] * direction, self._least)
+        return self._tried
+
+    def moves(self, values: Reals) -> bool:
+        """Whether one of them is better; where none is, it begins anew once, and then has ended."""
         best = int(np.argmax(values))
-        if not values[best] > value + _GAIN:
-            if restarted:
-                break
-            curvature, restarted = np.eye(len(start)), True
-            continue
-        after = _slope(log_density, tried[best], least)
-        curvature, restarted = _updated(curvature, tried[best] - at, slope - after), False
-        at, value, slope = tried[best], float(values[best]), after
-    return at
+        if not values[best] > self._value + _GAIN:
+            self.ended = self._is_fresh
+            self._forget()
+            return False
+        self.ahead, self._value = self._tried[best], float(values[best])
+        return True
+
+    def arrive(self, slope: Reals) -> None:
+        """Go there, with the slope that is found there."""
+        self._curvature = _updated(self._curvature, self.ahead - self.at, self._slope - slope)
+        self.at, self._slope, self._is_fresh = self.ahead, slope, False
 
 
-def _slope(log_density: LogDensity, at: Reals, least: Reals) -> Reals:
-    """Central differences, one-sided at a bound."""
-    nudges = np.eye(len(at)) * _NUDGE
-    up, down = at + nudges, np.maximum(at - nudges, least)
-    values = log_density(np.concatenate([up, down]))
-    slope = (values[: len(at)] - values[len(at) :]) / np.diagonal(up - down)
-    return np.where(np.isfinite(slope), slope, 0.0)
+def _slopes(log_density: LogDensity, points: Reals, least: Reals) -> Reals:
+    """Central differences at each point, one-sided at a bound."""
+    count, size = points.shape
+    nudges = np.eye(size) * _NUDGE
+    up, down = points[:, None] + nudges, np.maximum(points[:, None] - nudges, least)
+    values = log_density(np.concatenate([up, down]).reshape(-1, size)).reshape(2, count, size)
+    slopes = (values[0] - values[1]) / np.diagonal(up - down, axis1=1, axis2=2)
+    return np.where(np.isfinite(slopes), slopes, 0.0)
 
 
 def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:

@@ -148,9 +148,10 @@ class EngineFleet:
 
     def wake(self, now_s: float) -> None:
         """Let the engines that were called meet what there is at their next boundary."""
-        for index in self._called:
-            self._wake(index, now_s)
-        self._called.clear()
+        if self._called:
+            for index in self._called:
+                self._wake(index, now_s)
+            self._called.clear()
 
     def publish(self, version: int, now_s: float) -> None:
         """Offer new weights to every engine; each takes them at its next boundary, or when it is empty."""
@@ -167,9 +168,11 @@ class EngineFleet:
         return min(engine.version for engine in self.engines)
 
     def _note_load(self, index: int, change: int) -> None:
-        places, before = self._places_per_engine, self._load[index] % _CLOSED
-        self._load[index] += change
-        self.free_places += max(places - before - change, 0) - max(places - before, 0)
+        load = self._load[index]
+        self._load[index] = load + change
+        free = self._places_per_engine - load % _CLOSED
+        after = free - change
+        self.free_places += (after if after > 0 else 0) - (free if free > 0 else 0)
 
     def _wake(self, index: int, now_s: float) -> None:
         """Let an engine meet what has come up at its next boundary; an idle one is at a boundary now."""
@@ -352,23 +355,19 @@ class Pull:
 
     def fill(self, version: int, now_s: float) -> None:
         """Let the engine that is at its boundary queue and start what it may, and call the others if a limit moved."""
+        fleet, gate = self._fleet, self._gate
         here = self._here()
         if here != NEVER:
-            self._deliver(here, version, now_s)
+            if self._outboxes[here]:
+                self._deliver(here, version, now_s)
             self._start(here)
-        limits = (
-            self._gate.taken,
-            self._gate.out_of_flight,
-            self._gate.filtered,
-            self._gate.version,
-            self._queue.dropped,
-        )
+        limits = (gate.taken, gate.out_of_flight, gate.filtered, gate.version, self._queue.dropped)
         if limits != self._seen:
             self._seen = limits
             for index, outbox in enumerate(self._outboxes):
-                if index != here and (outbox or self._fleet.free_places_of(index) > 0):
-                    self._fleet.call(index)
-        self._fleet.wake(now_s)
+                if index != here and (outbox or fleet.free_places_of(index) > 0):
+                    fleet.call(index)
+        fleet.wake(now_s)
 
     def _here(self) -> int:
         at_boundary = self._fleet.at_boundary
@@ -382,9 +381,10 @@ class Pull:
 
     def _start(self, index: int) -> None:
         # What the engine still holds back did not fit into the queue, so the gate holds too.
-        while self._fleet.free_places_of(index) > 0:
+        fleet = self._fleet
+        while fleet.free_places_of(index) > 0:
             hold = self._gate.hold()
             if hold is not None:
                 self._hold = hold
                 return
-            self._fleet.give(index, self._start_group())
+            fleet.give(index, self._start_group())

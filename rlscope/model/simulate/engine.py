@@ -121,12 +121,13 @@ class SimulatedEngine:
         self._resident_token_passes += scheduled * (resident_tokens + running * (scheduled - 1) / 2)
         resident_tokens += scheduled * running
         due, samples, after = self._due, self._samples, (passes + 1) << _SAMPLE_BITS
+        prompt_tokens, length_tokens, finished_s = self._terms.prompt_tokens, samples.length_tokens, samples.finished_s
         finished: list[int] = []
         while due and due[0] < after:
             sample = heappop(due) & _SAMPLE_MASK
             finished.append(sample)
-            samples.finished_s[sample] = now_s
-            resident_tokens -= self._terms.prompt_tokens + samples.length_tokens[sample]
+            finished_s[sample] = now_s
+            resident_tokens -= prompt_tokens + length_tokens[sample]
         self._resident_tokens = resident_tokens
         self.running = running - len(finished)
         return finished
@@ -172,7 +173,7 @@ class SimulatedEngine:
         self.version, self.new_version = self.new_version, NEVER
         self.switches.append((self.passes, self.version))
         recompute_s = 0.0 if terms.kv_kept else self._resident_tokens * terms.prefill_s_per_token
-        self._spend(_Lead(terms.pause_s, recompute_s))
+        self._spend(terms.pause_s, recompute_s, 0.0)
         return True
 
     def resume(self, now_s: float) -> float:
@@ -186,7 +187,7 @@ class SimulatedEngine:
         if running != self._booked_running:
             self._book(now_s)
         self._lead, self._next_lead = lead, _NO_LEAD
-        start_s = now_s if lead is _NO_LEAD else now_s + sum(lead)
+        start_s = now_s if lead is _NO_LEAD else now_s + (lead[0] + lead[1] + lead[2])
         self._decode_from_s = start_s
         if not running:
             return start_s if start_s > now_s else math.inf
@@ -228,37 +229,41 @@ class SimulatedEngine:
 
     def _admit(self, now_s: float) -> None:
         """Let waiting requests join while there is room for them."""
-        terms, samples, passes = self._terms, self._samples, self.passes
+        terms, samples, passes, version = self._terms, self._samples, self.passes, self.version
+        waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
+        left_tokens, length_tokens, first_version = samples.left_tokens, samples.length_tokens, samples.first_version
+        prompt_tokens, capacity_tokens, most_running = terms.prompt_tokens, terms.kv_capacity_tokens, self.most_running
         new_tokens = again_tokens = 0.0
-        while self.waiting and self.running < self.most_running:
-            sample = self.waiting[0]
-            left = samples.left_tokens[sample]
-            context_tokens = terms.prompt_tokens + (samples.length_tokens[sample] - left)
-            if self._resident_tokens + context_tokens + self.running + 1 > terms.kv_capacity_tokens:
+        while waiting and running < most_running:
+            sample = waiting[0]
+            left = left_tokens[sample]
+            context_tokens = prompt_tokens + (length_tokens[sample] - left)
+            if resident_tokens + context_tokens + running + 1 > capacity_tokens:
                 break
-            self.waiting.popleft()
-            self.running += 1
-            self._resident_tokens += context_tokens
+            waiting.popleft()
+            running += 1
+            resident_tokens += context_tokens
             heappush(self._due, (passes + left) << _SAMPLE_BITS | sample)
             samples.start_pass[sample] = passes
-            if samples.first_version[sample] == NEVER:
-                samples.first_version[sample] = self.version
+            if first_version[sample] == NEVER:
+                first_version[sample] = version
                 samples.engine[sample], samples.admitted_s[sample] = self.index, now_s
                 new_tokens += context_tokens
             else:
                 again_tokens += context_tokens
             if self._is_limited:
                 self._order.append(sample)
-        if (terms.prefill_s_per_token or terms.prefill_pass_s) and (again_tokens or new_tokens):
+        self.running, self._resident_tokens = running, resident_tokens
+        if (again_tokens or new_tokens) and (terms.prefill_s_per_token or terms.prefill_pass_s):
             again_s, new_s = again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token
-            self._spend(_Lead(0.0, again_s, new_s + terms.prefill_pass_s))
+            self._spend(0.0, again_s, new_s + terms.prefill_pass_s)
 
-    def _spend(self, more: _Lead) -> None:
-        pause_s, recompute_s, prefill_s = self._next_lead
-        self._next_lead = _Lead(pause_s + more.pause_s, recompute_s + more.recompute_s, prefill_s + more.prefill_s)
-        self._pause_s += more.pause_s
-        self._recompute_s += more.recompute_s
-        self._prefill_s += more.prefill_s
+    def _spend(self, pause_s: float, recompute_s: float, prefill_s: float) -> None:
+        lead = self._next_lead
+        self._next_lead = _Lead(lead[0] + pause_s, lead[1] + recompute_s, lead[2] + prefill_s)
+        self._pause_s += pause_s
+        self._recompute_s += recompute_s
+        self._prefill_s += prefill_s
 
     def _preempt(self) -> None:
         """Take requests out, the last admitted first, until the next pass fits."""

@@ -88,12 +88,16 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
     running = min(layout.running_per_engine, engine.max_running)
     empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
     prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
+    capacity_tokens = math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens
+    # A cache that holds as many of the longest as run at once is no limit, and need not be watched.
+    longest_tokens = system.workload.prompt_tokens + math.ceil(system.workload.lengths.max_tokens)
+    is_limit = running * longest_tokens > capacity_tokens
     return tuple(
         EngineTerms(
             empty_pass_s=tuple((slowness * empty_pass_s).tolist()),
             kv_s_per_token=slowness * engine.curve.kv_s_per_token,
             max_running=running,
-            kv_capacity_tokens=math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens,
+            kv_capacity_tokens=capacity_tokens if is_limit else math.inf,
             prompt_tokens=system.workload.prompt_tokens,
             prefill_s_per_token=slowness * prefill_s,
             prefill_pass_s=slowness * engine.prefill_pass_s,
@@ -124,8 +128,9 @@ class EventLoop:
         capped = admission.staleness_policy == "publication_waits"
         self._system = system
         terms = engine_terms(system, layout, settings)
-        # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
-        self._swaps = not capped and not workload.environment_s
+        # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round;
+        # engines whose cache is a limit swap nothing.
+        self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
         self._leave_engine = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.unit_samples)

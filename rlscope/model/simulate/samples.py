@@ -8,6 +8,7 @@ dependence, such as prompts that are hard in every epoch.
 """
 
 import math
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -170,11 +171,14 @@ def _factors(waits_s: tuple[float, ...]) -> Reals | None:
     return waits / waits.mean() if waits.size and waits.min() < waits.max() else None
 
 
+@lru_cache(maxsize=8)
 def group_correlation(law: LengthLaw) -> float:
     """Correlation of the copula under which groups have the measured tail, 0..1; 0 where none was measured.
 
     P(longest <= x) = E[Phi((z_x - sqrt(r) Z) / sqrt(1 - r)) ** S] for equally correlated normals with correlation r
     (Dunnett and Sobel 1955); solved for the tail ratio by bisection. Own use.
+
+    Cached: it is the same for every layout, and for every change but that of the lengths.
     """
     if law.groups is None or law.groups.group_size < 2:
         return 0.0

@@ -21,6 +21,7 @@ from rlscope.analysis.result import (
     SteadyWindow,
     TokenStaleness,
 )
+from rlscope.comparison.facts import devices_of, flattened, plain
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat, Cause
 from rlscope.model.forecast.result import NoModelResult
@@ -95,6 +96,10 @@ class RunJson(Document):
     """The steady window; null if there is none."""
     window_reason: str
     """Why the window is what it is, or why there is none."""
+    settings: Mapping[str, str | int | float | bool | None]
+    """The config of run.json: nested entries by dotted names, lists as text."""
+    devices: Mapping[str, str]
+    """GPU models by role, as far as recorded."""
 
 
 class MeasuredLossJson(Document):
@@ -362,7 +367,7 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     model = analysis.model
     return AnalysisDocument(
         schema_version=SCHEMA_VERSION,
-        run=_run(analysis.run),
+        run=_run(analysis.run, devices_of(analysis.answers.get("worker_devices"))),
         verdict=_verdict(analysis),
         throughput=throughput_json(analysis.throughput, model),
         ledger=_ledger(analysis.ledger),
@@ -375,13 +380,16 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         eta=time_to_finish_json(model),
         sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
         model=model_json(model),
-        findings=tuple(_finding(finding, verdict_words.actions_of(analysis)) for finding in analysis.findings),
+        findings=tuple(
+            _finding(finding, verdict_words.actions_of(analysis), analysis.run.settings.get("framework"))
+            for finding in analysis.findings
+        ),
         alerts=tuple(AlertJson.read(alert) for alert in analysis.alerts),
         data_quality=DataQualityJson.read(analysis.data_quality),
     )
 
 
-def _run(run: RunFacts) -> RunJson:
+def _run(run: RunFacts, devices: Mapping[str, str]) -> RunJson:
     return RunJson(
         run_id=run.run_id,
         started_ns=run.started_ns,
@@ -396,6 +404,8 @@ def _run(run: RunFacts) -> RunJson:
         max_staleness=run.max_staleness,
         window=None if run.window is None else _window(run.window, run.window_reason),
         window_reason=run.window_reason,
+        settings={name: plain(value) for name, value in flattened(run.settings).items()},
+        devices=devices,
     )
 
 
@@ -513,13 +523,13 @@ def _token_staleness(tokens: TokenStaleness) -> TokenStalenessJson:
     )
 
 
-def _finding(finding: Finding, ranked: Sequence[Action]) -> FindingJson:
+def _finding(finding: Finding, ranked: Sequence[Action], framework: object) -> FindingJson:
     return FindingJson(
         rule=finding.rule,
         severity=finding.severity,
         title=findings.title(finding),
         sentence=findings.sentence(finding),
-        remedy=findings.remedy(finding, ranked),
+        remedy=findings.remedy(finding, ranked, framework),
         cost_gpu_s=finding.cost_gpu_s,
         evidence=finding.evidence,
         start_ns=finding.start_ns,

@@ -3,16 +3,16 @@
 `change` is B over A less 1 where `scale` is "ratio", and B less A in the quantity's unit where it is "absolute".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import ConfigDict
 
 from rlscope.analysis.result import Bottleneck
-from rlscope.comparison.attribution import Attribution, CauseKind, Promise
+from rlscope.comparison.attribution import Attribution, CauseKind, Promise, Unpriced
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
-from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.facts import ComparedRun, plain
 from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Scale
 from rlscope.model.forecast.actions import ActionWhat
@@ -52,6 +52,10 @@ class ComparedRunJson(Document):
     """Trained response tokens per second over that stretch."""
     bottleneck: Bottleneck
     """What limits the run, by its own analysis."""
+    settings: Mapping[str, str | int | float | bool | None] | None
+    """Its config: nested entries by dotted names, lists as text; null for a document that does not hold it."""
+    devices: Mapping[str, str]
+    """GPU models by role, as far as recorded."""
 
 
 class DifferenceJson(Document):
@@ -165,6 +169,10 @@ class CauseJson(Document):
     """Gain of trained tokens per second with this change alone, modelled; null where the model cannot be asked."""
     share_ratio: Figure
     """Share of the logarithm of the measured change, modelled; null where no significant change is to be shared."""
+    unpriced_because: Unpriced | None
+    """Why the model gives it no share: other_network, the model is of another one; no_model, A has none; not_modelled,
+    the model has no such input; cannot_run, by the model the run could not run so; too_many, only the first few are
+    asked about; not_together, the run could not run with all causes at once. Null where it has a share to give."""
 
 
 class PromiseJson(Document):
@@ -271,6 +279,8 @@ def _run(run: ComparedRun, index: int) -> ComparedRunJson:
         last_step=run.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
         bottleneck=run.bottleneck,
+        settings=None if run.settings is None else {name: plain(value) for name, value in run.settings.items()},
+        devices=run.devices,
     )
 
 

@@ -1,9 +1,13 @@
-"""What the analysis could not see, as JSON: the part of its document on the quality of the data."""
+"""What the analysis could not see, as JSON: a part of its document, and the document of `rlscope doctor`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
-from rlscope.reports.documents import Document, Figure
+from pydantic import ConfigDict
+
+from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+from rlscope.reports.text.doctor import Piece, Status
 from rlscope.trace.completeness import Kind, State
 from rlscope.trace.imported import Certainty
 
@@ -157,3 +161,51 @@ class DataQualityJson(Document):
     """Whether every row that the workers wrote was read."""
     imported: ImportedJson | None
     """Where an imported run comes from; null for a run that hooks recorded."""
+
+
+class PieceJson(Document):
+    """One thing that answers need."""
+
+    name: str
+    """What it is."""
+    status: Status
+    """Whether it is there."""
+    found: str
+    """What was found of it, in words."""
+    adds: str
+    """What could be answered with it that cannot be now; empty where all of it is there."""
+    how: str
+    """The line of code, the flag or the file that brings it; empty where all of it is there."""
+
+
+class BesideJson(Document):
+    """Another file, perhaps of the same run."""
+
+    path: str
+    """Its path."""
+    kind: str
+    """What it is, by its content."""
+    how: str
+    """The flag that it is passed with."""
+
+
+class DoctorDocument(Document):
+    """What `rlscope doctor --json` prints: what is there of a run, and what is missing for which answer."""
+
+    model_config = ConfigDict(title="rlscope doctor --json")
+
+    schema_version: Literal[2]
+    """Version of this contract."""
+    pieces: tuple[PieceJson, ...]
+    """Everything that answers need, in the order in which they need it."""
+    beside: tuple[BesideJson, ...]
+    """Files beside the one that was asked about."""
+
+
+def doctor_document(pieces: Iterable[Piece], beside: Iterable[tuple[Path, str, str]]) -> DoctorDocument:
+    """All pieces; beside: path, kind and flag of other files."""
+    return DoctorDocument(
+        schema_version=SCHEMA_VERSION,
+        pieces=tuple(PieceJson.read(each) for each in pieces),
+        beside=tuple(BesideJson(path=str(path), kind=kind, how=how) for path, kind, how in beside),
+    )

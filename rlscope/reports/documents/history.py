@@ -28,6 +28,10 @@ TITLES: Final[Mapping[str, str]] = {
     "staleness_p95": "staleness p95",
     "cost": "cost of 1M tokens",
 }
+PROMPTS_MARK: Final = "*"
+PROMPTS_NOTE: Final = (
+    "The trainer's count of tokens, prompts included: the log has no other. Not comparable with the other rates."
+)
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
 
@@ -55,7 +59,9 @@ class RunEntryJson(Document):
     steps: int | None
     """Optimizer steps."""
     tokens_per_s: Figure
-    """Trained response tokens per second over the steady stretch."""
+    """Trained response tokens per second over the steady stretch; with their prompts where `counts_prompts`."""
+    counts_prompts: bool | None
+    """Whether the trained tokens are those that the trainer counted, prompts included, as no file says another."""
     bottleneck: str | None
     """What limits the run."""
     staleness_p95: int | None
@@ -106,6 +112,15 @@ def cells(entry: RunEntry) -> list[str]:
     return [fmt.printable(_WRITE[column](entry)) for column in SHOWN]
 
 
+def _is_marked(entry: RunEntry) -> bool:
+    return bool(entry.counts_prompts) and entry.tokens_per_s is not None
+
+
+def notes(entries: Sequence[RunEntry]) -> list[str]:
+    """What the marks in the shown columns mean."""
+    return [f"{PROMPTS_MARK} {PROMPTS_NOTE}"] if any(map(_is_marked, entries)) else []
+
+
 def _cost(entry: RunEntry) -> str:
     if entry.cost_per_million_tokens is not None:
         return f"{fmt.significant(entry.cost_per_million_tokens)} {entry.currency or ''}".rstrip()
@@ -124,7 +139,7 @@ def _text(column: str) -> Callable[[RunEntry], str]:
 _WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
     **{column: _text(column) for column in COLUMNS},
     "date": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
-    "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s),
+    "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s) + PROMPTS_MARK * _is_marked(entry),
     "cost": _cost,
 }
 
@@ -139,7 +154,9 @@ def as_text(entries: Sequence[RunEntry]) -> str:
         for row in rows
     ]
     lines += [f"{each.path}: not analysed: {fmt.printable(each.problem)}" for each in entries if each.problem]
-    return "\n".join([*(line.rstrip() for line in lines), "", fmt.counted(len(entries), "run", "runs")])
+    return "\n".join(
+        [*(line.rstrip() for line in lines), "", fmt.counted(len(entries), "run", "runs"), *notes(entries)]
+    )
 
 
 def _padded(cell: str, width: int, column: str) -> str:

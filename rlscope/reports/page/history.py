@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.comparison.history import RunEntry
-from rlscope.reports.documents.history import SHOWN, TITLES, cells
+from rlscope.reports.documents.history import SHOWN, TITLES, cells, notes
 from rlscope.reports.page.html import content_policy
 from rlscope.reports.page.templating import asset, filled
 
@@ -35,6 +35,7 @@ class _List(NamedTuple):
     columns: list[_Column]
     rows: list[_Row]
     how_many: str
+    notes: list[str]
     style: Markup
     policy: str
 
@@ -65,6 +66,7 @@ def _list(entries: Sequence[RunEntry], folder: str) -> _List:
         columns=[_Column(TITLES.get(column, column), column in _NUMBERS) for column in SHOWN],
         rows=rows,
         how_many=fmt.counted(len(entries), "run", "runs"),
+        notes=notes(entries),
         style=Markup(asset("report.css")),
         policy=content_policy(()),
     )

@@ -31,7 +31,7 @@ from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
 from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
-from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import COLUMNS, HOW_TO_VERIFY
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.origin import start_words
@@ -152,6 +152,7 @@ class _Page(NamedTuple):
     actions_title: str
     action_columns: list[str]
     action_rows: list[list[str]]
+    how_to_verify: str
     """Without the columns that are empty in every row; the setting is second, and stands beside what to do."""
     zoom: _Zoom
     style: Markup
@@ -232,6 +233,7 @@ def _page(analysis: AnalysisResult) -> _Page:
         actions_title=ACTIONS_TITLE,
         action_columns=[COLUMNS[place] for place in filled_in],
         action_rows=[[row.what, row.setting, *(row[place] for place in filled_in[1:])] for row in first.brief.actions],
+        how_to_verify=HOW_TO_VERIFY,
         zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),

@@ -43,7 +43,7 @@ def _words(number: int, finding: Finding, run: RunFacts, ranked: Sequence[Action
         finding.severity,
         findings.title(finding),
         findings.sentence(finding),
-        findings.remedy(finding, ranked),
+        findings.remedy(finding, ranked, run.settings.get("framework")),
         "" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
         _interval(finding, run),
     )

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, Finding, LedgerState
+from rlscope.analysis.result import AnalysisResult, Finding, LedgerState, RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
 from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import COLUMNS, HOW_TO_VERIFY
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
 from rlscope.reports.text.causes import verdict_label
@@ -97,11 +97,11 @@ def _add_next(body: Table, analysis: AnalysisResult) -> None:
     """The first action, and those after it."""
     body.add_row("Next", plain(verdict_words.next_step(analysis)))
     for line in verdict_words.then_steps(analysis):
-        body.add_row("Then", plain(line))
+        body.add_row("Or", plain(line))
 
 
 def _actions(analysis: AnalysisResult) -> list[RenderableType]:
-    """Every action with what it brings, its cost and how to verify it; nothing without one."""
+    """Every action with what it brings and its cost, and how to verify one; nothing without one."""
     rows = verdict_words.action_rows(analysis)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
@@ -113,7 +113,7 @@ def _actions(analysis: AnalysisResult) -> list[RenderableType]:
         for name, value in named:
             if value:
                 table.add_row("", name, plain(value))
-    return [_section(ACTIONS_TITLE, table)] if rows else []
+    return [_section(ACTIONS_TITLE, table), Text(f"  {HOW_TO_VERIFY}", style="dim")] if rows else []
 
 
 def _gaps(lines: Sequence[str]) -> Panel:
@@ -253,15 +253,16 @@ def _findings(analysis: AnalysisResult) -> RenderableType:
     if not analysis.findings:
         return Text(verdict_words.no_findings(analysis))
     ranked = verdict_words.actions_of(analysis)
-    return Group(*(_finding(finding, ranked) for finding in analysis.findings))
+    return Group(*(_finding(finding, ranked, analysis.run) for finding in analysis.findings))
 
 
-def _finding(finding: Finding, ranked: Sequence[Action]) -> RenderableType:
+def _finding(finding: Finding, ranked: Sequence[Action], run: RunFacts) -> RenderableType:
     head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
     head.append_text(plain(findings.title(finding))).stylize("bold", 9)
     if finding.cost_gpu_s is not None:
         head.append(f"  {fmt.gpu_time(finding.cost_gpu_s)}", style="not bold")
-    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding, ranked)), Text(""))
+    remedy = findings.remedy(finding, ranked, run.settings.get("framework"))
+    words = Group(plain(findings.sentence(finding)), bulleted("→", remedy), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 

@@ -63,6 +63,12 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
     "forward_speed": "Make sampling faster (faster engines, or more of them)",
 }
+_IF: Final[Mapping[ActionWhat, str]] = {
+    "weight_updates": " if weight updates took no time",
+    "environment": " if the environment took no time",
+    "slow_engines": " once they keep up",
+}
+"""What a fix brings its gain for, at the most."""
 _MAKING_MORE: Final = frozenset(
     {
         "staleness_cap",
@@ -93,7 +99,7 @@ def what_to_do(action: Action) -> str:
     words = imperative(action)
     if action.kind != "probe":
         return words
-    return f"Try it for five minutes: {words[0].lower()}{words[1:]}"
+    return f"Try for {fmt.count(STEPS_TO_PREDICT)} steady steps: {words[0].lower()}{words[1:]}"
 
 
 def imperative(action: Action) -> str:
@@ -142,19 +148,33 @@ def effect(action: Action) -> str:
     if action.what in ("trainer_speed", "forward_speed"):
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
-        return f"at most {gain} throughput, if it cost nothing"
+        return f"at most {gain} throughput{_IF.get(action.what, '')}"
     return f"{gain} throughput"
 
 
-def staleness_words(action: Action, own_p95: int | None) -> str:
-    """Staleness with the action beside today's; empty where a fix leaves it alone, or where it is not known."""
+def staleness_words(action: Action, own_p95: int | None, cap: int | None = None) -> str:
+    """Staleness with the action beside today's; empty where a fix leaves it alone, or where it is not known.
+
+    Rarer publications make versions of more steps: it is counted in optimizer steps there, and so is the cap.
+    """
     if action.kind == "fix" or action.staleness is None or own_p95 is None:
         return ""
-    after = action.staleness.sample_p95
-    if after == own_p95:
-        return f"sample staleness p95 stays {own_p95}"
-    versions = f" versions of {fmt.count(int(_number(action.after)))} steps" if action.what == "publish_every" else ""
-    return f"sample staleness p95 {after}{versions} instead of {own_p95}"
+    before, after, unit = *_ages(action, own_p95, action.staleness.sample_p95), ""
+    spanned = ""
+    if action.what == "publish_every":
+        unit = " optimizer steps"
+        caps = _ages(action, cap, cap) if cap is not None else None
+        spanned = f", under a cap that spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+    if after == before:
+        return f"sample staleness p95 stays {before}{unit}{spanned}"
+    return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
+
+
+def _ages(action: Action, before: int, after: int) -> tuple[int, int]:
+    """Ages before and after: in versions, or for rarer publications in optimizer steps."""
+    if action.what != "publish_every":
+        return before, after
+    return round(before * _number(action.before)), round(after * _number(action.after))
 
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
@@ -168,7 +188,10 @@ def setting_of(action: Action, run: RunFacts) -> str | None:
 
 def cost_of(action: Action) -> Cost:
     """What it takes."""
+    # Overlapping what took turns is another training loop, not a setting of this one.
     if action.kind == "fix":
+        return "engineering"
+    if action.what == "asynchronous":
         return "engineering"
     return "engine_restart" if action.what == "running_limit" else "restart"
 
@@ -181,11 +204,19 @@ def cost_words(action: Action) -> str:
 def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
     """How to see that it holds."""
     steps = fmt.count(STEPS_TO_PREDICT)
-    if measured_tokens_per_s is None or action.kind == "fix":
+    expected = expected_words(action, measured_tokens_per_s)
+    if not expected:
         return f"Record {steps} steady steps with it; rlscope compare shows what it brought."
-    rates = [measured_tokens_per_s * (1.0 + gain) for gain in action.gain_ratio]
-    expected = f"{fmt.with_interval(fmt.tokens_per_second, *rates)} is expected"
-    return f"Record {steps} steady steps with it: {expected}; rlscope compare checks that."
+    return f"Record {steps} steady steps with it: {expected} is expected; rlscope compare checks that."
+
+
+def expected_words(action: Action, measured_tokens_per_s: float | None) -> str:
+    """The rate with it; empty where none was measured, and for a fix, whose gain is that of all of the cost."""
+    if measured_tokens_per_s is None or action.kind == "fix":
+        return ""
+    return fmt.with_interval(
+        fmt.tokens_per_second, *(measured_tokens_per_s * (1.0 + gain) for gain in action.gain_ratio)
+    )
 
 
 def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | None:
@@ -203,7 +234,8 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
 def direction_of(action: Action) -> Towards | None:
     """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
-    return "more_samples" if action.what in _MAKING_MORE else _TOWARDS.get(action.cause)
+    makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == "staleness_cap")
+    return "more_samples" if makes_more else _TOWARDS.get(action.cause)
 
 
 class ActionRow(NamedTuple):
@@ -215,30 +247,35 @@ class ActionRow(NamedTuple):
     staleness: str
     """95th percentile of samples before and after, in versions; empty where it stays or is not known."""
     evidence: str
-    """The grade of the forecast; empty for a fix, which changes no batch."""
+    """The grade of the forecast of a layout; empty for what changes no batch."""
     cost: str
     setting: str
     """Empty where none is known."""
-    verify: str
+    expected: str
+    """The steady rate with it; empty where none can be said."""
 
 
-COLUMNS: Final = ActionRow("what", "throughput", "sample staleness p95", "evidence", "cost", "setting", "how to verify")
+COLUMNS: Final = ActionRow("what", "throughput", "sample staleness p95", "evidence", "cost", "setting", "expected rate")
 """The titles of the table."""
-TITLE: Final = "What to do, in order"
+HOW_TO_VERIFY: Final = (
+    f"Each figure is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with it "
+    "and run rlscope compare BEFORE AFTER."
+)
+"""Said once beneath the table."""
+TITLE: Final = "What to do, best first"
 
 
-def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None) -> ActionRow:
-    """The row of an action; own_p95: of today's samples, in versions."""
-    after = None if action.staleness is None else action.staleness.sample_p95
-    moves = own_p95 is not None and after is not None and action.kind != "fix"
+def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None, cap: int | None = None) -> ActionRow:
+    """The row of an action; own_p95: of today's samples, in versions, and the cap on it."""
+    after = None if action.staleness is None or action.kind == "fix" else action.staleness.sample_p95
     return ActionRow(
         what=what_to_do(action),
         gain=_gain_cell(action),
-        staleness=_staleness_cell(action, own_p95, after) if moves else "",
-        evidence="" if action.grade is None or action.kind == "fix" else EVIDENCE[action.grade],
+        staleness="" if own_p95 is None or after is None else _staleness_cell(action, own_p95, after, cap),
+        evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
-        verify=verify_words(action, analysis.throughput.steady_tokens_per_s),
+        expected=expected_words(action, analysis.throughput.steady_tokens_per_s),
     )
 
 
@@ -250,12 +287,12 @@ def _gain_cell(action: Action) -> str:
     return f"at most {gain}" if action.kind == "fix" else gain
 
 
-def _staleness_cell(action: Action, before: int | None, after: int | None) -> str:
-    if before == after:
-        return f"stays {after}"
-    if action.what == "publish_every":
-        return f"{before} → {after} (of {fmt.count(int(_number(action.after)))} steps each)"
-    return f"{before} → {after}"
+def _staleness_cell(action: Action, own_p95: int, p95: int, cap: int | None) -> str:
+    before, after = _ages(action, own_p95, p95)
+    steps = " steps" if action.what == "publish_every" else ""
+    caps = _ages(action, cap, cap) if steps and cap is not None else None
+    spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
+    return f"stays {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
 
 
 def _number(setting: Layout | float | None) -> float:

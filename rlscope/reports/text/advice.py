@@ -43,7 +43,11 @@ def headline(model: ModelResult) -> str:
         return "No layout is recommended"
     if advised.advice == "keep":
         return f"Keep {layout_words(model.forecasts.today.layout)}"
-    words = change_words(model) if advised.changes else f"Try {_tried_words(model)} for five minutes"
+    words = (
+        change_words(model)
+        if advised.changes
+        else f"Try {_tried_words(model)} for {fmt.count(STEPS_TO_PREDICT)} steady steps"
+    )
     return f"{words}: throughput {gain_words(advised.gain_ratio)}"
 
 

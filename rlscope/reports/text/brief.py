@@ -265,7 +265,7 @@ def _causes(analysis: AnalysisResult) -> list[Cause]:
 
 def _cause(loss: Loss, run: RunFacts) -> Cause:
     return Cause(
-        causes.cause_words(loss.cause),
+        causes.loss_words(loss),
         fmt.gpu_time(loss.gpu_s),
         f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(loss.cause)}",
         _money(loss.gpu_s, run),
@@ -330,11 +330,12 @@ def _achieved(analysis: AnalysisResult) -> Fact:
 def _agreement(compared: Compared) -> str:
     """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
     off = compared.residual_ratio
-    if compared.agrees:
+    if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
         return ", in agreement"
     if off is None:
         return ", not in agreement"
-    return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
+    said = f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
+    return f"{said}, within the uncertainty" if compared.agrees else said
 
 
 def no_gaps(quality: DataQuality) -> str:

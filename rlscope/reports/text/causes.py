@@ -1,16 +1,16 @@
 """The causes that a verdict names, in words. Loads nothing of the model: `rlscope watch` shows them too."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Bottleneck, Verdict
+from rlscope.analysis.result import Bottleneck, Loss, Verdict
 
 
 class _Words(NamedTuple):
     label: str
     headline: str
-    """{share}: the lost share of that side's GPU time."""
+    """{share}: the lost share of that side's GPU time. {cause}: what it was lost to."""
     plain_headline: str
     """The headline if hardly any GPU time was recorded as lost: a side can be slow without anybody waiting for it."""
     cause: str
@@ -21,6 +21,8 @@ class _Words(NamedTuple):
 
 # Smaller losses make no headline.
 _LEAST_HEADLINE_RATIO: Final = 0.05
+# Of a loss: less of it is not named as a part.
+_LEAST_PART_RATIO: Final = 0.02
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     "samplers": _Words(
@@ -32,9 +34,9 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Samplers lose {share} of their time to waits and dropped samples",
+        headline="Samplers lose {share} of their time to {cause}",
         plain_headline="Training sets the pace of the run",
-        cause="sampler waits and dropped samples",
+        cause="sampler waits",
         side="sampler GPU time",
     ),
     "lockstep": _Words(
@@ -48,7 +50,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         label="Staleness cap",
         headline="Waits for the staleness cap take {share} of all GPU time",
         plain_headline="A limit on samples in flight sets the pace of the run",
-        cause="waits for the staleness cap",
+        cause="the staleness cap",
         side="all GPU time",
     ),
     "weight_updates": _Words(
@@ -96,12 +98,21 @@ def headline(verdict: Verdict, *, is_ranked: bool) -> str:
         return words.headline if is_ranked else words.plain_headline
     if loss is None or loss.side_share_ratio < _LEAST_HEADLINE_RATIO:
         return words.plain_headline
-    return words.headline.format(share=fmt.percent(loss.side_share_ratio))
+    cause = loss_words(loss).removeprefix("sampler ")
+    return words.headline.format(share=fmt.percent(loss.side_share_ratio), cause=cause)
 
 
-def cause_words(cause: Bottleneck) -> str:
-    """The cause of a loss, as a noun phrase."""
-    return _WORDS[cause].cause
+def cause_words(cause: Bottleneck, losses: Sequence[Loss] = ()) -> str:
+    """The cause of a loss, as a noun phrase; losses: what was measured of it, if anything."""
+    return next((loss_words(loss) for loss in losses if loss.cause == cause), _WORDS[cause].cause)
+
+
+def loss_words(loss: Loss) -> str:
+    """What a loss was lost to, as a noun phrase: samplers lose time to waits, to dropped samples, or to both."""
+    dropped_gpu_s, least = loss.dropped_gpu_s or 0.0, _LEAST_PART_RATIO * loss.gpu_s
+    if dropped_gpu_s <= least:
+        return _WORDS[loss.cause].cause
+    return "dropped samples" if loss.gpu_s - dropped_gpu_s <= least else "sampler waits and dropped samples"
 
 
 def side_words(cause: Bottleneck) -> str:

@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.comparison.attribution import Cause, Promise
+from rlscope.comparison.attribution import MOST_CAUSES, Attribution, Cause, Promise, Unpriced
 from rlscope.comparison.confounders import Confounder, Kind
 from rlscope.comparison.differences import Basis, Breakdown, Learned, LearningRow, Part, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
@@ -48,6 +48,14 @@ _CAUSES: Final[Mapping[str, str]] = {
     "engine_speed": "engine speed at equal batch sizes, relative",
     "publish_every": "optimizer steps per weight update",
     "update_time": "weight update time in seconds",
+}
+_UNPRICED: Final[Mapping[Unpriced, str]] = {
+    "other_network": "the model of A was fitted to another network",
+    "no_model": "no model could be fitted to A",
+    "not_modelled": "the model of A has no such input",
+    "cannot_run": "by the model of A the run could not make a step that way",
+    "too_many": f"the model is asked about {MOST_CAUSES} causes at most",
+    "not_together": "by the model of A the run could not make a step with all changes at once",
 }
 _BASES: Final[Mapping[Basis, str]] = {"steady": "steady stretches", "whole": "whole runs"}
 STATES_NAMED: Final = 3
@@ -239,21 +247,49 @@ def causes_sentence(pair: Pair, letter: str) -> str:
     found, rate = pair.attribution, pair.differences.row("tokens_per_s")
     if not found.causes:
         if not found.settings_known:
-            return "What was changed is unknown: a JSON document does not hold the run's settings."
+            return (
+                "What was changed is unknown: a JSON document of an earlier version does not hold the run's settings."
+            )
         return "Nothing that was recorded was set otherwise."
     priced = [each for each in found.causes if each.log_ratio is not None]
-    if not priced or not rate.is_significant or rate.change is None:
-        changed = ", ".join(f"{cause_name(each)} {each.before} → {each.after}" for each in found.causes)
-        return f"Changed: {changed}."
-    of = "gain" if rate.change > 0 else "loss"
+    if not rate.is_significant or rate.change is None:
+        return f"Changed: {_changes_words(found.causes)}."
+    unpriced = _unpriced_sentence(found, "gain" if rate.change > 0 else "loss")
+    return f"{_priced_sentence(found, priced, rate.change)} {unpriced}".strip() if priced else unpriced
+
+
+def _priced_sentence(found: Attribution, priced: Sequence[Cause], change: float) -> str:
+    """What the model makes of the causes that it can be asked about."""
     shares = [each.share_ratio or 0.0 for each in priced]
     left = found.unexplained_share_ratio or 0.0
     if all(0.0 <= share <= 1.0 for share in (*shares, left)):
+        of = "gain" if change > 0 else "loss"
         words = [f"{fmt.percent(each.share_ratio)} of the {of} from {_change_words(each)}" for each in priced]
         return f"By the model of A, {', '.join(words)}; {fmt.percent(left)} unexplained."
     words = [f"{_change_words(each)} alone brings {fmt.signed_percent(each.alone_ratio)}" for each in priced]
     together = f", all together {fmt.signed_percent(found.together_ratio)}" if len(priced) > 1 else ""
-    return f"By the model of A, {', '.join(words)}{together}; {fmt.signed_percent(rate.change)} came."
+    return f"By the model of A, {', '.join(words)}{together}; {fmt.signed_percent(change)} came."
+
+
+def _unpriced_sentence(found: Attribution, of: str) -> str:
+    """What changed without a share, and why it has none; empty where every cause has one."""
+    unpriced = [each for each in found.causes if each.unpriced_because is not None]
+    if not unpriced:
+        return ""
+    reasons = {_UNPRICED[each.unpriced_because]: None for each in unpriced if each.unpriced_because is not None}
+    because = " and ".join(reasons)
+    only = found.only
+    if only is None or only not in unpriced:
+        return f"No share could be computed for {_changes_words(unpriced)}: {because}."
+    others = [each for each in unpriced if each is not only]
+    measured = f" Measured with it: {_changes_words(others)}." if others else ""
+    did = "set otherwise" if only.kind == "setting" else "measured to differ"
+    named = f"The only thing that was {did} is {_change_words(only)}. Its share of the {of} could not be computed"
+    return f"{named}: {because}.{measured}"
+
+
+def _changes_words(causes: Sequence[Cause]) -> str:
+    return ", ".join(map(_change_words, causes))
 
 
 def _change_words(cause: Cause) -> str:
@@ -312,7 +348,9 @@ def caution(each: Confounder, letter: str) -> str:
         case Kind.SEVERAL_CHANGES:
             return f"{each.about} things were set otherwise: what each of them did was not measured."
         case Kind.SETTINGS_UNKNOWN:
-            return f"The settings of {each.about} are unknown: a JSON document does not hold them."
+            return (
+                f"The settings of {each.about} are unknown: a JSON document of an earlier version does not hold them."
+            )
         case Kind.SETTINGS_PARTLY_KNOWN:
             return f"{each.about} settings are not compared: the log of one run does not say them."
 

@@ -1,10 +1,12 @@
 """Writes a finding as text: its title, its evidence as a sentence, its remedy. The texts are those of its rule."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose import RULES
+from rlscope.diagnose.evidence import FindingRule
 from rlscope.reports.text.states import state_of
 
 if TYPE_CHECKING:
@@ -13,6 +15,50 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.actions import Action
 
 _RULES: Final = {rule.name: rule for rule in RULES}
+
+
+class _Knobs(NamedTuple):
+    """Settings of a framework that its remedies are about; None: not known."""
+
+    running: str | None
+    """Requests that an engine runs at once."""
+    ahead: str | None
+    """How far the samplers run ahead of training."""
+    sampler_gpus: str | None
+    publish_every: str | None = None
+    """Steps of one weight update."""
+
+
+_KNOBS: Final[Mapping[str, _Knobs]] = {
+    "verl": _Knobs(
+        "actor_rollout_ref.rollout.max_num_seqs",
+        "async_training.staleness_threshold",
+        "rollout.n_gpus_per_node",
+        "async_training.trigger_parameter_sync_step",
+    ),
+    "trl": _Knobs(
+        "--max-num-seqs of the vLLM server", "max_staleness and max_inflight_tasks", None, "weight_sync_steps"
+    ),
+    "prime-rl": _Knobs(None, "orchestrator.max_off_policy_steps", None),
+    "skyrl": _Knobs(
+        None,
+        "trainer.fully_async.max_staleness_steps and trainer.fully_async.num_parallel_generation_workers",
+        None,
+    ),
+    "nemo-rl": _Knobs(None, "grpo.async_grpo.max_trajectory_age_steps", None),
+    "openrlhf": _Knobs(None, "--train.async_queue_size", "--vllm.num_engines"),
+    "open-instruct": _Knobs(None, "--async_steps", "--vllm_num_engines"),
+    "areal": _Knobs(None, "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts", None),
+    "roll": _Knobs(None, "async_generation_ratio", None),
+    "pipelinerl": _Knobs(
+        "actor.llm_max_rollouts", "finetune.max_lag", "world.actor_fraction", "weight_update_interval"
+    ),
+    "slime": _Knobs("--sglang-server-concurrency", None, "--rollout-num-gpus", "--update-weights-interval"),
+    "miles": _Knobs(
+        "--sglang-server-concurrency", "--max-weight-staleness", "--rollout-num-gpus", "--update-weights-interval"
+    ),
+}
+"""By what the name of the framework begins with."""
 
 
 def title(finding: Finding) -> str:
@@ -25,6 +71,9 @@ def sentence(finding: Finding) -> str:
     """The evidence as a sentence; as a list if part of it is missing or the rule is unknown."""
     rule = _RULES.get(finding.rule)
     written = {name: _write(name, value) for name, value in finding.evidence.items() if value is not None}
+    if rule is not None and rule.counts:
+        found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
+        return " ".join(found)
     for pattern in rule.sentences if rule else ():
         try:
             return pattern.format_map(written)
@@ -33,13 +82,17 @@ def sentence(finding: Finding) -> str:
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
-def remedy(finding: Finding, ranked: "Sequence[Action]") -> str:
-    """What to try; ranked: the actions of the ranking, whose first no remedy pulls against."""
+def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = None) -> str:
+    """What to try; ranked: the actions of the ranking, whose first no remedy pulls against.
+
+    framework: of the run's config; without an action to point to, its own settings are named.
+    """
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."
+    own = " ".join(filter(None, (rule.remedy, _settings_sentence(rule, framework), rule.besides)))
     if not ranked:
-        return f"{rule.remedy} {rule.besides}".rstrip()
+        return own
     # Who has an action has the model, which `check` does without.
     from rlscope.reports.text import actions
 
@@ -48,10 +101,30 @@ def remedy(finding: Finding, ranked: "Sequence[Action]") -> str:
         return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
     against = [number for number, each in enumerate(ranked, 1) if actions.direction_of(each) == rule.towards]
     if rule.towards is None or rule.keeps_remedy or not against:
-        return f"{rule.remedy} {rule.besides}".rstrip()
+        return own
     place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
     words = _lower(actions.imperative(ranked[against[0] - 1]))
-    return f"{place} is against this: {words}. {rule.besides}".rstrip()
+    return f"{place} addresses this: {words}. {rule.besides}".rstrip()
+
+
+def _settings_sentence(rule: FindingRule, framework: object) -> str:
+    """The settings of the framework that the remedy is about; empty where none is known."""
+    name = str(framework or "").lower()
+    found = next((start for start in _KNOBS if name.startswith(start)), None)
+    if found is None:
+        return ""
+    known = _KNOBS[found]
+    by_rule: Mapping[str, Mapping[str, str | None]] = {
+        "starved_trainer": {
+            "requests per engine": known.running,
+            "how far samplers run ahead": known.ahead,
+            "sampler GPUs": known.sampler_gpus,
+        },
+        "weight_update_cost": {"steps per weight update": known.publish_every},
+    }
+    parts = by_rule.get(rule.name, {})
+    words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)
+    return f"In {found}: {words}." if words else ""
 
 
 def _lower(words: str) -> str:

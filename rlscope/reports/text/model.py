@@ -119,9 +119,10 @@ def replay_rows(model: ModelResult) -> list[ReplayRow]:
 
 
 def short_replay_rows(model: ModelResult) -> list[ReplayRow]:
-    """The rate, the trainers' wait for samples, the mean staleness, and the quantity that is furthest off."""
-    wanted = [*_SHORT_REPLAY, *(each.name for each in model.replay.off[:1])]
-    return [_replay_row(each) for each in model.replay.compared if each.name in wanted]
+    """The rate, what the trainers wait for, the mean staleness, and every quantity that is off."""
+    wanted = [*_SHORT_REPLAY, *(each.name for each in model.replay.off)]
+    waits = [each.name for each in model.replay.compared if each.name == "wait_staleness_cap_ratio" and each.measured]
+    return [_replay_row(each) for each in model.replay.compared if each.name in (*wanted, *waits)]
 
 
 def replay_sentence(model: ModelResult) -> str:
@@ -173,6 +174,8 @@ def _replay_row(observable: Observable) -> ReplayRow:
     return ReplayRow(_OBSERVABLES[observable.name], measured, replayed, difference)
 
 
+_SAME_RATIO: Final = 0.02
+"""Closer, a measured value is as predicted, without a number."""
 _SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
 _OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
@@ -321,8 +324,16 @@ def _compared(compared: Compared) -> ComparedRow:
     name, achieved = compared.quantity, compared.achieved
     predicted = compared.predicted
     interval = _with_interval(name, Achieved(predicted.median, predicted.low, predicted.high))
-    remark = "as predicted" if compared.agrees else _off(compared)
+    remark = agreement(compared) if compared.agrees else _off(compared)
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
+
+
+def agreement(compared: Compared) -> str:
+    """How far a measured value is from a prediction that it agrees with."""
+    off = compared.residual_ratio
+    if off is None or abs(off) < _SAME_RATIO or compared.quantity == "trainer_idle_ratio":
+        return "as predicted"
+    return f"{fmt.signed_percent(off)}, within the uncertainty"
 
 
 def _off(compared: Compared) -> str:

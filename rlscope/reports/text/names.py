@@ -98,9 +98,9 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """What the grade of a forecast means."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "batch seen",
-    "interpolated": "batch between seen",
-    "extrapolated": "batch beyond seen",
+    "measured": "batch observed",
+    "interpolated": "batch between observed ones",
+    "extrapolated": "batch beyond observed ones",
     "assumed": "assumed",
 }
 """What a modelled rate rests on, by its grade."""

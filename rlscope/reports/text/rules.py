@@ -33,7 +33,12 @@ class FiredRule(NamedTuple):
 def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
     """Every alert of an analysed run."""
     start_ns = analysis.run.started_ns
-    return in_words(fired_built_in(analysis), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
+    # What to do next stands in the analysis itself.
+    fired = [
+        (rule, replace(alert, annotations={name: text for name, text in alert.annotations.items() if name != "next"}))
+        for rule, alert in fired_built_in(analysis)
+    ]
+    return in_words(fired, start_ns, start_ns + round(analysis.run.duration_s * 1e9))
 
 
 def fired_built_in(analysis: AnalysisResult) -> list[tuple[Rule, Alert]]:
@@ -64,7 +69,7 @@ def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) ->
 def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
     """When it fired, relative to the run's start; its last tick can be shortly after the run's end."""
     if alert.judged_over_s is not None:
-        return f"judged over the whole run{_judged_length(rule, alert.judged_over_s)}"
+        return _judged_length(rule, alert.judged_over_s)
     if rule.window == WHOLE_RUN:
         return "at the end of the run"
     begin, end = (
@@ -75,12 +80,13 @@ def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
 
 
 def _judged_length(rule: Rule, judged_s: float) -> str:
-    """How long the run was, and what it is too short for."""
-    lasting = fmt.duration(judged_s) + ("" if rule.kind == "data_quality" else " after warm-up")
+    """What it was judged over, and what that is too short for."""
+    after = "" if rule.kind == "data_quality" else " after warm-up"
+    lasting = f"judged over all {fmt.duration(judged_s)}{after}"
     window, length_ns = write_window(rule.window), rule.window.length_ns
     if not rule.for_ns or (length_ns is not None and judged_s * 1e9 < length_ns):
-        return f", {lasting}: shorter than the window of {window}"
-    return f", {lasting}: too short for {write_duration(rule.for_ns)} of the condition over {window}"
+        return f"{lasting}, less than its window of {window}"
+    return f"{lasting}, too short for {write_duration(rule.for_ns)} of the condition over {window}"
 
 
 def judged_condition(rule: Rule, alert: Alert) -> str:

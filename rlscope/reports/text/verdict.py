@@ -9,6 +9,7 @@ from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action, Ranking
+from rlscope.model.forecast.recommend import WORTHWHILE_RATIO
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings
 from rlscope.reports.text.origin import next_data, origin_lines
@@ -16,8 +17,8 @@ from rlscope.reports.text.origin import next_data, origin_lines
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
 _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "Speed up sampling: move GPUs from trainers to samplers, or make each engine faster.",
-    "trainers": "Make the training step faster, or move GPUs from samplers to trainers.",
+    "samplers": "Speed up sampling: more requests per engine, faster engines, or more of them.",
+    "trainers": "Make the training step faster, or give training more GPUs.",
     "lockstep": "Let samplers run one step ahead of the trainers.",
     "staleness_cap": "Raise the cap if training stays stable with staler tokens.",
     "weight_updates": "Publish less often, or make updates cheaper: transfer while engines generate, and drain none.",
@@ -38,6 +39,11 @@ _DROPPED: Final = (
     "cap, or keep fewer samples in flight."
 )
 """The same where both sides lose, for which moving GPUs from one to the other is no remedy."""
+_ONE_SIDE: Final = (
+    "Pass the engines' logs with --engine-log: in a log of the trainer, slow samplers look like samplers that wait for "
+    "the trainers in turn. If they are slow:"
+)
+"""Before the next step of a log that shows the trainers only."""
 _DROPPED_RATIO: Final = 0.05
 """Of the tokens that left the queue: from there on, dropping is what costs the samplers."""
 _RECORD: Final[Mapping[str, str]] = {
@@ -66,7 +72,8 @@ _ALARMS: Final[Mapping[str, str]] = {
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
-    tied = [causes.cause_words(cause) for cause in analysis.verdict.tied_with]
+    verdict = analysis.verdict
+    tied = [causes.cause_words(cause, verdict.losses) for cause in verdict.tied_with]
     return f"{text}; removing {' or '.join(tied)} would bring about as much" if tied else text
 
 
@@ -86,7 +93,7 @@ def why(analysis: AnalysisResult) -> str:
         return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
     first, *rest = losses
     text = (
-        f"{stretch(analysis)}, {causes.cause_words(first.cause)} cost {fmt.gpu_time(first.gpu_s)}, "
+        f"{stretch(analysis)}, {causes.loss_words(first)} cost {fmt.gpu_time(first.gpu_s)}, "
         f"{fmt.percent(first.side_share_ratio)} of {causes.side_words(first.cause)}."
     )
     others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
@@ -123,7 +130,7 @@ def margin(analysis: AnalysisResult) -> str:
     rest = [loss for loss in losses if loss.cause != verdict.cause]
     if first is None or not rest:
         return ""
-    second, following = rest[0], causes.cause_words(rest[0].cause)
+    second, following = rest[0], causes.loss_words(rest[0])
     if first.gain_ratio is not None and second.gain_ratio is not None:
         gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
         return f"Without this bottleneck: {gains[0]} throughput. Without the next cause, {following}: {gains[1]}."
@@ -151,18 +158,53 @@ def next_step(analysis: AnalysisResult) -> str:
         if analysis.verdict.cause is not None:
             return "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
-    parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
+    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first), _colocated(analysis)]
     return " ".join(part for part in parts if part)
+
+
+def _with_effect(analysis: AnalysisResult, action: Action) -> str:
+    """What to do, what it brings, and what it does to staleness, as a sentence."""
+    fresh = actions.staleness_words(action, own_staleness_p95(analysis), cap_of(analysis))
+    return f"{actions.what_to_do(action)}: {actions.effect(action)}{'; ' if fresh else ''}{fresh}."
+
+
+def cap_of(analysis: AnalysisResult) -> int | None:
+    """The cap on staleness, in versions; None without one."""
+    model = analysis.model
+    return model.model_config.admission.max_staleness if isinstance(model, ModelResult) else None
+
+
+def _colocated(analysis: AnalysisResult) -> str:
+    """That a colocated synchronous run may be faster, where it would be by as much as a change is worth."""
+    model = analysis.model
+    if not isinstance(model, ModelResult) or model.synchronous_tokens_per_s is None or model.calibration.synchronous:
+        return ""
+    today = model.gap.achieved_tokens_per_s
+    if model.synchronous_tokens_per_s < (1.0 + WORTHWHILE_RATIO) * today:
+        return ""
+    gain = fmt.signed_percent(model.synchronous_tokens_per_s / today - 1.0)
+    return f"A colocated synchronous run is modelled at {gain} throughput, if changing over costs nothing."
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:
     """What to do about the cause where nothing says what it brings."""
     verdict = analysis.verdict
     if not {"samplers", "trainers"} <= {verdict.bottleneck, *verdict.tied_with}:
-        return _WITHOUT_MODEL[verdict.bottleneck]
+        said = _WITHOUT_MODEL[verdict.bottleneck]
+        return (
+            f"{_ONE_SIDE} {said[0].lower()}{said[1:]}"
+            if verdict.bottleneck == "samplers" and _shows_one_side(analysis)
+            else said
+        )
     outcomes = analysis.answers.get("judged_outcomes")
     drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
     return _DROPPED if drops else _BOTH_SIDES
+
+
+def _shows_one_side(analysis: AnalysisResult) -> bool:
+    """Whether a log was read that says nothing of what the engines do."""
+    passes = analysis.answers.get("pass_latency")
+    return analysis.data_quality.imported is not None and (passes is None or passes.is_empty())
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
@@ -170,13 +212,23 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
-    ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause)
+    ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
-    if any(each.kind != "fix" and each.cause == verdict.cause for each in listed):
-        return f"What can be set against {cause} brings less, or is less sure or staler."
+    addressing = next((each for each in listed if each.kind != "fix" and each.cause == verdict.cause), None)
+    if addressing is not None:
+        return f"The best setting against {cause} {_behind(addressing, first)}."
     brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
-    which = "all that can be done" if brings_most else "what is sure"
-    return f"No setting is against {cause}; of {which}, this brings most."
+    return f"No setting addresses {cause}; of {'all options' if brings_most else 'what is sure'}, this brings most."
+
+
+def _behind(action: Action, first: Action) -> str:
+    """Why an action is not the first one."""
+    reasons = {
+        "brings less": action.gain_ratio.median < first.gain_ratio.median,
+        "is less sure": action.kind == "probe" and first.kind != "probe",
+        "makes samples too stale": action.is_staler,
+    }
+    return " and ".join(reason for reason, holds in reasons.items() if holds) or "comes after it"
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
@@ -187,14 +239,8 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
-    """The next actions after the first, one sentence each."""
-    rest = actions_of(analysis)[1 : 1 + shown]
-    own = own_staleness_p95(analysis)
-    lines: list[str] = []
-    for each in rest:
-        fresh = actions.staleness_words(each, own)
-        lines.append(f"{actions.what_to_do(each)}: {actions.effect(each)}{'; ' if fresh else ''}{fresh}.")
-    return lines
+    """What can be done instead of the first action, one sentence each."""
+    return [_with_effect(analysis, each) for each in actions_of(analysis)[1 : 1 + shown]]
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
@@ -211,8 +257,8 @@ def first_action(analysis: AnalysisResult) -> Action | None:
 
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """What to do, in order, as the rows of a table."""
-    own = own_staleness_p95(analysis)
-    return [actions.action_row(each, analysis, own) for each in actions_of(analysis)]
+    own, cap = own_staleness_p95(analysis), cap_of(analysis)
+    return [actions.action_row(each, analysis, own, cap) for each in actions_of(analysis)]
 
 
 def own_staleness_p95(analysis: AnalysisResult) -> int | None:
@@ -297,7 +343,7 @@ def _sampled_sentence(engine: SampledEngine) -> str:
 
 def _briefly(loss: Loss) -> str:
     share = fmt.percent(loss.side_share_ratio)
-    return f"{causes.cause_words(loss.cause)}, {fmt.gpu_time(loss.gpu_s)} ({share} of {causes.side_words(loss.cause)})"
+    return f"{causes.loss_words(loss)}, {fmt.gpu_time(loss.gpu_s)} ({share} of {causes.side_words(loss.cause)})"
 
 
 def stretch(analysis: AnalysisResult) -> str:

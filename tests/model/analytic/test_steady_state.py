@@ -1,13 +1,28 @@
 """The steady state of asynchronous layouts: the known sweep, the identities, every limit, and the losses' sum."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_mean
-from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.analytic.steady_state import (
+    SteadyState,
+    steady_states,
+    steady_states_of_each,
+    trained_rates,
+    trained_rates_of_each,
+)
 from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.decode.curves import (
+    ExpertHitCurve,
+    PNormCurve,
+    SigmoidCurve,
+    SoftplusCurve,
+    SpedUpCurve,
+    Tilt,
+)
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
@@ -345,3 +360,80 @@ def test_work_and_losses_of_each_side_add_up_and_the_step_is_the_slower_side_s(
     assert found.step_s >= found.train_s
     assert found.running <= found.running_limit
     assert found.step_s * found.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens)
+
+
+DRAWN_CURVES = (
+    PNormCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8),
+    PNormCurve(9e-3, 4e-5, 3.0, growth=0.02, tilt=Tilt(32.0, -0.1)),
+    PNormCurve(7e-3, 2e-5, 1.5, growth=0.01, tilt=Tilt(32.0, 0.2)),
+    SoftplusCurve(8e-3, 200.0, 0.4, 0.9, kv_s_per_token=5e-8, tilt=Tilt(32.0, 0.1)),
+    SigmoidCurve(8e-3, 250.0, 0.8, 0.8, 0.1, 1e-3),
+    ExpertHitCurve(4e-3, 9e-3, 0.03, 2e-5, 0.0, 3e-8),
+    SpedUpCurve(PNormCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1.1),
+    SpedUpCurve(PNormCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 2.0),
+)
+
+
+def drawn_systems(admission: Admission, *, kv_kept: bool = True) -> list[System]:
+    """Systems that differ as the draws of a fit do."""
+    return [
+        system(
+            engine=engine(curve=curve, prefill_tokens_per_s=20_000.0 + 900.0 * number, prefill_pass_s=1e-3 * number),
+            trainer=Trainer(3000 + 40 * number, 8, 0.9 - 0.01 * number, 0.1 * number, (TrainerPhase("x", 1.0, True),)),
+            update=WeightUpdate(2.0, 1.0, 3.0, kv_kept),
+            admission=admission,
+        )
+        for number, curve in enumerate(DRAWN_CURVES)
+    ]
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        Admission(1024),
+        Admission(max_in_flight_samples=3000, in_flight_until_trained=True),
+        Admission(max_staleness=2),
+        Admission(max_staleness=2, staleness_policy="publication_waits"),
+        Admission(max_staleness=2, staleness_policy="drop"),
+    ],
+    ids=["queue", "in_flight", "admission", "publication_waits", "drop"],
+)
+@pytest.mark.parametrize("kv_kept", [True, False])
+def test_many_draws_solved_at_once_have_the_rates_that_each_has_alone(admission: Admission, kv_kept: bool) -> None:
+    draws, layouts = drawn_systems(admission, kv_kept=kv_kept), [layout(8), layout(16), layout(12, running=60)]
+    alone = np.array([trained_rates(each, layouts) for each in draws])
+    np.testing.assert_allclose(trained_rates_of_each(draws, layouts), alone, rtol=1e-12)
+    assert (alone > 0.0).tolist() == [[True, False, True]] * len(draws)
+
+
+def test_draws_that_differ_in_more_than_their_costs_have_the_rates_that_each_has_alone() -> None:
+    capped = [system(admission=Admission(max_in_flight_samples=most)) for most in (700, 900)]
+    unknown_form = [system(engine=engine(curve=Affine(each, 1e-3))) for each in (8e-3, 9e-3)]
+    for draws in (capped, unknown_form):
+        alone = [trained_rates(each, [layout(13)]).tolist() for each in draws]
+        assert trained_rates_of_each(draws, [layout(13)]).tolist() == alone
+        assert alone[0] != alone[1]
+
+
+def test_more_draws_than_are_solved_at_once_keep_their_order() -> None:
+    draws = drawn_systems(Admission(1024)) * 70
+    rates = trained_rates_of_each(draws, [layout(8), layout(9)])
+    assert rates.shape == (560, 2)
+    np.testing.assert_array_equal(rates, np.tile(rates[:8], (70, 1)))
+
+
+@pytest.mark.parametrize("admission", [Admission(1024), Admission(max_staleness=2, staleness_policy="drop")])
+def test_many_draws_of_a_layout_have_the_steady_states_that_each_has_alone(admission: Admission) -> None:
+    draws = drawn_systems(admission, kv_kept=False)
+    at_once = steady_states_of_each(draws, layout(12, running=60))
+    for found, each in zip(at_once, draws, strict=True):
+        alone = state(each, layout(12, running=60))
+        assert isinstance(found, SteadyState)
+        assert (found.regime, found.warnings, found.staleness_max) == (
+            alone.regime,
+            alone.warnings,
+            alone.staleness_max,
+        )
+        numbers = [(one.step_s, one.running, one.sample_s, one.trainer_idle_ratio) for one in (found, alone)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-12)
+    assert [type(each) for each in steady_states_of_each(draws, layout(16))] == [Refused] * len(draws)

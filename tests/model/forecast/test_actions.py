@@ -22,7 +22,7 @@ from rlscope.model.forecast.actions import (
     _measured,
     rank_actions,
 )
-from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
+from rlscope.model.forecast.layouts import Forecasts, Spread, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -281,6 +281,17 @@ def test_a_slow_engine_is_a_fix_of_the_samplers():
     assert (found.kind, found.cause, found.before, found.after) == ("fix", "samplers", None, None)
 
 
+def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_all_are_together():
+    starved = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
+    found = calibrate(observed(SMALL, starved, steps=24), Admission(), None, np.random.default_rng(0))
+    # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
+    slowed = replace(found, draws=found.draws[:3], engine_slowness=(7 / 3, 7 / 9, 7 / 9))
+    bench = _Bench(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
+    made = bench._evened(9 / 7)
+    assert made is not None
+    assert made.gain_ratio.median == pytest.approx(2 / 7, abs=0.06)
+
+
 def test_an_environment_is_a_fix():
     run = of_small("samplers")
     outside = 2.0 * run.finished_samples / run.seconds
@@ -320,6 +331,28 @@ def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admis
     assert found.worthwhile_probability >= 0.9
     assert found.staleness is not None
     assert "staleness_cap" in (ranking.cause, *ranking.tied_with)
+
+
+@pytest.mark.parametrize(
+    ("what", "setting", "is_staler"),
+    [
+        ("in_flight_limit", (64, 128), False),
+        ("staleness_cap", (4, 6), False),
+        ("staleness_cap", (4, 7), True),
+        # Three versions of two steps each are six steps, four are eight.
+        ("publish_every", (1.0, 2.0), False),
+        ("publish_every", (1.0, 3.0), True),
+    ],
+)
+def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[float, float], is_staler: bool):
+    found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
+    found = replace(found, draws=found.draws[:3])
+    grounds = replace(PLAIN, capped=True, own_staleness_p95=4)
+    bench = _Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
+    p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
+    staleness = StalenessForecast(float(p95), p95, p95)
+    made = bench._action("change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness))
+    assert made.is_staler is is_staler
 
 
 @pytest.mark.parametrize(("own", "is_staler"), [(1, True), (1_000, False)])

@@ -8,9 +8,9 @@ import pytest
 
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.decode.curves import SpedUpCurve
 from rlscope.model.forecast.change import (
     Change,
-    SpedUpCurve,
     changed_systems,
     changed_workload,
     timed_update,

@@ -588,6 +588,20 @@ def test_a_sample_longer_than_the_cache_is_refused() -> None:
         simulate(does_not, LAYOUT, steps=4, seed=1)
 
 
+@pytest.mark.parametrize(("less_tokens", "is_limit"), [(0.0, False), (0.5, True)])
+def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(
+    less_tokens: float, is_limit: bool
+) -> None:
+    longest = WORKLOAD.prompt_tokens + float(np.ceil(LENGTHS.max_tokens))
+    holds = min(LAYOUT.running_per_engine, STARVED.engine.max_running) * longest - less_tokens
+    cached = replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=holds))
+    unlimited = replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=None))
+    assert np.isfinite(engine_terms(cached, LAYOUT, Settings())[0].kv_capacity_tokens) == is_limit
+    runs = [simulate(each, LAYOUT, steps=12, seed=1) for each in (cached, unlimited)]
+    np.testing.assert_array_equal(*(each.step_periods_s for each in runs))
+    assert runs[0].preemptions == 0
+
+
 def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
     assert simulate(STARVED, LAYOUT, steps=3, seed=1, warm_up_steps=2).steps == 1
     for steps, warm_up in ((3, 3), (3, -1), (1, 0)):

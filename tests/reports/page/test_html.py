@@ -126,10 +126,11 @@ def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypat
 
 
 def test_every_finding_is_there_with_its_remedy_and_a_link(full):
+    framework = full_analysis().run.settings.get("framework")
     for number, finding in enumerate(full_analysis().findings, start=1):
         assert findings.title(finding) in full.text
         assert findings.sentence(finding) in full.text
-        assert findings.remedy(finding, ()) in full.text
+        assert findings.remedy(finding, (), framework) in full.text
         assert f"#finding-{number}" in full.links and f"finding-{number}" in full.ids
 
 

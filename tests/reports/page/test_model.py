@@ -249,7 +249,7 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     assert panel.count("Use 4 trainer GPUs") == 1
     assert f": {advice.gain_words(changing_model().recommendation.gain_ratio)} throughput." in panel
     tried = " ".join(card(short_model()).partition("Where the GPU")[0].replace("│", " ").split())
-    assert tried.count("Try it for five minutes: use 4 trainer GPUs") == 1
+    assert tried.count("Try for 20 steady steps: use 4 trainer GPUs") == 1
 
 
 def kept_model():
@@ -281,7 +281,7 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
         assert f"{number}. {row.what}" in page and f"| {number}. | {row.what} |" in markdown
         assert f"{number}. {row.what}" in terminal
     for text in (page, markdown, terminal):
-        assert ("What to do, in order" in text) == bool(rows)
+        assert ("What to do, best first" in text) == bool(rows)
 
 
 def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():

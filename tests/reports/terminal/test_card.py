@@ -37,7 +37,7 @@ def test_nothing_that_matters_is_cut(width):
     for finding in analysis.findings:
         assert findings.title(finding) in text
         assert findings.sentence(finding) in text
-        assert findings.remedy(finding, ()) in text
+        assert findings.remedy(finding, (), analysis.run.settings.get("framework")) in text
 
 
 def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():

@@ -89,8 +89,27 @@ def test_an_action_is_an_imperative(made, words):
     assert actions.what_to_do(made) == words
 
 
-def test_a_probe_is_tried_for_five_minutes():
-    assert actions.what_to_do(action(kind="probe")).startswith("Try it for five minutes: use 6 trainer GPUs")
+def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
+    assert actions.what_to_do(action(kind="probe")).startswith("Try for 20 steady steps: use 6 trainer GPUs")
+
+
+@pytest.mark.parametrize(
+    ("setting", "cap", "words", "cell"),
+    [
+        ((1.0, 2.0), None, "sample staleness p95 6 optimizer steps instead of 2", "2 → 6 steps"),
+        (
+            (1.0, 2.0),
+            4,
+            "sample staleness p95 6 optimizer steps instead of 2, under a cap that spans 8 steps instead of 4",
+            "2 → 6 steps (cap 4 → 8)",
+        ),
+        ((3.0, 2.0), None, "sample staleness p95 stays 6 optimizer steps", "stays 6 steps"),
+    ],
+)
+def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(setting, cap, words, cell):
+    rarer = action("publish_every", "weight_updates", before=setting[0], after=setting[1])
+    assert actions.staleness_words(rarer, 2, cap) == words
+    assert actions.action_row(rarer, full_analysis(), 2, cap).staleness == cell
 
 
 @pytest.mark.parametrize(
@@ -100,6 +119,7 @@ def test_a_probe_is_tried_for_five_minutes():
         (action("running_limit", "samplers"), "engine_restart"),
         (action("queue_capacity", before=1, after=2), "restart"),
         (action("trainer_speed", kind="fix", before=1.0, after=1.1), "engineering"),
+        (action("asynchronous", "lockstep"), "engineering"),
     ],
 )
 def test_a_layout_costs_a_restart_a_running_limit_the_engines_and_a_fix_work(made, cost):
@@ -132,16 +152,22 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own_p95=2)
-    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "batch seen", "a restart")
+    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "batch observed", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
     assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%) for 10%", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own_p95=2)
     assert removed.gain == "at most +20.0% (+10.0% to +30.0%)"
     assert actions.action_row(action(), analysis, own_p95=3).staleness == "stays 3"
-    rarer = actions.action_row(WORDS["publish_every"][0], analysis, own_p95=4)
-    assert rarer.staleness == "4 → 3 (of 2 steps each)"
     assert actions.action_row(action(staleness=None), analysis, own_p95=2).staleness == ""
     assert actions.action_row(action(), analysis, own_p95=None).staleness == ""
+    limit = actions.action_row(action("queue_capacity", before=1, after=2), analysis, own_p95=2)
+    assert (limit.evidence, limit.staleness) == ("", "2 → 3")
+
+
+def test_the_expected_rate_is_the_gain_on_the_measured_one():
+    assert actions.expected_words(action(), 1000.0) == "1.2k (1.1k to 1.3k) tokens/s"
+    assert actions.expected_words(action(), None) == ""
+    assert actions.expected_words(action("trainer_speed", kind="fix", before=1.0, after=1.1), 1000.0) == ""
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():
@@ -200,7 +226,7 @@ def test_no_remedy_pulls_against_the_first_action(rule, what):
     elif rule.towards in actions.OPPOSITES[aim]:
         assert told == f"First {lower}; then look again."
     elif rule.towards == aim:
-        assert told == f"The first action is against this: {lower}. {rule.besides}".rstrip()
+        assert told == f"The first action addresses this: {lower}. {rule.besides}".rstrip()
     else:
         assert {rule.towards, aim} == {"fresher", "fewer_samples"} and told == own_remedy(rule)
 
@@ -213,12 +239,45 @@ def test_a_remedy_names_a_later_action_that_is_against_its_finding():
     (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
     updates, faster = WORDS["weight_updates"][0], replace(WORDS["forward_speed"][0], kind="probe")
     told = findings.remedy(found(starved), [updates, faster])
-    assert told == "Action 2 is against this: make sampling faster (faster engines, or more of them)."
+    assert told == "Action 2 addresses this: make sampling faster (faster engines, or more of them)."
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_without_a_ranked_action_a_finding_has_its_own_remedy(rule):
     assert findings.remedy(found(rule), ()) == own_remedy(rule)
+
+
+@pytest.mark.parametrize(
+    ("framework", "named"),
+    [
+        ("verl", "async_training.staleness_threshold (how far samplers run ahead)"),
+        ("slime", "--rollout-num-gpus (sampler GPUs)"),
+        ("nemo-rl", "grpo.async_grpo.max_trajectory_age_steps"),
+        ("open-instruct", "--async_steps"),
+        ("PipelineRL", "actor.llm_max_rollouts (requests per engine)"),
+    ],
+)
+def test_a_starved_trainer_is_told_the_settings_of_its_framework(framework, named):
+    (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
+    told = findings.remedy(found(starved), (), framework)
+    assert told.startswith(f"{starved.remedy} In {framework.lower()}: ") and named in told
+
+
+@pytest.mark.parametrize(
+    ("framework", "named"),
+    [("verl", "async_training.trigger_parameter_sync_step"), ("slime", "--update-weights-interval"), ("roll", None)],
+)
+def test_expensive_weight_updates_name_the_setting_of_their_framework(framework, named):
+    (updates,) = [rule for rule in RULES if rule.name == "weight_update_cost"]
+    told = findings.remedy(found(updates), (), framework)
+    words = f" In {framework}: {named} (steps per weight update)." if named else ""
+    assert told == f"{updates.remedy}{words} {updates.besides}".rstrip()
+
+
+@pytest.mark.parametrize("framework", [None, "torch", 7])
+def test_an_unknown_framework_adds_nothing_to_a_remedy(framework):
+    for rule in RULES:
+        assert findings.remedy(found(rule), (), framework) == own_remedy(rule)
 
 
 def test_each_finding_says_where_its_remedy_takes_the_run():

@@ -111,8 +111,18 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds(reason):
     assert "It brings 5% or more in 100% of posterior draws" in advice.why(made)
 
 
-def test_the_next_step_without_a_model_may_move_gpus():
-    assert "move GPUs from trainers to samplers" in verdict_words.next_step(full_analysis())
+def test_the_next_step_without_a_model_is_to_speed_up_the_side_that_is_waited_for():
+    step = verdict_words.next_step(full_analysis())
+    assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
+
+
+def test_a_log_of_the_trainer_alone_cannot_tell_slow_samplers_from_taking_turns():
+    full = full_analysis()
+    log = replace(full, data_quality=replace(full.data_quality, imported=object()))
+    assert "--engine-log" not in verdict_words.next_step(full)
+    assert "--engine-log" not in verdict_words.next_step(log)
+    step = verdict_words.next_step(replace(log, answers={**log.answers, "pass_latency": pl.DataFrame()}))
+    assert step.startswith("Pass the engines' logs with --engine-log")
 
 
 @pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each waits for")])
@@ -135,12 +145,16 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     assert (first.kind, first.what, first.after) == ("change", "layout", made.recommendation.best.layout)
     gain = advice.gain_words(first.gain_ratio)
     words = advice.layout_words(first.after)
-    assert verdict_words.next_step(analysed(made, "trainers")) == f"Use {words}: {gain} throughput."
+    own, after = made.forecasts.today.staleness.sample_p95, first.staleness.sample_p95
+    staleness = (
+        f"sample staleness p95 {after} instead of {own}" if after != own else f"sample staleness p95 stays {own}"
+    )
+    assert verdict_words.next_step(analysed(made, "trainers")) == f"Use {words}: {gain} throughput; {staleness}."
 
 
 def test_a_first_action_against_another_cause_says_why():
     step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
-    assert step.endswith("No setting is against weight updates; of all that can be done, this brings most.")
+    assert step.endswith("No setting addresses weight updates; of all options, this brings most.")
 
 
 @pytest.mark.parametrize(("reason", "columns"), [("worthwhile", 2), ("unsure", 2), ("small_gain", 1)])
@@ -257,7 +271,9 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
 @pytest.mark.parametrize(
     ("quantity", "predicted", "achieved", "row"),
     [
-        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "as predicted")),
+        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the uncertainty")),
+        ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the uncertainty")),
+        ("tokens_per_s", (100, 90, 110), (101.9, 95, 130), ("trained", "as predicted")),
         ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%")),
         (
             "trainer_idle_ratio",

@@ -64,10 +64,10 @@ def test_what_a_run_lost_stands_beside_what_it_was_expected_to(
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today = short_model().forecasts.today
-    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "batch beyond seen"
-    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "batch beyond seen"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "batch beyond observed ones"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "batch beyond observed ones"
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
-    assert lost == "batch beyond seen, 1.7 preemptions a sample"
+    assert lost == "batch beyond observed ones, 1.7 preemptions a sample"
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 

@@ -1,0 +1,119 @@
+"""How much of a changed response length a changed cap explains, and the length factor that the model is asked with.
+
+A lower cap cuts what the baseline's own law of lengths has above it. A higher one frees the responses that ran into the
+old one: how much longer those get the baseline cannot know, so what was measured is the cap's, up to where all of them
+would run into the new one. What is left, beyond noise, has another cause.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rlscope.comparison.facts import ComparedRun, one_sided_settings
+from rlscope.comparison.statistics import Difference
+from rlscope.model.forecast.change import Change
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.numerics.rootfind import root
+
+CAP: Final = "max_output_tokens"
+_MOST_FACTOR: Final = 64.0
+"""A mean that no smaller factor reaches lies at the cap."""
+_TOLERANCE: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class CapChange:
+    """The cap on response lengths of two runs that have different ones. None: no cap."""
+
+    before: int | None
+    after: int | None
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the other run's cap is below the baseline's."""
+        return self.after is not None and (self.before is None or self.after < self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthCredit:
+    """A measured change of the mean response length, by where it is from: (1 + of_cap) * (1 + beyond) - 1."""
+
+    of_cap: float
+    """Relative change that the cap explains; 0 with one cap."""
+    beyond: float | None
+    """What it does not explain; None: nothing beyond noise."""
+
+
+def cap_change(before: ComparedRun, after: ComparedRun) -> CapChange | None:
+    """The caps, if both runs state theirs and they differ."""
+    if before.settings is None or after.settings is None or CAP in one_sided_settings(before, after):
+        return None
+    caps = [run.settings.get(CAP) for run in (before, after) if run.settings is not None]
+    known = [cap for cap in caps if cap is None or (isinstance(cap, int) and not isinstance(cap, bool) and cap > 0)]
+    return CapChange(known[0], known[1]) if len(known) == 2 and known[0] != known[1] else None
+
+
+def law_of(run: ComparedRun) -> LengthLaw | None:
+    """Response lengths as the model of a run has them; None without a model."""
+    return None if run.model is None else run.model.calibration.system.workload.lengths
+
+
+def length_credit(law: LengthLaw | None, cap: CapChange | None, measured: Difference) -> LengthCredit:
+    """Share a measured change of the mean length out. Without a law all that has the direction of the cap is its own.
+
+    measured: the difference of the mean length between the runs, a ratio.
+    """
+    change = measured.change or 0.0
+    least, most = (0.0, 0.0) if cap is None else _explained(law, cap)
+    of_cap = min(max(change, least), most)
+    interval, is_tested = measured.interval, measured.is_significant or of_cap != 0.0
+    is_beyond = interval is not None and is_tested and not interval.low <= of_cap <= interval.high
+    return LengthCredit(of_cap, (1.0 + change) / (1.0 + of_cap) - 1.0 if is_beyond else None)
+
+
+def _explained(law: LengthLaw | None, cap: CapChange) -> tuple[float, float]:
+    """The least and the most that the cap can have changed the mean by."""
+    if law is None:
+        return (-1.0 + _TOLERANCE, 0.0) if cap.is_lower else (0.0, math.inf)
+    if cap.is_lower and cap.after is not None:
+        cut = law.with_cap(cap.after).mean_tokens / law.mean_tokens - 1.0
+        return cut, cut
+    if not law.capped_ratio or cap.before is None:
+        return 0.0, 0.0
+    if cap.after is None:
+        return 0.0, math.inf
+    return 0.0, law.capped_ratio * (cap.after - cap.before) / law.mean_tokens
+
+
+def change_of_cap(law: LengthLaw, cap: CapChange, credit: LengthCredit, *, is_measured: bool) -> Change:
+    """What the model is asked for a changed cap.
+
+    is_measured: whether the lengths of the other run are known to differ; a higher cap is then asked with as much
+    longer responses as it explains, because a law that was cut does not say how they go on.
+    """
+    if cap.is_lower or not is_measured or credit.of_cap <= 0.0:
+        return Change(max_output_tokens=_cap_tokens(law, cap.after, 1.0))
+    factor = length_factor(law, cap.after, credit.of_cap)
+    return Change(max_output_tokens=_cap_tokens(law, cap.after, factor), length_factor=factor)
+
+
+def _cap_tokens(law: LengthLaw, cap_tokens: int | None, factor: float) -> int:
+    """The cap, or without one more than any response of the law has."""
+    return math.ceil(law.max_tokens * max(1.0, factor)) + 1 if cap_tokens is None else cap_tokens
+
+
+def length_factor(law: LengthLaw, cap_tokens: int | None, change: float) -> float:
+    """The factor on every response that changes the mean by `change` after the cap cut them."""
+    wanted = law.mean_tokens * (1.0 + change)
+    uncut = replace(law, cap_tokens=None)
+
+    def excess(log_factor: float) -> float:
+        scaled = uncut.scaled(math.exp(log_factor))
+        return (scaled if cap_tokens is None else scaled.with_cap(cap_tokens)).mean_tokens - wanted
+
+    low, high = -math.log(_MOST_FACTOR), math.log(_MOST_FACTOR)
+    if excess(high) <= 0.0:
+        return _MOST_FACTOR
+    if excess(low) >= 0.0:
+        return 1.0 / _MOST_FACTOR
+    return math.exp(root(excess, low, high, tolerance=_TOLERANCE))

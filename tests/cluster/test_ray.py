@@ -1,0 +1,171 @@
+"""Analyses on a Ray cluster of two nodes of one CPU each, which these tests start."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import rlscope
+from rlscope import cluster, pipeline
+from rlscope.trace.query import ask, standard_arguments
+from rlscope.trace.questions import WORKER, questions
+from rlscope.trace.shares import Argument, Share
+from rlscope.trace.store import Divide, open_run
+from tests.scattered_run import scattered_run
+from tests.trace_folder import engine_row, sample_row, worker, write_run
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: make cluster")
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 10**6}
+MERGED = [name for name, question in questions().items() if question.merge is not None]
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args=NODE)
+    nodes.add_node(**NODE)
+    nodes.wait_for_nodes()
+    yield nodes
+    nodes.shutdown()
+
+
+def on_nodes(nodes: Any, progress: Callable[[str], None] = pipeline.say_nothing) -> Divide:
+    divide = cluster.on_ray(nodes.address, progress)
+    assert divide is not None
+    return divide
+
+
+def merged_answers(folder: Path, divide: Divide | None) -> dict[str, pl.DataFrame]:
+    """The answers to all questions that shares answer; rows that are in no order are put in one."""
+    with open_run(folder, divide=divide) as run:
+        arguments = standard_arguments(run)
+        answers = {name: ask(run, name, arguments) for name in MERGED}
+    return answers | {"delivered_samples": answers["delivered_samples"].sort(pl.all())}
+
+
+def document(folder: Path, address: str | None) -> dict[str, Any]:
+    """The JSON document of an analysis."""
+    return json.loads(rlscope.analyze(folder, ray=address).to_json())
+
+
+def test_the_document_of_an_analysis_is_that_of_one_process(two_nodes: Any, tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    assert document(folder, two_nodes.address) == document(folder, None)
+
+
+def test_a_damaged_file_is_left_out_and_named_as_by_one_process(two_nodes: Any, tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    path = folder / "activities" / "e0-000001.parquet"
+    damaged = bytearray(path.read_bytes())
+    damaged[8:60] = b"\xff" * 52
+    path.write_bytes(damaged)
+    found = document(folder, two_nodes.address)
+    assert [file["path"] for file in found["data_quality"]["skipped_files"]] == ["activities/e0-000001.parquet"]
+    assert found == document(folder, None)
+
+
+def test_progress_is_in_gpu_time_covered(two_nodes: Any, tmp_path: Path) -> None:
+    workers = [worker(name, "sampler", 0, 3600 * 10**9, gpu_count=2) for name in ("e0", "e1")]
+    steps = [engine_row(name, 0, 10**9) for name in ("e0", "e1")]
+    said = list[str]()
+    merged_answers(write_run(tmp_path / "run", workers, engine_steps=steps), on_nodes(two_nodes, said.append))
+    assert said[:2] == ["worker extents: 2 GPU-h of 4 GPU-h", "worker extents: 4 GPU-h of 4 GPU-h"]
+    assert "sample totals: 1 of 2 shares of samples" in said
+
+
+def test_more_nodes_than_workers_and_samples_leave_shares_empty(two_nodes: Any, tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path / "run", [worker("e0", "sampler")], samples=[sample_row("s0", "e0", [(0, 0, 9)])], engine_steps=[]
+    )
+    whole, divided = merged_answers(folder, None), merged_answers(folder, on_nodes(two_nodes))
+    assert all(frame.equals(divided[name]) for name, frame in whole.items())
+
+
+def test_rules_are_evaluated_as_by_one_process(two_nodes: Any, tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    rule = "staleness.tokens.mean > 0"
+    divided, whole = (rlscope.check(folder, fail_if=rule, ray=each) for each in (two_nodes.address, None))
+    assert divided.failed()
+    assert divided.to_text("json") == whole.to_text("json")
+
+
+def test_a_share_that_ends_its_process_every_time_is_left_out_and_named(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(cluster.ShareHolder):
+        def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | rlscope.RlscopeError:
+            if share.partition == WORKER and "e0" in share.workers and not self._stored.lost:
+                os._exit(1)
+            return super().answer(share, name, arguments)
+
+    monkeypatch.setattr(cluster, "ShareHolder", Dying)
+    result = pipeline.analyze(scattered_run(tmp_path / "run"), divide=on_nodes(two_nodes))
+    (gap,) = [gap for gap in result.data_quality.gaps if "by worker failed 3 times" in gap]
+    assert "e0" in gap and "are unattributed" in gap
+    assert result.data_quality.completeness.state == "incomplete"
+    assert "rows_missing" in {alert.rule for alert in result.alerts}
+    extents = result.answers["worker_extents"].filter(pl.col("worker_id") == "e0")
+    assert extents["has_rows"].to_list() == [False]
+
+
+def test_other_versions_on_a_node_are_refused(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
+    monkeypatch.setattr(cluster, "versions", lambda: {"rlscope": "0.0.1", "duckdb": "1.0.0"})
+    expected = r"--ray: found rlscope [0-9.]+, duckdb .* on node \w+; expected rlscope 0.0.1, duckdb 1.0.0"
+    with pytest.raises(rlscope.RlscopeError, match=expected), open_run(folder, divide=on_nodes(two_nodes)):
+        pass
+
+
+def test_a_run_that_a_node_cannot_read_is_refused(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere(cluster.ShareHolder):
+        def sees_run(self) -> bool:
+            return False
+
+    monkeypatch.setattr(cluster, "ShareHolder", Elsewhere)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
+    expected = r"found no such run folder on node \w+; expected a run folder that every node can read"
+    with pytest.raises(rlscope.RlscopeError, match=expected), open_run(folder, divide=on_nodes(two_nodes)):
+        pass
+
+
+def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
+    divide = cluster.on_ray("127.0.0.1:1", pipeline.say_nothing)
+    with pytest.raises(rlscope.RlscopeError, match="found no cluster"), open_run(folder, divide=divide):
+        pass
+
+
+def end_node(nodes: Any, split: cluster.OnRay) -> None:
+    """End the second node without warning, and wait until the process on it is gone."""
+    (second,) = nodes.worker_nodes
+    (process,) = [each for each in split.processes if each.node == second.node_id]
+    nodes.remove_node(second, allow_graceful=False)
+    with pytest.raises(ray.exceptions.RayActorError):
+        while True:
+            ray.get(process.holder.about.remote(), timeout=60)
+
+
+def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    said, divided = list[str](), dict[str, pl.DataFrame]()
+    with open_run(folder, divide=on_nodes(two_nodes, said.append)) as run:
+        assert isinstance(run.split, cluster.OnRay)
+        arguments = standard_arguments(run)
+        for place, name in enumerate(MERGED):
+            if place == len(MERGED) // 2:
+                end_node(two_nodes, run.split)
+            divided[name] = ask(run, name, arguments)
+    assert [each for each in said if each.endswith("is tried again: its process ended")]
+    divided |= {"delivered_samples": divided["delivered_samples"].sort(pl.all())}
+    whole = merged_answers(folder, None)
+    assert all(frame.equals(divided[name]) for name, frame in whole.items())

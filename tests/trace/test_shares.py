@@ -1,0 +1,257 @@
+"""What shares of a run answer, merged, is what the whole run answers, to the last bit."""
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rlscope_otel.schema import TABLES
+
+from rlscope import pipeline
+from rlscope.alerts.config import built_in_rules
+from rlscope.cluster import in_one_process
+from rlscope.errors import UnreadableDataError
+from rlscope.trace import files
+from rlscope.trace.files import list_table, read_workers, small_run_note
+from rlscope.trace.query import ask, standard_arguments
+from rlscope.trace.questions import SAMPLE, WORKER, Question, find_question, questions
+from rlscope.trace.shares import Argument, Lost, LostShareError, Share, Split, merge_answers, merged_sql, plan_shares
+from rlscope.trace.store import Divide, OpenRun, StoredRun, open_empty, open_run
+from tests.scattered_run import scattered_run
+from tests.several_hosts import made_run, off
+from tests.trace.recorded import record
+from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
+
+UNORDERED = ("delivered_samples",)
+"""Questions whose header says that their rows are in no order."""
+
+
+SOME = (
+    "ledger", "engine_buckets", "preemptions", "engine_row_order", "sample_totals", "delivered_samples",
+    "token_balance", "row_faults", "queue_time", "group_engines", "trainer_steps",
+)  # fmt: skip
+"""Questions of each partition and merge, which together read every table that an analysis reads."""
+
+
+def answers_to(run: OpenRun, names: Iterable[str] = SOME) -> dict[str, pl.DataFrame]:
+    arguments = standard_arguments(run)
+    return {name: ask(run, name, arguments) for name in names}
+
+
+def answers_of(folder: Path, divide: Divide | None, names: Iterable[str] = SOME) -> dict[str, pl.DataFrame]:
+    with open_run(folder, divide=divide) as run:
+        assert (run.split is None) == (divide is None)
+        return answers_to(run, names)
+
+
+def assert_equal_bits(one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.DataFrame]) -> None:
+    for name, frame in one.items():
+        first, second = (each.sort(each.columns) if name in UNORDERED else each for each in (frame, other[name]))
+        assert first.schema == second.schema, name
+        assert first.equals(second), name
+
+
+def rows_of(folder: Path, table: str, worker_id: str = "*") -> int:
+    return sum(pq.read_metadata(path).num_rows for path in (folder / table).glob(f"{worker_id}-*.parquet"))
+
+
+@pytest.mark.parametrize(("seed", "shares"), [(0, 3), (2, 1)])
+def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: Path, seed: int, shares: int) -> None:
+    folder = scattered_run(tmp_path / "run", seed)
+    whole = answers_of(folder, None, questions())
+    assert {name for name, frame in whole.items() if frame.is_empty()} == set()
+    assert_equal_bits(whole, answers_of(folder, in_one_process(shares, shares), questions()))
+
+
+def test_more_shares_than_workers_and_samples_change_no_answer(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run", samples=4)
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(50, 5)))
+
+
+def test_clocks_are_corrected_in_shares_as_in_one_piece(tmp_path: Path) -> None:
+    folder = made_run(steps=12).write(tmp_path / "run", {"be1": off(5.0)})
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be1"}
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(2, 2)))
+
+
+def test_shares_of_workers_are_about_equal_in_rows_and_hold_every_worker_once(tmp_path: Path) -> None:
+    workers = [worker(f"e{number}", "sampler", gpu_count=number) for number in range(4)]
+    rows = {"e0": 5, "e1": 1, "e2": 2, "e3": 3}
+    steps = [engine_row(name, place, place + 1) for name, count in rows.items() for place in range(count)]
+    folder = write_run(tmp_path / "run", workers, engine_steps=steps)
+    tables = {table: list_table(folder, table)[0] for table in TABLES}
+    by_worker = [share for share in plan_shares(read_workers(folder)[0], tables, 2, 3) if share.partition == WORKER]
+    assert [share.workers for share in by_worker] == [("e0", "e1"), ("e2", "e3")]
+    assert [share.gpu_ns for share in by_worker] == [100, 500]
+    assert [len(share.files("engine_steps", tables["engine_steps"])) for share in by_worker] == [2, 2]
+
+
+def test_a_row_that_names_a_worker_of_another_share_than_its_file_is_in_that_worker_s_share(tmp_path: Path) -> None:
+    workers = [worker("e0", "sampler"), worker("e1", "sampler")]
+    folder = write_run(tmp_path / "run", workers, engine_steps=[engine_row("e0", 0, 1), engine_row("e1", 1, 2)])
+    (folder / "engine_steps" / "e1-000001.parquet").rename(folder / "engine_steps" / "e0-000002.parquet")
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(2, 1)))
+
+
+def test_a_share_that_is_lost_leaves_its_workers_unattributed_and_is_named(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    lost = Lost(Share(WORKER, 1, 2, ("e0", "t1"), gpu_ns=7200 * 10**9), "its process was killed")
+    with open_run(folder, divide=in_one_process(2, 2), lost=[lost]) as run:
+        ledger = ask(run, "ledger", standard_arguments(run))
+        of_lost = ledger.filter(pl.col("worker_id").is_in(["e0", "t1"]))
+        assert of_lost["state"].unique().to_list() == ["unattributed"]
+        assert len(ledger.filter(~pl.col("worker_id").is_in(["e0", "t1"]))["state"].unique()) > 5
+        assert run.gaps[-1] == (
+            "share 2 of 2 by worker failed 3 times (its process was killed): all rows of e0, t1 are left out; "
+            "2 GPU-h of them are unattributed"
+        )
+        assert set(ask(run, "sample_totals")["worker_id"]) == {"e1", "e2"}
+        assert run.completeness.state == "incomplete"
+        steps = next(gap for gap in run.completeness.gaps if gap.table == "engine_steps")
+        assert (steps.kind, steps.worker_id, steps.gpu_s) == ("missing", "e0, t1", 7200.0)
+        assert steps.rows == rows_of(folder, "engine_steps", "e0")
+        assert run.row_counts["engine_steps"] == rows_of(folder, "engine_steps") - steps.rows
+        in_shares = answers_to(run)
+    with open_run(folder, lost=[lost]) as run:
+        assert_equal_bits(answers_to(run), in_shares)
+
+
+def test_a_part_of_the_samples_that_is_lost_is_missing_everywhere_and_named(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    with open_run(folder) as run:
+        every = ask(run, "sample_totals")["sample_id"]
+    lost = [Lost(Share(SAMPLE, 1, 4), "its process was killed")]
+    with open_run(folder, divide=in_one_process(2, 4), lost=lost) as run:
+        remaining = ask(run, "sample_totals")["sample_id"]
+        assert 0 < len(remaining) < len(every)
+        assert run.gaps[-1].endswith("(its process was killed): one of 4 equal parts of the samples is left out")
+        in_shares = answers_to(run)
+    with open_run(folder, lost=lost) as run:
+        assert_equal_bits(answers_to(run), in_shares)
+
+
+class FailingOnce:
+    """Answers in shares; the first share by worker fails until the run is opened without it, or always."""
+
+    def __init__(self, *, always: bool) -> None:
+        self._always = always
+        self.lost: list[tuple[Lost, ...]] = []
+
+    @contextmanager
+    def __call__(self, stored: StoredRun) -> Generator[Split]:
+        self.lost.append(stored.lost)
+        with in_one_process(2, 1)(stored) as split:
+            (first, *_) = plan_shares(stored.workers, stored.tables, 2, 1)
+            if stored.lost and not self._always:
+                yield split
+            else:
+                yield Failing(Lost(first, "its process was killed"))
+
+
+class Failing:
+    def __init__(self, lost: Lost) -> None:
+        self._lost = lost
+
+    def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
+        raise LostShareError(self._lost)
+
+
+def test_a_run_is_checked_without_a_share_that_is_lost_and_the_missing_rows_fail_the_check(tmp_path: Path) -> None:
+    folder, divide = scattered_run(tmp_path / "run"), FailingOnce(always=False)
+    report = pipeline.check(folder, built_in_rules(), divide=divide)
+    assert [len(lost) for lost in divide.lost] == [0, 1]
+    assert "rows_missing" in {alert.rule for alert in report.alerts}
+    assert any("share 1 of 2 by worker failed 3 times" in gap for gap in report.notes)
+
+
+def test_a_share_that_is_lost_again_ends_the_check(tmp_path: Path) -> None:
+    folder, divide = scattered_run(tmp_path / "run", samples=4), FailingOnce(always=True)
+    with pytest.raises(UnreadableDataError, match="share 1 of 2 by worker failed 3 times"):
+        pipeline.check(folder, built_in_rules(), divide=divide)
+    assert [len(lost) for lost in divide.lost] == [0, 1]
+
+
+def test_a_file_that_breaks_in_a_share_is_reported_as_it_is_in_one_piece(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    path = folder / "activities" / "e0-000001.parquet"
+    damaged = bytearray(path.read_bytes())
+    damaged[8:60] = b"\xff" * 52
+    path.write_bytes(damaged)
+    with pytest.raises(UnreadableDataError, match="a file broke"), open_run(folder, divide=in_one_process(2, 2)) as run:
+        answers_to(run)
+    whole, divided = (open_run(folder, read_all=True, divide=each) for each in (None, in_one_process(2, 2)))
+    with whole as one, divided as other:
+        assert [file.path for file in other.skipped_files] == ["activities/e0-000001.parquet"]
+        assert_equal_bits(answers_to(one), answers_to(other))
+
+
+def test_a_sample_that_two_workers_stored_is_counted_once_so_the_run_is_not_divided(tmp_path: Path) -> None:
+    folder, row = tmp_path / "run", sample_row("s0", "e0", [(0, 0, 9)])
+    record(folder, "e0", "sampler", {"samples": [[row]]})
+    # Nobody counts the rows of a worker without a worker file.
+    write_rows(folder, "samples", "gone", [{**row, "worker_id": "gone"}])
+    with open_run(folder, divide=in_one_process(2, 2)) as run:
+        assert "samples: 1 rows are stored twice; they are counted once" in run.gaps
+        assert run.split is None
+
+
+def test_a_run_of_few_bytes_is_said_to_be_faster_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")], engine_steps=[engine_row("e0", 0, 1)])
+    note = small_run_note(folder)
+    assert note is not None and "below about 1 GB, or 100 million rows, one process is faster than a cluster" in note
+    stored = (folder / "engine_steps" / "e0-000001.parquet").stat().st_size
+    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored + 1)
+    assert small_run_note(folder) is not None
+    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored)
+    assert small_run_note(folder) is None
+
+
+def merged(name: str, *shares: list[dict[str, object]]) -> list[dict[str, object]]:
+    question, connection = find_question(name), open_empty()
+    merge_answers(connection, question, [pa.Table.from_pylist(rows) for rows in shares])
+    return connection.table(name).pl().rows(named=True)
+
+
+def test_sums_keep_what_no_share_recorded_and_add_what_some_did() -> None:
+    counts = {"prefill_tokens": 1, "prompt_tokens": 2, "segments": 3}
+    doubled = {"prefill_tokens": 2, "prompt_tokens": 4, "segments": 6}
+    assert merged("preemptions", [{"preemptions": 4, **counts}], [{"preemptions": None, **counts}]) == [
+        {"preemptions": 4, **doubled}
+    ]
+    none = pa.scalar(None, pa.int64())
+    assert merged("preemptions", [{"preemptions": none.as_py(), **counts}], [{"preemptions": None, **counts}]) == [
+        {"preemptions": None, **doubled}
+    ]
+
+
+def test_rows_are_one_where_their_keys_agree_and_in_the_question_s_order() -> None:
+    first = [{"step": 2, "staleness": 0, "samples": 1}, {"step": 2, "staleness": 1, "samples": 1}]
+    second = [{"step": 1, "staleness": 5, "samples": 7}, {"step": 2, "staleness": 1, "samples": 10}]
+    assert merged("oldest_staleness", first, second) == [
+        {"step": 1, "staleness": 5, "samples": 7},
+        {"step": 2, "staleness": 0, "samples": 1},
+        {"step": 2, "staleness": 1, "samples": 11},
+    ]
+
+
+@pytest.mark.parametrize(("one", "other", "both"), [(True, True, True), (True, False, False)])
+def test_rows_are_disjoint_where_those_of_every_share_are(one: bool, other: bool, both: bool) -> None:
+    rows = [[{"rows": 2, "rows_disjoint": each, "row_ns": 5.0}] for each in (one, other)]
+    assert merged("engine_row_order", *rows) == [{"rows": 4, "rows_disjoint": both, "row_ns": 10.0}]
+
+
+@pytest.mark.parametrize("name", [name for name, question in questions().items() if question.merge is not None])
+def test_the_merged_answer_has_the_columns_and_types_of_the_header(name: str) -> None:
+    question, connection = find_question(name), open_empty()
+    columns = ", ".join(f"NULL::{column.type} AS {column.name}" for column in question.outputs)
+    connection.execute(f"CREATE TABLE answers AS SELECT {columns}")
+    answer = connection.sql(merged_sql(question, "answers"))
+    assert list(zip(answer.columns, map(str, answer.types), strict=True)) == [
+        (column.name, column.type) for column in question.outputs
+    ]

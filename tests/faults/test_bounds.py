@@ -48,6 +48,7 @@ def test_rows_that_overlap_everywhere_are_cut_at_buckets_only(
     most_pieces: int, cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query, "_MANY_PIECES", most_pieces)
+    monkeypatch.setattr(query, "_FEW_ROWS", 0)
     with open_run(write_engine(tmp_path, NESTED)) as run:
         arguments = standard_arguments(run)
         assert arguments["cells_per_bucket"] == cells

@@ -90,7 +90,7 @@ def _ticks(updates_s: Sequence[float]) -> dict[str, Any]:
 
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
-HEIGHT: Final = 135
+HEIGHT: Final = 122
 TITLE_PX: Final = -8
 """The foot of an axis title, above the plot."""
 STACKED_PX: Final = 76

@@ -25,7 +25,7 @@ from rlscope.reports.charts.series import drawable, rounded, stepped
 MIDDLE: Final = (0.1, 0.9)
 """The quantiles of the engines that the band spans."""
 MEDIAN: Final = "median engine"
-_HEIGHT: Final = 130
+_HEIGHT: Final = 120
 _ROOM: Final = 1.08
 """Of the axis above the highest line, so that a limit is not its upper edge."""
 

@@ -149,7 +149,7 @@ def _lane_names(role: str, worker_id: str | None, worker_count: int, waiting_rat
 
 _LANE_PX: Final = 34.0
 """Height of a lane if there are few."""
-_LANES_PX: Final = 420.0
+_LANES_PX: Final = 340.0
 """Height of all lanes if there are many, as far as _LEAST_LANE_PX allows."""
 _LEAST_LANE_PX: Final = 11.0
 _RULE_PX: Final = 22.0

@@ -255,7 +255,7 @@ class ActionRow(NamedTuple):
     """The steady rate with it; empty where none can be said."""
 
 
-COLUMNS: Final = ActionRow("what", "throughput", "sample staleness p95", "evidence", "cost", "setting", "expected rate")
+COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "expected rate")
 """The titles of the table."""
 HOW_TO_VERIFY: Final = (
     f"Each figure is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with it "

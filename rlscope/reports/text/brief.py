@@ -278,10 +278,14 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
         ("max running per engine", [row.running for row in chosen]),
-        ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
-        *_gain_rows(result),
-        ("sample staleness p95", [row.staleness for row in chosen]),
     ]
+    # What a later action brings stands in its row of the actions, and there alone.
+    if _place(result, actions) == 1:
+        rows += [
+            ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+            *_gain_rows(result),
+            ("sample staleness p95", [row.staleness for row in chosen]),
+        ]
     return RecommendedLayout(
         _choice_headline(result, actions),
         advice.why_beside_rows(result),
@@ -294,9 +298,15 @@ def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
     """The advice without its gain, which is in a row; with its number where it is not the first action."""
     advised = result.recommendation
     words = advice.change_words(result) if advised.changes else advice.headline(result).partition(": throughput ")[0]
+    place = _place(result, actions)
+    return words if place == 1 else f"Action {fmt.count(place)}: {words[0].lower()}{words[1:]}"
+
+
+def _place(result: ModelResult, actions: Sequence[Action]) -> int:
+    """Of the recommended layout among the actions, 1 for the first; 1 too where the layout is kept."""
+    advised = result.recommendation
     places = [number for number, action in enumerate(actions, 1) if action.after == advised.best.layout]
-    is_first = not places or places[0] == 1 or advised.advice not in ("change", "probe")
-    return words if is_first else f"Action {fmt.count(places[0])}: {words[0].lower()}{words[1:]}"
+    return places[0] if places and advised.advice in ("change", "probe") else 1
 
 
 def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
@@ -305,7 +315,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
     if recommendation.advice not in ("change", "probe"):
         return []
     median, low, high = map(fmt.signed_percent, recommendation.gain_ratio)
-    rows = [("modelled gain", median)] + ([("90% interval", f"{low} to {high}")] if low != high else [])
+    rows = [("modelled gain", median if low == high else f"{median} ({low} to {high})")]
     rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of draws"))
     return [(name, ["–", value]) for name, value in rows]
 

@@ -73,4 +73,4 @@ def test_without_recorded_deliveries_rates_count_what_the_trainer_counts(
 def test_steps_that_an_export_left_out_are_not_counted_in_the_steady_stretch() -> None:
     kept = pl.Series("step", range(1, 1000, 2))
     window = SteadyWindow(start_ns=0, end_ns=1, first_step=43, last_step=999)
-    assert window_reason(window, kept).startswith("the last 479 of 500 steps in a row")
+    assert window_reason(window, kept).startswith("the latest stretch with a stable step time: 479 of 500 steps")

@@ -27,7 +27,6 @@ from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
-from rlscope.model.warnings import ModelWarning
 
 GapCause = Literal[
     "running_limit",
@@ -124,7 +123,7 @@ class BatchEfficiency:
     """How well the batches of a stretch used the time of their passes."""
 
     efficient_running: int
-    """Requests of the smallest efficient batch."""
+    """Requests of the smallest batch that makes EFFICIENT_RATIO of the rate of one at the limit."""
     efficient_time_ratio: float
     """Share of the decoding time, 0..1, that the same tokens would have taken in efficient batches."""
     used_ratios: Reals
@@ -139,11 +138,11 @@ class BatchEfficiency:
 def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEfficiency | None:
     """Split the decoding time of the stretch by the fitted curve; None where nothing decoded.
 
-    None too where the run does not show which batches are efficient: it had one batch size, its batches were so small
-    that passes over more requests hardly took longer, or the smallest efficient one lies beyond what its passes carry.
+    None too where the run does not show which batches are efficient: it had one batch size, or the smallest efficient
+    one lies beyond what its passes carry.
     """
     visited = calibration.curve.visited
-    if visited is None or visited.one_batch_size or ModelWarning.SLOPE_NOT_SEEN in calibration.curve.warnings:
+    if visited is None or visited.one_batch_size:
         return None
     limit = calibration.layout.running_per_engine
     context_tokens = _context_tokens(observed)

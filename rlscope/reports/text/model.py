@@ -297,10 +297,14 @@ def batch_sentence(model: ModelResult) -> str | None:
             return "The run had one batch size: where batches become efficient is unknown."
         return "The run's batches were too small to show where batches become efficient."
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
-    text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
+    limit = fmt.count(model.calibration.layout.running_per_engine)
+    text = (
+        f"Batches of {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more decode at 90% or more of "
+        f"the rate of a batch at the limit of {limit}"
+    )
     if wasted_ratio <= 0.0:
-        return f"{text}: all decoding time of the steady steps was in efficient batches."
-    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
+        return f"{text}, and all decoding time of the steady steps was in such batches."
+    return f"{text}; smaller ones lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
 
 
 def remarks(model: ModelResult) -> list[str]:

@@ -299,8 +299,8 @@ def batch_sentence(model: ModelResult) -> str | None:
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
     limit = fmt.count(model.calibration.layout.running_per_engine)
     text = (
-        f"Batches of {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more decode at 90% or more of "
-        f"the rate of a batch at the limit of {limit}"
+        f"Batches of {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more decode at 90% or more "
+        f"of the rate of a batch at the limit of {limit}"
     )
     if wasted_ratio <= 0.0:
         return f"{text}, and all decoding time of the steady steps was in such batches."

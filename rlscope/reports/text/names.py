@@ -132,7 +132,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.KV_NOT_RECORDED: "KV cache use was not recorded: contexts are assumed to stay as long as they were.",
     ModelWarning.SLOPE_NOT_SEEN: (
-        "Passes took about as long at every batch size that ran: this run does not show where larger batches get slower."
+        "Passes took about as long at every batch size that ran: the run does not show where larger batches get slower."
     ),
     ModelWarning.IN_FLIGHT_CAP: "The cap on samples in flight binds.",
     ModelWarning.STALENESS_CAP: "The staleness cap binds.",

@@ -25,7 +25,15 @@ from rlscope.reports.text.brief import brief_of, no_gaps
 from rlscope.reports.text.causes import verdict_label
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
-from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of, unrecorded_sentence
+from rlscope.reports.text.states import (
+    UNDERFILLED,
+    Kind,
+    role_order,
+    startup_words,
+    state_label,
+    state_of,
+    unrecorded_sentence,
+)
 
 _WIDTH_MAX = 120
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
@@ -73,7 +81,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     body.add_row("Why", plain(verdict_words.why(analysis)))
     _add_next(body, analysis)
     brief = brief_of(analysis)
-    body.add_row("GPU time", plain(f"{brief.spent}, whole run"))
+    body.add_row("GPU time", plain(f"{brief.spent}, whole run{startup_words(analysis.ledger)}"))
     body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,

@@ -13,6 +13,8 @@ from rlscope.analysis.result import Ledger, UnrecordedTime
 Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 
 
+_NAMED_STARTUP_RATIO: Final = 0.20
+"""Of all GPU time: from there on start-up is worth a word beside the verdict, which leaves it out."""
 _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
 
@@ -110,6 +112,13 @@ def role_order(role: str) -> tuple[int, str]:
     """Sort key of a role: trainers first."""
     order = ("trainer", "sampler", "colocated", "controller")
     return (order.index(role) if role in order else len(order), role)
+
+
+def startup_words(ledger: Ledger) -> str:
+    """How much of the GPU time start-up took, as the end of a sentence; empty where it was little."""
+    gpu_s = sum(state.gpu_ns for state in ledger.states if state.state == "startup") / 1e9
+    ratio = gpu_s / ledger.total_gpu_s if ledger.total_gpu_s else 0.0
+    return f"; start-up took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:

@@ -52,7 +52,7 @@ def model() -> ModelResult:
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
     known = SimpleNamespace(model=model(), run=SimpleNamespace(run_id="run"))
-    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, constraints: known)
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
 
 
 def invoke(*arguments: str | Path, columns: int = 120) -> Result:
@@ -201,6 +201,6 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = SimpleNamespace(model=NoModelResult("no pass was recorded"))
-    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, constraints: nothing)
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
         rlscope.what_if("runs/1")

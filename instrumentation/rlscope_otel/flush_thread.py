@@ -12,7 +12,6 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from rlscope_otel.faults import Faults
-from rlscope_otel.parquet import convert_once
 
 # Rest for each second of work aside: the host's threads need the interpreter too.
 _REST = 4.0
@@ -47,7 +46,6 @@ class FlushThread:
 
     def start(self) -> None:
         """Begin to write at every interval."""
-        convert_once()
         self._thread.start()
 
     def press(self) -> None:

@@ -24,7 +24,7 @@ Stamp = Mapping[str, str | int]
 
 
 def convert_once() -> None:
-    """To be called before any thread writes, and not by who only reads.
+    """To be called before any thread writes, and not by what only reads.
 
     At its first conversion pyarrow imports pandas, where there is one, under a lock of its own: half a second, and a
     child that is forked meanwhile would wait for that lock for ever.

@@ -10,6 +10,7 @@ from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
+from rlscope_otel.parquet import convert_once
 from rlscope_otel.phases import PhaseSource
 from rlscope_otel.samples import SampleSink
 from rlscope_otel.settings import Settings
@@ -100,6 +101,8 @@ class Recording:
         self._tallies = Tallies()
 
     def _open(self, settings: Settings) -> None:
+        # Before the worker's time begins: else the half second counts as time that no hook accounts for.
+        convert_once()
         self._writer = Writer(
             settings.run_dir,
             settings.worker_id,

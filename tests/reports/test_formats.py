@@ -107,9 +107,8 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     assert brief.headline == document["verdict"]["headline"] and brief.next_step == document["verdict"]["next"]
     rows = dict(brief.choice.rows)
     best = document["recommendation"]["best"]
-    assert rows["modelled gain"][1] == fmt.signed_percent(best["gain_ratio"])
-    ends = (best["gain_low_ratio"], best["gain_high_ratio"])
-    assert rows["90% interval"][1] == " to ".join(map(fmt.signed_percent, ends))
+    gains = (best["gain_ratio"], best["gain_low_ratio"], best["gain_high_ratio"])
+    assert rows["modelled gain"][1] == fmt.with_interval(fmt.signed_percent, *gains)
     assert rows["trainer GPUs"] == [
         str(document["recommendation"][which]["n_train_gpus"]) for which in ("current", "best")
     ]

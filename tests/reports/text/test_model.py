@@ -362,7 +362,7 @@ def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
     assert model_words.batch_sentence(efficient).endswith(
-        ": all decoding time of the steady steps was in efficient batches."
+        "and all decoding time of the steady steps was in such batches."
     )
     unseen = "The run's batches were too small to show where batches become efficient."
     assert model_words.batch_sentence(replace(made, efficiency=None)) == unseen

@@ -26,6 +26,7 @@ _SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
         "running_limit": "--max-num-seqs",
         "staleness_cap": "max_staleness",
         "in_flight_limit": "max_inflight_tasks",
+        "publish_every": "weight_sync_steps",
     },
     "verl": {
         "running_limit": "actor_rollout_ref.rollout.max_num_seqs",

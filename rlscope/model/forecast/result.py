@@ -177,12 +177,12 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
-    best_tokens_per_s = whole.trained_tokens_per_s * (1.0 + ranking.setting_gain_ratio)
+    reached = ranking.reached(whole.trained_tokens_per_s)
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
         prediction=prediction,
-        gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, best_tokens_per_s),
+        gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, reached),
         forecasts=anchored,
         anchor_ratio=anchor,
         simulated_layouts=judged.simulated_layouts,

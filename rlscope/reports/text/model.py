@@ -272,9 +272,11 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 def baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both modelled."""
+    low, high = map(fmt.tokens_per_second, model.gap.bound_spread[1:])
+    interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
-        "The upper bound is for the best layout of these GPUs at measured mean costs. Each bar is what its cause costs "
-        "once those below it are gone, so the upper ones can be larger than what a single action brings."
+        f"The upper bound{interval} is for the best layout of these GPUs at measured mean costs. Each bar is what its "
+        "cause costs once those below it are gone, so the upper ones can be larger than what a single action brings."
     )
     if model.synchronous_tokens_per_s is not None:
         rate, achieved = model.synchronous_tokens_per_s, model.gap.achieved_tokens_per_s

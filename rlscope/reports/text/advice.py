@@ -97,7 +97,7 @@ def measure_first(model: ModelResult) -> str | None:
 
 def gain_text(gain_ratio: Spread | None) -> str:
     """A gain with its interval, for a table; empty if there is none."""
-    return "" if gain_ratio is None else fmt.with_interval(fmt.signed_percent, *gain_ratio)
+    return "" if gain_ratio is None else fmt.with_interval(fmt.gain, *gain_ratio)
 
 
 def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:

@@ -182,7 +182,7 @@ def _colocated(analysis: AnalysisResult) -> str:
     today = model.gap.achieved_tokens_per_s
     if model.synchronous_tokens_per_s < (1.0 + WORTHWHILE_RATIO) * today:
         return ""
-    gain = fmt.signed_percent(model.synchronous_tokens_per_s / today - 1.0)
+    gain = fmt.gain(model.synchronous_tokens_per_s / today - 1.0)
     return f"A colocated synchronous run is modelled at {gain} throughput, if changing over costs nothing."
 
 

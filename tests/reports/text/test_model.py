@@ -206,10 +206,10 @@ def test_the_layout_to_measure_is_named():
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
-        (Spread(0.1, 0.1, 0.1), "+10.0%"),
-        (Spread(0.1, 0.09999, 0.10001), "+10.0%"),
-        (Spread(0.1, 0.0999, 0.1011), "+10.0% (90% interval +10.0% to +10.1%)"),
-        (Spread(0.1, -0.028, 1.15), "+10.0% (90% interval −2.8% to +115%)"),
+        (Spread(0.1, 0.1, 0.1), "+10%"),
+        (Spread(0.1, 0.0999, 0.1011), "+10%"),
+        (Spread(0.0995, 0.0994, 0.11), "+10% (90% interval +9.9% to +11%)"),
+        (Spread(0.1, -0.028, 1.15), "+10% (90% interval −2.8% to +115%)"),
     ],
 )
 def test_an_interval_whose_ends_read_the_same_is_not_shown(gain, text):
@@ -257,7 +257,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
-    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1))
+    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Spread(1000.0, 900.0, 1100.0)))
     rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),
@@ -304,7 +304,7 @@ def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     made = changing_model()
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
-    assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
+    assert best.gain == fmt.with_interval(fmt.gain, *made.recommendation.gain_ratio)
     assert advice.chosen_rows(short_model())[1].mark == "to try"
 
 
@@ -414,7 +414,7 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
         for each in made.forecasts.others
     ]  # fmt: skip
     rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
-    assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]
+    assert [row.gain for row in rows[2:]] == ["+10%", "+5.0%", "0%", "−5.0%"]
 
 
 def replayed(**values: tuple[float | None, float | None]) -> ModelResult:

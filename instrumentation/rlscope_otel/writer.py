@@ -59,6 +59,11 @@ class Writer:
         """The name that this worker records under; final once its file is claimed."""
         return self._worker_file.worker_id
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the name is final, and the worker's file there."""
+        return self._worker_file.claimed
+
     def join(self, run_id: str | None, config: Mapping[str, object]) -> None:
         """Join the folder's run and claim a worker name. Raises SetupError for a folder that holds another run.
 

@@ -112,9 +112,13 @@ def upload_of(upload_to: str | None, interval_s: float, max_bytes: int) -> Uploa
     return Upload(address, interval_s, max_bytes) if address else None
 
 
-def copied_id(worker_id: str) -> str:
-    """The name of a worker whose files are copied: one that no worker of another node has, since nobody asks there."""
-    return f"{worker_id[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}"
+def name_of(worker_id: str | None, role: str, upload: Upload | None) -> str:
+    """The worker's name. One whose files are copied gets a name that no worker of another node has.
+
+    Raises SetupError as `worker_id_of` does.
+    """
+    name = worker_id_of(worker_id, role)
+    return name if upload is None else f"{name[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}"
 
 
 def role_of(role: str | None) -> str:

@@ -97,7 +97,9 @@ class _Climb:
 
     def arrive(self, slope: Reals) -> None:
         """Go there, with the slope that is found there."""
-        self._curvature = _updated(self._curvature, self.ahead - self.at, self._slope - slope)
+        step = self.ahead - self.at
+        # What stays at its bound says nothing of the others: its slope would bend the directions that are searched.
+        self._curvature = _updated(self._curvature, step, np.where(step == 0.0, 0.0, self._slope - slope))
         self.at, self._slope, self._is_fresh = self.ahead, slope, False
 
 
@@ -251,11 +253,11 @@ def integrated_autocorrelation_steps(chain: Reals) -> float:
 def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> int:
     """One step of every walker, half against half, in place; returns the number of accepted moves."""
     moved = 0
-    halves = np.split(rng.permutation(len(walkers)), 2)
-    for moving, others in (halves, halves[::-1]):
-        count, size = len(moving), walkers.shape[1]
+    order, (walking, size) = rng.permutation(len(walkers)), walkers.shape
+    count = walking // 2
+    for moving, others in ((order[:count], order[count:]), (order[count:], order[:count])):
         factor = ((_STRETCH - 1) * rng.random(count) + 1) ** 2 / _STRETCH
-        partner = walkers[rng.choice(others, count)]
+        partner = walkers[others[rng.integers(count, size=count)]]
         tried = partner + factor[:, None] * (walkers[moving] - partner)
         tried_densities = log_density(tried)
         log_ratio = (size - 1) * np.log(factor) + tried_densities - densities[moving]

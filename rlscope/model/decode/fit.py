@@ -14,6 +14,7 @@ from scipy.special import ndtri, softmax
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
+from rlscope.model.decode.density import CurveDensity
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import (
     USUAL_SHAPES,
@@ -219,8 +220,7 @@ def _model(
 
 
 def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
-    evidence = PassEvidence.of(cells)
-    return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
+    return maximise(CurveDensity(model, PassEvidence.of(cells)), model.starts(), model.least)
 
 
 class _Sampled(NamedTuple):
@@ -281,12 +281,8 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
     """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
-    evidence = PassEvidence.of(cells)
-
-    def log_density(vectors: Reals) -> Reals:
-        return model.log_density(vectors, evidence)
-
-    broad = Broad.of(model, _most_probable(model, cells))
+    log_density = CurveDensity(model, PassEvidence.of(cells))
+    broad = Broad.of(model, maximise(log_density, model.starts(), model.least))
     found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
     chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)

@@ -176,23 +176,28 @@ def anneal(
     """
     vectors, heat = start, 1.0
     while heat > 0.0:
-        gain = log_density(vectors) - log_broad(vectors)
+        possible, broad = log_density(vectors), log_broad(vectors)
+        gain = possible - broad
         step = _cooling(gain, heat)
         heat = 0.0 if step >= heat else heat - step
         weight = np.exp(step * (gain - gain.max()))
         places = (np.arange(len(vectors)) + rng.random()) / len(vectors)
-        vectors = vectors[np.searchsorted(np.cumsum(weight)[:-1] / weight.sum(), places)]
+        kept = np.searchsorted(np.cumsum(weight)[:-1] / weight.sum(), places)
+        vectors, densities = vectors[kept], _tempered(possible[kept], broad[kept], heat)
 
         def tempered(tried: Reals, heat: float = heat) -> Reals:
-            possible, broad = log_density(tried), log_broad(tried)
-            inside = np.isfinite(broad) & np.isfinite(possible)
-            mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
-            return np.where(inside, mixed, -np.inf)
+            return _tempered(log_density(tried), log_broad(tried), heat)
 
-        densities = tempered(vectors)
         for _ in range(moves):
             _stretch(tempered, vectors, densities, rng)
     return vectors
+
+
+def _tempered(possible: Reals, broad: Reals, heat: float) -> Reals:
+    """Log densities between the one that is asked for and the broad one; -inf where either is."""
+    inside = np.isfinite(broad) & np.isfinite(possible)
+    mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
+    return np.where(inside, mixed, -np.inf)
 
 
 def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
@@ -239,12 +244,13 @@ def integrated_autocorrelation_steps(chain: Reals) -> float:
     tau underestimates it.
     """
     steps = len(chain)
-    centred = chain - chain.mean(axis=0)
-    spectrum = np.fft.rfft(centred, 2 * steps, axis=0)
-    covariances = np.fft.irfft(spectrum * spectrum.conj(), 2 * steps, axis=0)[:steps]
-    moves = covariances[0] > 0.0
-    correlations = np.where(moves, covariances / np.where(moves, covariances[0], 1.0), 0.0)
-    times = 2.0 * np.cumsum(correlations.mean(axis=1), axis=0) - 1.0
+    padded = 1 << (2 * steps - 1).bit_length()
+    centred = np.moveaxis(chain - chain.mean(axis=0), 0, -1)
+    spectrum, squared = np.fft.rfft(centred, padded), (centred**2).sum(axis=-1)
+    # The mean over walkers is taken before the way back, which is linear.
+    scales = np.where(squared > 0.0, 1.0 / np.where(squared > 0.0, squared, 1.0), 0.0)
+    power = (np.abs(spectrum) ** 2 * scales[..., None]).mean(axis=0)
+    times = 2.0 * np.cumsum(np.fft.irfft(power, padded)[:, :steps].T, axis=0) - 1.0
     inside = np.arange(steps)[:, None] < _WINDOW_TIMES * times
     window = np.where(inside.all(axis=0), steps - 1, np.argmin(inside, axis=0))
     return float(max(times[window, np.arange(times.shape[1])].max(), 1.0))

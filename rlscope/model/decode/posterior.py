@@ -210,7 +210,7 @@ class PromptPasses:
     @classmethod
     def of(cls, tokens: Reals, pass_s: Reals, kv_tokens: Reals, covariance: Reals) -> "PromptPasses":
         """With the factor of the inverse."""
-        factor: Reals = np.linalg.inv(np.linalg.cholesky(covariance))
+        factor = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float64)
         return cls(tokens, pass_s, kv_tokens, covariance, factor.T)
 
     def log_density(self, log_ratio: Reals) -> Reals:

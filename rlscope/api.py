@@ -529,18 +529,21 @@ def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "Pe
 
 
 def compact(
-    path: Folder, out: Folder | None = None, *, verify: bool = False, progress: Progress | None = None
+    path: Folder,
+    out: Folder | None = None,
+    *,
+    verify: bool = False,
+    progress: Progress | None = None,
+    ray: str | None = None,
 ) -> "Compaction":
-    """Merge the many small files of the run in a folder into a few large ones, in place or into a new folder.
+    """Merge the many small files of a run into a few large ones, in place or into a new folder; answers stay the same.
 
-    What an analysis says stays the same. verify: read every compacted file again and compare its rows before anything
-    is removed. progress: called with what is being done. Raises RunFolderError for a folder that is not a run,
-    OutputError for one that cannot be written, UnreadableDataError where rows differ, and RlscopeError while another
-    compaction works on the run.
+    verify: read each new file again and compare its rows before anything is removed. ray: that of `analyze`. Raises
+    RunFolderError, OutputError, UnreadableDataError where rows differ, RlscopeError while another compaction works.
     """
-    from rlscope.trace.compaction import compact_run, say_nothing
+    from rlscope.cluster import compact as compacted
 
-    return compact_run(Path(path), None if out is None else Path(out), verify=verify, say=progress or say_nothing)
+    return compacted(Path(path), None if out is None else Path(out), verify, progress, ray)
 
 
 def push(

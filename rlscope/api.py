@@ -303,10 +303,7 @@ class Analysis:
         return write_file(Path(path), render(self.result).encode())
 
     def to_png(self, path: Folder) -> Path:
-        """Write the first screen as a picture of 2560 x 1440 pixels and return its path.
-
-        Raises OutputError, and RlscopeError where no font is installed.
-        """
+        """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""
         from rlscope.reports.page.png import as_png
         from rlscope.text_out import write_file
 
@@ -538,8 +535,7 @@ def compact(
 ) -> "Compaction":
     """Merge the many small files of a run into a few large ones, in place or into a new folder; answers stay the same.
 
-    verify: read each new file again and compare its rows before anything is removed. ray: that of `analyze`. Raises
-    RunFolderError, OutputError, UnreadableDataError where rows differ, RlscopeError while another compaction works.
+    verify: compare the rows of each new file before anything is removed. ray: that of `analyze`. Raises RlscopeError.
     """
     from rlscope.cluster import compact as compacted
 

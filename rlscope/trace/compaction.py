@@ -5,12 +5,14 @@ both uses the compacted one (`segments.py`). So a compaction may be killed at an
 it left behind.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -382,17 +384,10 @@ def _are_as_named(paths: Sequence[Path]) -> list[bool]:
 
 def _groups(sources: Sequence[Source], processes: int) -> Iterator[tuple[Source, ...]]:
     """The sources in consecutive groups of about equal work, each worth a process, and not many for each process."""
-    work = [source.bytes / TARGET_BYTES + 1 / _GROUP_FILES for source in sources]
-    each = max(1.0, sum(work) / (_GROUPS_PER_PROCESS * processes))
-    group, held = list[Source](), 0.0
-    for source, own in zip(sources, work, strict=True):
-        group.append(source)
-        held += own
-        if held >= each:
-            yield tuple(group)
-            group, held = [], 0.0
-    if group:
-        yield tuple(group)
+    done = list(accumulate(source.bytes / TARGET_BYTES + 1 / _GROUP_FILES for source in sources))
+    count = max(1, min(_GROUPS_PER_PROCESS * processes, int(done[-1])))
+    for _, group in groupby(zip(sources, done, strict=True), lambda each: math.ceil(each[1] / done[-1] * count)):
+        yield tuple(source for source, _ in group)
 
 
 def _workers_of(sources: Iterable[Source]) -> set[str]:

@@ -11,6 +11,19 @@ from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOff
 from rlscope.errors import RlscopeError
 
 
+def _refuse_cluster(address: str | None) -> None:
+    if address is not None:
+        raise RlscopeError.of(
+            "rlscope import --ray",
+            found="an import on a cluster",
+            expected="one on this machine: each log is one stream, and its lines are read in their order",
+            next_step="Import here, then run `rlscope analyze RUN_DIR --ray ADDRESS` if the run is large.",
+        )
+
+
+NoRay = Annotated[str | None, typer.Option("--ray", hidden=True, callback=_refuse_cluster)]
+
+
 def import_(
     paths: Annotated[
         list[Path],
@@ -23,19 +36,12 @@ def import_(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
-    ray: Annotated[str | None, typer.Option("--ray", hidden=True)] = None,
+    ray: NoRay = None,
 ) -> None:
     """Write a run folder from the logs and metrics that a framework left; every command takes it."""
     from rlscope.importers.join import import_run
     from rlscope.importers.options import import_options
 
-    if ray is not None:
-        raise RlscopeError.of(
-            "rlscope import --ray",
-            found="an import on a cluster",
-            expected="one on this machine: each log is one stream, and its lines are read in their order",
-            next_step="Import here, then run `rlscope analyze RUN_DIR --ray ADDRESS` if the run is large.",
-        )
     if len(paths) < 2:
         raise typer.BadParameter("give the file or folder to import, then the run folder to write")
     first, *others, run_dir = paths

@@ -57,6 +57,8 @@ SMALL_ROWS: Final = 100_000
 """Rows of a table that is kept in memory instead of being read from its files by each question."""
 SMALL_BYTES: Final = 4 * 10**6
 """Its most bytes on disk."""
+MANY_FILES: Final = 200
+"""Files of a table that is kept too, whatever its size: each question would open all of them again."""
 
 WORKERS: Final = pa.schema(
     [
@@ -463,11 +465,13 @@ def _correct_clocks(
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
-    """Keep a small table in memory; a view of it would be read from its files and cast anew by each question.
+    """Keep a small table, or one of many files; a view would be read from its files and cast anew by each question.
 
-    False where it is not small, or cannot be read or held: the question that needs it says so.
+    What does not fit the memory goes to the temporary folder. False where it is neither, or cannot be read or held: the
+    question that needs it says so.
     """
-    if files.rows > SMALL_ROWS or sum(file.footer.bytes for file in files.files) > SMALL_BYTES:
+    is_small = files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
+    if not is_small and len(files.paths) < MANY_FILES:
         return False
     try:
         rows.create(table)

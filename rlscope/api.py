@@ -303,10 +303,7 @@ class Analysis:
         return write_file(Path(path), render(self.result).encode())
 
     def to_png(self, path: Folder) -> Path:
-        """Write the first screen as a picture of 2560 x 1440 pixels and return its path.
-
-        Raises OutputError, and RlscopeError where no font is installed.
-        """
+        """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""
         from rlscope.reports.page.png import as_png
         from rlscope.text_out import write_file
 
@@ -529,18 +526,20 @@ def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "Pe
 
 
 def compact(
-    path: Folder, out: Folder | None = None, *, verify: bool = False, progress: Progress | None = None
+    path: Folder,
+    out: Folder | None = None,
+    *,
+    verify: bool = False,
+    progress: Progress | None = None,
+    ray: str | None = None,
 ) -> "Compaction":
-    """Merge the many small files of the run in a folder into a few large ones, in place or into a new folder.
+    """Merge the many small files of a run into a few large ones, in place or into a new folder; answers stay the same.
 
-    What an analysis says stays the same. verify: read every compacted file again and compare its rows before anything
-    is removed. progress: called with what is being done. Raises RunFolderError for a folder that is not a run,
-    OutputError for one that cannot be written, UnreadableDataError where rows differ, and RlscopeError while another
-    compaction works on the run.
+    verify: compare the rows of each new file before anything is removed. ray: that of `analyze`. Raises RlscopeError.
     """
-    from rlscope.trace.compaction import compact_run, say_nothing
+    from rlscope.cluster import compact as compacted
 
-    return compact_run(Path(path), None if out is None else Path(out), verify=verify, say=progress or say_nothing)
+    return compacted(Path(path), None if out is None else Path(out), verify, progress, ray)
 
 
 def push(

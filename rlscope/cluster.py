@@ -10,13 +10,17 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from rlscope import format as fmt
 from rlscope.errors import RlscopeError
+from rlscope.trace.compaction import Compaction, Processes, compact_run, say_nothing
+from rlscope.trace.distribution import Distribute
 from rlscope.trace.files import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import WORKER, Question, macros_sql, questions
@@ -24,6 +28,8 @@ from rlscope.trace.shares import ATTEMPTS, Argument, Lost, LostShareError, Share
 from rlscope.trace.store import Divide, OpenShare, StoredRun, open_share
 
 Progress = Callable[[str], None]
+_Piece = TypeVar("_Piece")
+_Result = TypeVar("_Result")
 _HOST_AND_PORT: Final = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
 _ANSWERS_WITHIN_S: Final = 10
 _STARTS_WITHIN_S: Final = 120
@@ -91,18 +97,24 @@ class InOneProcess(Split):
                 yield answer
 
 
-def in_one_process(by_worker: int, by_sample: int) -> Divide:
-    """What answers in so many shares in this process: what a cluster does, without one."""
+@dataclass(frozen=True)
+class _OneProcess(Divide):
+    by_worker: int
+    by_sample: int
 
     @contextmanager
-    def divide(stored: StoredRun) -> Generator[Split]:
+    def __call__(self, stored: StoredRun) -> Generator[Split]:
+        """Answer in this process."""
         holder = ShareHolder(stored)
         try:
-            yield InOneProcess(holder, plan_shares(stored.workers, stored.tables, by_worker, by_sample))
+            yield InOneProcess(holder, plan_shares(stored.workers, stored.tables, self.by_worker, self.by_sample))
         finally:
             holder.close()
 
-    return divide
+
+def in_one_process(by_worker: int, by_sample: int) -> Divide:
+    """What answers in so many shares in this process: what a cluster does, without one."""
+    return _OneProcess(by_worker, by_sample)
 
 
 class Process(NamedTuple):
@@ -232,14 +244,9 @@ class OnRay(Split):
             why = " ".join(str(error).split())[-_WHY_CHARACTERS:]
             raise _refused(f"a node on which rlscope does not start ({why})", "rlscope on every node") from error
         if theirs != versions():
-            raise _refused(f"{_listed(theirs)} on node {node}", _listed(versions()))
+            raise _other_versions(theirs, versions(), node)
         if not sees_run:
-            raise RlscopeError.of(
-                "--ray",
-                found=f"no such run folder on node {node}",
-                expected="a run folder that every node can read under the same path",
-                next_step="Copy the run to a shared file system, or leave --ray out.",
-            )
+            raise _no_folder(node)
         return Process(holder, node)
 
     def _strategies(self, count: int) -> Iterator[Any]:
@@ -257,7 +264,24 @@ class OnRay(Split):
 
 
 def _node_of_process(_holder: ShareHolder) -> str:
+    return _node_id()
+
+
+def _node_id() -> str:
     return str(_import_ray().get_runtime_context().get_node_id())
+
+
+def _other_versions(found: Mapping[str, str], expected: Mapping[str, str], node: str) -> RlscopeError:
+    return _refused(f"{_listed(found)} on node {node}", _listed(expected))
+
+
+def _no_folder(node: str) -> RlscopeError:
+    return RlscopeError.of(
+        "--ray",
+        found=f"no such run folder on node {node}",
+        expected="a run folder that every node can read under the same path",
+        next_step="Copy the run to a shared file system, or leave --ray out.",
+    )
 
 
 def _refused(found: str, expected: str) -> RlscopeError:
@@ -279,28 +303,112 @@ def _covered(question: Question, shares: Sequence[Share], done: Sequence[Share])
     return f"{name}: {fmt.gpu_time(covered)} of {fmt.gpu_time(whole)}"
 
 
-def on_ray(address: str | None, progress: Progress) -> Divide | None:
-    """What answers in shares on the cluster at an address of `ray.init`; None for none: one process answers.
+class RayCluster(Divide):
+    """A cluster, by its address."""
 
-    Raises RlscopeError where Ray is not installed.
-    """
-    if address is None:
-        return None
-    ray = _import_ray()
+    def __init__(self, ray: Any, address: str, progress: Progress) -> None:
+        self._ray = ray
+        self._address = address
+        self._progress = progress
 
     @contextmanager
-    def divide(stored: StoredRun) -> Generator[Split]:
-        with _connected(ray, address):
-            count = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    def __call__(self, stored: StoredRun) -> Generator[Split]:
+        """Start processes on the nodes. Raises RlscopeError for nodes that cannot answer."""
+        with self.connected():
+            count = self.cpus
             rows = sum(files.rows for files in stored.tables.values())
             shares = plan_shares(stored.workers, stored.tables, max(count, rows // _ROWS_OF_A_SHARE), count)
-            split = OnRay(ray, stored, shares, min(count, len(shares)), progress)
+            split = OnRay(self._ray, stored, shares, min(count, len(shares)), self._progress)
             try:
                 yield split
             finally:
                 split.close()
 
-    return divide
+    @contextmanager
+    def connected(self) -> Generator[None]:
+        """Connected to the cluster. Raises RlscopeError where there is none."""
+        with _connected(self._ray, self._address):
+            yield
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the cluster, while it is connected."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    @property
+    def distribute(self) -> Distribute:
+        """Work in tasks on the nodes."""
+        return self._each
+
+    def _each(
+        self, folder: Path, work: Callable[[_Piece], _Result], pieces: Sequence[_Piece], *, again: bool = True
+    ) -> Iterator[_Result | None]:
+        with self.connected():
+            task = self._ray.remote(_carry_out).options(max_retries=ATTEMPTS - 1 if again else 0)
+            waiting = deque(task.remote(versions(), folder, work, piece) for piece in pieces)
+            try:
+                while waiting:
+                    yield self._result(waiting[0])
+                    waiting.popleft()
+            finally:
+                self._end(waiting)
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            result = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            why = " ".join(str(error).split())[-_WHY_CHARACTERS:]
+            raise _refused(f"a node on which rlscope does not work ({why})", "rlscope on every node") from error
+        except self._ray.exceptions.RayError:
+            return None
+        if isinstance(result, _Failed):
+            raise result.error
+        return result
+
+    def _end(self, references: Sequence[Any]) -> None:
+        """End what still runs, and wait until it has: nobody may write into the run once the caller is told."""
+        for reference in references:
+            self._ray.cancel(reference, force=True)
+        if references:
+            self._ray.wait(list(references), num_returns=len(references), timeout=_STARTS_WITHIN_S)
+
+
+class _Failed(NamedTuple):
+    """What a piece of work raised."""
+
+    error: RlscopeError | OSError
+
+
+def _carry_out(expected: Mapping[str, str], folder: Path, work: Callable[[_Piece], _Result], piece: _Piece) -> object:
+    """On a node: what comes of a piece of work, or `_Failed`."""
+    node = _node_id()
+    if versions() != expected:
+        return _Failed(_other_versions(versions(), expected, node))
+    if not (folder / RUN_FILE).is_file():
+        return _Failed(_no_folder(node))
+    try:
+        return work(piece)
+    except (RlscopeError, OSError) as error:
+        return _Failed(error)
+
+
+def on_ray(address: str | None, progress: Progress) -> RayCluster | None:
+    """The cluster at an address of `ray.init`; None for none: one process does all.
+
+    Raises RlscopeError where Ray is not installed.
+    """
+    return None if address is None else RayCluster(_import_ray(), address, progress)
+
+
+def compact(folder: Path, out: Path | None, verify: bool, progress: Progress | None, address: str | None) -> Compaction:
+    """Compact a run, on the cluster at an address if there is one: `compact_run`, with what that raises."""
+    say = progress or say_nothing
+    cluster = on_ray(address, say)
+    if cluster is None:
+        return compact_run(folder, out, verify=verify, say=say)
+    with cluster.connected():
+        on = Processes(cluster.distribute, cluster.cpus)
+        return compact_run(folder, out, verify=verify, say=say, on=on)
 
 
 def _import_ray() -> Any:

@@ -4,6 +4,7 @@ What writes the trace is `rlscope_otel`; what is made of the result is `reports`
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -225,8 +226,9 @@ def _read(
     lost: tuple[Lost, ...] = ()
     read_all = listed_again = False
     while True:
+        connected = nullcontext() if divide is None else divide.connected()
         try:
-            with open_run(Path(folder), read_all=read_all, divide=divide, lost=lost) as run:
+            with connected, open_run(Path(folder), read_all=read_all, divide=divide, lost=lost) as run:
                 return use(run)
         except LostShareError as error:
             if error.lost in lost:

@@ -63,7 +63,7 @@ Ray = Annotated[
         metavar="ADDRESS",
         show_default="this process alone",
         is_eager=True,
-        help="Address of a Ray cluster, or auto, whose nodes answer in shares of the run; pip install 'rlscope[ray]'.",
+        help="Address of a Ray cluster, or auto, whose nodes share the work; pip install 'rlscope\\[ray]'.",
     ),
 ]
 Also = Annotated[

@@ -8,6 +8,20 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, note_written
+from rlscope.errors import RlscopeError
+
+
+def _refuse_cluster(address: str | None) -> None:
+    if address is not None:
+        raise RlscopeError.of(
+            "rlscope import --ray",
+            found="an import on a cluster",
+            expected="one on this machine: each log is one stream, and its lines are read in their order",
+            next_step="Import here, then run `rlscope analyze RUN_DIR --ray ADDRESS` if the run is large.",
+        )
+
+
+NoRay = Annotated[str | None, typer.Option("--ray", hidden=True, callback=_refuse_cluster)]
 
 
 def import_(
@@ -22,6 +36,7 @@ def import_(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
+    ray: NoRay = None,
 ) -> None:
     """Write a run folder from the logs and metrics that a framework left; every command takes it."""
     from rlscope.importers.join import import_run

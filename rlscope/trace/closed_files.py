@@ -5,7 +5,8 @@ files compacted while it records.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Final, cast
 
@@ -42,6 +43,13 @@ class ClosedFiles:
         self._workers = {str(worker["worker_id"]): worker for worker in workers}
         self._is_finished = is_imported or is_copy
         self._now_ns = time.time_ns()
+
+    def about(self, workers: Collection[str]) -> "ClosedFiles":
+        """The same of these workers alone: what another process needs to know that compacts only files of theirs."""
+        own = copy(self)
+        own._workers = {name: self._workers[name] for name in workers if name in self._workers}
+        own.recording = set()
+        return own
 
     def of(self, table: str, sources: Sequence[Source]) -> list[Source]:
         """The sources that can be compacted, in the order in which they came."""

@@ -5,13 +5,16 @@ both uses the compacted one (`segments.py`). So a compaction may be killed at an
 it left behind.
 """
 
+import math
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from filelock import FileLock, Timeout
 from rlscope_otel.schema import TABLES
@@ -19,9 +22,10 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace.closed_files import ClosedFiles
 from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
+from rlscope.trace.distribution import Distribute, here, of_files
 from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
 from rlscope.trace.remote import is_remote, shown_address
-from rlscope.trace.segments import is_as_named, superfluous
+from rlscope.trace.segments import is_as_named, is_compacted_name, superfluous
 
 TARGET_BYTES: Final = 128 * 10**6
 """A compacted file ends with the source at which it reaches this size. A source that has it is left as it is."""
@@ -32,6 +36,10 @@ _ATTEMPTS: Final = 3
 """At a table whose files vanish while they are copied."""
 _SAY_EVERY: Final = 200
 """Files between two words of progress."""
+_GROUP_FILES: Final = 20_000
+"""Small files whose compaction, of 0.5 ms each, is worth a process."""
+_GROUPS_PER_PROCESS: Final = 2
+"""So that one that is slow, or that takes up less, does not keep the others waiting for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +69,49 @@ def say_nothing(_: str) -> None:
     """Progress that is not shown."""
 
 
+class Processes(NamedTuple):
+    """Who compacts."""
+
+    distribute: Distribute
+    number: int
+
+
+ONE_PROCESS: Final = Processes(here, 1)
+
+
+class _Job(NamedTuple):
+    """Sources of one table that become compacted files of their own."""
+
+    folder: Path
+    target: Path
+    table: str
+    sources: tuple[Source, ...]
+    closed: ClosedFiles
+    verify: bool
+
+
+class _Outcome(NamedTuple):
+    """What came of a job."""
+
+    rows: int
+    left: tuple[SkippedFile, ...]
+
+
 def compact_run(
-    folder: Path, out: Path | None = None, *, verify: bool = False, say: Callable[[str], None] = say_nothing
+    folder: Path,
+    out: Path | None = None,
+    *,
+    verify: bool = False,
+    say: Callable[[str], None] = say_nothing,
+    on: Processes = ONE_PROCESS,
 ) -> Compaction:
     """Compact the run in a folder, there or into a new folder.
 
     out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
-    a checksum of them that their order does not change, with those of the files that it replaces. say: called with what
-    is being done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an object store,
-    OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the comparison
-    fails, and RlscopeError while another compaction works on the run.
+    a checksum of them that their order does not change, with those of the files that it replaces. say: called with
+    what is done. on: who does it. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an
+    object store, OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the
+    comparison fails, and RlscopeError while another compaction works on the run, or where its processes end.
     """
     for address in filter(is_remote, (folder, out or "")):
         raise ArgumentError.of(
@@ -86,7 +127,7 @@ def compact_run(
         if target != folder:
             _prepare(folder, target)
         with _locked(target):
-            return _Compactor(folder, target, verify, say).run()
+            return _Compactor(folder, target, verify, say, on).run()
     except OSError as error:
         raise OutputError.of(
             str(error.filename or target),
@@ -96,11 +137,18 @@ def compact_run(
         ) from error
 
 
+class _ProcessEndedError(Exception):
+    """A process ended while it compacted."""
+
+
 class _Compactor:
     """One compaction of one run."""
 
-    def __init__(self, folder: Path, target: Path, verify: bool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, target: Path, verify: bool, say: Callable[[str], None], processes: Processes
+    ) -> None:
         self._folder, self._target, self._verify, self._say = folder, target, verify, say
+        self._processes = processes
         self._is_copy = target != folder
         self._left: list[SkippedFile] = []
         self._rows = self._leftovers = 0
@@ -140,7 +188,8 @@ class _Compactor:
         )
 
     def _compact_table(self, table: str) -> None:
-        """A recorder that merges its files while they are copied is asked again what there is."""
+        """Compact a table; again if a recorder merges its files while they are copied, or a process ends."""
+        has_ended = False
         for _ in range(_ATTEMPTS):
             left, rows = list(self._left), self._rows
             try:
@@ -148,22 +197,21 @@ class _Compactor:
             except FileNotFoundError:
                 if not self._is_copy:
                     raise
+            except _ProcessEndedError:
+                has_ended = True
             else:
                 gone = [each for each in self._left[len(left) :] if not os.path.lexists(self._folder / each.path)]
                 if not self._is_copy or not gone:
                     return
-            self._left, self._rows = left, rows
-            shutil.rmtree(self._target / table, ignore_errors=True)
-        raise VanishedFileError.of(
-            self._folder / table,
-            found=f"files that vanished while they were copied, {_ATTEMPTS} times",
-            expected="files that stay until they are copied",
-            next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
-        )
+            self._left, self._rows = left, rows if self._is_copy else self._rows
+            if self._is_copy:
+                shutil.rmtree(self._target / table, ignore_errors=True)
+        raise _ended(self._folder / table) if has_ended else _vanished(self._folder / table)
 
     def _attempt(self, table: str) -> None:
+        """Raises _ProcessEndedError where some files were not compacted, or may not have been."""
         self._leftovers += self._remove_leftovers(table)
-        listed, unreadable = list_table(self._folder, table)
+        listed, unreadable = list_table(self._folder, table, self._processes.distribute)
         self._left += unreadable
         sources = _sources(listed.files)
         small = [source for source in sources if source.bytes < TARGET_BYTES]
@@ -174,24 +222,105 @@ class _Compactor:
             self._compact(table, taken)
         else:
             self._keep(taken)
-        self._keep(source for source in sources if source not in closed)
+        own = set(closed)
+        self._keep(source for source in sources if source not in own)
         for skipped in unreadable:
             self._copy(self._folder / skipped.path)
         # A recorder that was killed may have left what it merged.
         self._remove_leftovers(table)
 
     def _compact(self, table: str, sources: Sequence[Source]) -> None:
-        """Write the sources into as few files as they fill."""
-        file: CompactedFile | None = None
+        """Write the sources into as few files as they fill, or somewhat more if several processes write them."""
+        distribute, count = self._processes
+        groups = [tuple(sources)] if distribute is here else list(_groups(sources, count))
+        jobs = [
+            _Job(self._folder, self._target, table, group, self._closed.about(_workers_of(group)), self._verify)
+            for group in groups
+        ]
+        work, has_ended = partial(_write, say=self._say) if distribute is here else _write, False
+        for place, outcome in enumerate(distribute(self._folder, work, jobs, again=False), start=1):
+            if distribute is not here:
+                self._say(f"compacting {table}: {place:,} of {len(jobs):,} parts")
+            if outcome is None:
+                has_ended = True
+                continue
+            self._rows += outcome.rows
+            self._left += outcome.left
+        if has_ended:
+            raise _ProcessEndedError
+
+    def _keep(self, sources: Iterable[Source]) -> None:
+        """What is not compacted belongs into a copy as it is."""
+        for source in sources:
+            self._copy(source.path)
+
+    def _copy(self, path: Path) -> None:
+        _copy(path, self._folder, self._target)
+
+    def _remove_leftovers(self, table: str) -> int:
+        """Remove unfinished files, and those that a compacted file replaces; returns how many."""
+        if self._is_copy:
+            return 0
+        folder = self._folder / table
+        parts = folder.glob(f"{PART_PREFIX}*.part")
+        # What ends otherwise is being written by a worker of such a name.
+        leftovers = {path for path in parts if not path.name.endswith(".parquet.part")}
+        # Footers are read where a compacted file may replace others, by its name.
+        if any(is_compacted_name(path.name) for path in folder.glob("*.parquet")):
+            leftovers |= self._replaced(table)
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+        return len(leftovers)
+
+    def _replaced(self, table: str) -> set[Path]:
+        """The files of which all rows are in a compacted one; none where one of those is damaged."""
+        distribute, (listing, unreadable) = self._processes.distribute, self._listed(table)
+        compacted = {file.path: file.footer.bytes for file in listing if file.segment is not None}
+        sizes_bytes = list(compacted.values())
+        if not compacted or not all(of_files(self._folder, _are_as_named, list(compacted), distribute, sizes_bytes)):
+            return set()
+        known = {*(file.path for file in listing), *(self._folder / each.path for each in unreadable)}
+        unlisted = [path for path in (self._folder / table).glob("*.parquet") if path not in known]
+        return superfluous([*listing, *(each for path in unlisted for each in stored_file(path))])
+
+    def _listed(self, table: str) -> tuple[tuple[StoredFile, ...], list[SkippedFile]]:
+        listing, unreadable = list_table(self._folder, table, self._processes.distribute)
+        return listing.files, unreadable
+
+
+def _write(job: _Job, say: Callable[[str], None] = say_nothing) -> _Outcome:
+    """Do a job. Raises OSError, UnreadableDataError."""
+    if job.target != job.folder and not (job.target / UNFINISHED).is_file():
+        raise OutputError.of(
+            job.target,
+            found="no such folder on a node",
+            expected="a folder that every node can write, under the same path",
+            next_step="Name one on a shared file system, or leave --ray out.",
+        )
+    return _Writer(job, say).run()
+
+
+class _Writer:
+    """Writes the sources of one job into as few files as they fill."""
+
+    def __init__(self, job: _Job, say: Callable[[str], None]) -> None:
+        self._job, self._say = job, say
+        self._is_copy = job.target != job.folder
+        self._left: list[SkippedFile] = []
+        self._rows = 0
+
+    def run(self) -> _Outcome:
+        """Write them. Raises OSError, UnreadableDataError."""
+        job, file = self._job, None
         try:
-            for index, source in enumerate(sources):
+            for index, source in enumerate(job.sources):
                 if index % _SAY_EVERY == 0:
-                    self._say(f"compacting {table}: {index:,} of {len(sources):,} files")
-                file = file or CompactedFile(self._target / table, table)
-                why = self._closed.fault(table, source) or self._add(file, source)
+                    self._say(f"compacting {job.table}: {index:,} of {len(job.sources):,} files")
+                file = file or CompactedFile(job.target / job.table, job.table)
+                why = job.closed.fault(job.table, source) or self._add(file, source)
                 if why is not None:
-                    self._left.append(SkippedFile(source.path.relative_to(self._folder).as_posix(), why))
-                    self._keep([source])
+                    self._left.append(SkippedFile(source.path.relative_to(job.folder).as_posix(), why))
+                    self._keep(source)
                 elif file.bytes >= TARGET_BYTES:
                     self._finish(file)
                     file = None
@@ -201,20 +330,22 @@ class _Compactor:
             if file is not None:
                 file.discard()
             raise
+        return _Outcome(self._rows, tuple(self._left))
 
     def _add(self, file: CompactedFile, source: Source) -> str | None:
         numbers = source.files[0].numbers
-        counted = None if numbers is None else self._closed.counted(file.table, numbers.worker_id)
+        counted = None if numbers is None else self._job.closed.counted(file.table, numbers.worker_id)
         return file.add(source, counted)
 
     def _finish(self, file: CompactedFile) -> None:
         """Publish the file and remove what it replaces; one source alone stays as it is."""
         if len(file.sources) < 2:
             file.discard()
-            self._keep(file.sources)
+            for source in file.sources:
+                self._keep(source)
             return
         file.close()
-        if self._verify:
+        if self._job.verify:
             self._compare(file)
         file.publish()
         self._rows += file.rows
@@ -235,34 +366,50 @@ class _Compactor:
                 next_step="It is removed, and nothing else. Check the disk and the memory of this machine.",
             )
 
-    def _keep(self, sources: Iterable[Source]) -> None:
-        """What is not compacted belongs into a copy as it is."""
-        for source in sources:
-            self._copy(source.path)
+    def _keep(self, source: Source) -> None:
+        _copy(source.path, self._job.folder, self._job.target)
 
-    def _copy(self, path: Path) -> None:
-        if self._is_copy and (path.is_file() or not os.path.lexists(path)):
-            target = self._target / path.relative_to(self._folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
 
-    def _remove_leftovers(self, table: str) -> int:
-        """Remove unfinished files, and those that a compacted file replaces; returns how many."""
-        if self._is_copy:
-            return 0
-        folder, (listing, unreadable) = self._folder / table, list_table(self._folder, table)
-        listed = listing.files
-        parts = folder.glob(f"{PART_PREFIX}*.part")
-        # What ends otherwise is being written by a worker of such a name.
-        leftovers = {path for path in parts if not path.name.endswith(".parquet.part")}
-        compacted = {file.path for file in listed if file.segment is not None}
-        if compacted and all(map(is_as_named, compacted)):
-            known = {*(file.path for file in listed), *(self._folder / each.path for each in unreadable)}
-            others = [each for path in folder.glob("*.parquet") if path not in known for each in stored_file(path)]
-            leftovers |= superfluous([*listed, *others])
-        for path in leftovers:
-            path.unlink(missing_ok=True)
-        return len(leftovers)
+def _copy(path: Path, folder: Path, target: Path) -> None:
+    """Copy a file of the run into the new folder, if there is one. Raises FileNotFoundError for one that is gone."""
+    if target != folder and (path.is_file() or not os.path.lexists(path)):
+        copied = target / path.relative_to(folder)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copied)
+
+
+def _are_as_named(paths: Sequence[Path]) -> list[bool]:
+    return [is_as_named(path) for path in paths]
+
+
+def _groups(sources: Sequence[Source], processes: int) -> Iterator[tuple[Source, ...]]:
+    """The sources in consecutive groups of about equal work, each worth a process, and not many for each process."""
+    done = list(accumulate(source.bytes / TARGET_BYTES + 1 / _GROUP_FILES for source in sources))
+    count = max(1, min(_GROUPS_PER_PROCESS * processes, int(done[-1])))
+    for _, group in groupby(zip(sources, done, strict=True), lambda each: math.ceil(each[1] / done[-1] * count)):
+        yield tuple(source for source, _ in group)
+
+
+def _workers_of(sources: Iterable[Source]) -> set[str]:
+    return {file.numbers.worker_id for source in sources for file in source.files if file.numbers is not None}
+
+
+def _vanished(folder: Path) -> VanishedFileError:
+    return VanishedFileError.of(
+        folder,
+        found=f"files that vanished while they were copied, {_ATTEMPTS} times",
+        expected="files that stay until they are copied",
+        next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
+    )
+
+
+def _ended(folder: Path) -> RlscopeError:
+    return RlscopeError.of(
+        folder,
+        found=f"processes that ended while they compacted it, {_ATTEMPTS} times",
+        expected="nodes with 1 GB of memory for each process",
+        next_step="No row is lost or doubled. Call it again, or leave --ray out.",
+    )
 
 
 def _sources(files: Sequence[StoredFile]) -> list[Source]:

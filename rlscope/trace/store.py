@@ -6,7 +6,7 @@ row per worker file.
 """
 
 import tempfile
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,6 +24,7 @@ from rlscope.trace import execution
 from rlscope.trace.clocks import ONE_CLOCK, Clocks, Found, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
+from rlscope.trace.distribution import Distribute, here
 from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
@@ -56,6 +57,8 @@ SMALL_ROWS: Final = 100_000
 """Rows of a table that is kept in memory instead of being read from its files by each question."""
 SMALL_BYTES: Final = 4 * 10**6
 """Its most bytes on disk."""
+MANY_FILES: Final = 200
+"""Files of a table that is kept too, whatever its size: each question would open all of them again."""
 
 WORKERS: Final = pa.schema(
     [
@@ -128,8 +131,21 @@ class OpenShare:
     kept_answers: KeptAnswers
 
 
-Divide = Callable[[StoredRun], AbstractContextManager[Split]]
-"""Starts what answers in shares of a run; it ends with the block."""
+class Divide:
+    """Where the shares of a run are answered, and its files read."""
+
+    def __call__(self, stored: StoredRun) -> AbstractContextManager[Split]:
+        """Start what answers in shares of a run; it ends with the block."""
+        raise NotImplementedError
+
+    def connected(self) -> AbstractContextManager[None]:
+        """A block within which all that it is asked for takes place."""
+        return nullcontext()
+
+    @property
+    def distribute(self) -> Distribute:
+        """Who reads the run's files before there are shares."""
+        return here
 
 
 @contextmanager
@@ -142,14 +158,14 @@ def open_run(
     divide: what answers in shares of the run; None: this process answers alone. lost: shares that are left out.
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
-    folder = folder.resolve()
-    given = _read_files(folder)
+    folder, distribute = folder.resolve(), here if divide is None else divide.distribute
+    given = _read_files(folder, distribute)
     with _connected(folder, _stored_bytes(given.tables)) as (connection, scratch):
         link, tables, skipped = scratch / "run", given.tables, given.skipped
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
-        given, rows, found = _created(connection, link, folder, tables, given, lost)
+        given, rows, found = _created(connection, link, folder, tables, given, lost, distribute)
         kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
         stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found, tuple(lost))
         # A sample that two workers stored is counted once, which shares of workers cannot do.
@@ -216,19 +232,19 @@ class _Given(NamedTuple):
     """Tables in which rows may be stored twice."""
 
 
-def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
+def _read_files(folder: Path, distribute: Distribute, *, may_be_apart: bool = True) -> _Given:
     """Read run.json, the worker files and the footers, and compare them with each other.
 
-    may_be_apart: whether the clock of a whole host may be far from the others'.
+    distribute: who reads the tables' files. may_be_apart: whether the clock of a whole host may be far from others.
     """
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table)
+        tables[table], unreadable = list_table(folder, table, distribute)
         skipped.extend(unreadable)
-    checked = check_files(folder, manifest.run_id, workers, tables)
+    checked = check_files(folder, manifest.run_id, workers, tables, distribute)
     window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)
@@ -397,6 +413,7 @@ def _created(
     tables: Mapping[str, TableFiles],
     given: _Given,
     lost: Sequence[Lost],
+    distribute: Distribute,
 ) -> tuple[_Given, _Rows, Found]:
     """Every table as it was recorded, and what that says of the clocks.
 
@@ -412,7 +429,8 @@ def _created(
         return given, rows, found
     for table in (*TABLES, "workers"):
         connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
-    return _created(connection, link, folder, tables, _read_files(folder, may_be_apart=False), lost)
+    given = _read_files(folder, distribute, may_be_apart=False)
+    return _created(connection, link, folder, tables, given, lost, distribute)
 
 
 def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:
@@ -447,11 +465,13 @@ def _correct_clocks(
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
-    """Keep a small table in memory; a view of it would be read from its files and cast anew by each question.
+    """Keep a small table, or one of many files; a view would be read from its files and cast anew by each question.
 
-    False where it is not small, or cannot be read or held: the question that needs it says so.
+    What does not fit the memory goes to the temporary folder. False where it is neither, or cannot be read or held: the
+    question that needs it says so.
     """
-    if files.rows > SMALL_ROWS or sum(file.footer.bytes for file in files.files) > SMALL_BYTES:
+    is_small = files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
+    if not is_small and len(files.paths) < MANY_FILES:
         return False
     try:
         rows.create(table)

@@ -9,15 +9,20 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from rlscope_otel.schema import TABLES
 
 import rlscope
 from rlscope import cluster, pipeline
+from rlscope.trace import compaction, distribution
+from rlscope.trace.compacted_file import CompactedFile
+from rlscope.trace.completeness import Completeness
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Share
 from rlscope.trace.store import Divide, open_run
 from tests.scattered_run import scattered_run
-from tests.trace_folder import engine_row, sample_row, worker, write_run
+from tests.trace.recorded import record
+from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make cluster")
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
@@ -143,6 +148,99 @@ def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
     divide = cluster.on_ray("127.0.0.1:1", pipeline.say_nothing)
     with pytest.raises(rlscope.RlscopeError, match="found no cluster"), open_run(folder, divide=divide):
         pass
+
+
+def many_files(folder: Path) -> Path:
+    """A run of two engines that state all that they wrote, in 24 files."""
+    for name in ("e0", "e1"):
+        steps = [[engine_row(name, at, at + 1, decode_tokens=at)] for at in range(8)]
+        samples = [[sample_row(f"{name}-{at}", name, [(0, 0, 9)], finished_ns=at + 1)] for at in range(4)]
+        record(folder, name, "sampler", {"engine_steps": steps, "samples": samples})
+    return folder
+
+
+def rows_of(folder: Path) -> dict[str, list[Any]]:
+    """Every row of every table, in the order in which an analysis reads them."""
+    with open_run(folder) as run:
+        assert run.completeness == Completeness("complete", is_verified=True)
+        assert run.skipped_files == ()
+        return {table: run.connection.sql(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that a few files are enough for."""
+    monkeypatch.setattr(distribution, "_PIECE_FILES", 3)
+    monkeypatch.setattr(compaction, "_GROUP_FILES", 5)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_run_is_compacted_by_the_nodes_and_every_row_is_as_before(
+    two_nodes: Any, tmp_path: Path, is_copy: bool
+) -> None:
+    folder, out, said = many_files(tmp_path / "run"), tmp_path / "copy" if is_copy else None, list[str]()
+    before = rows_of(folder)
+    done = rlscope.compact(folder, out, verify=True, progress=said.append, ray=two_nodes.address)
+    assert (done.files_before, done.files_after, done.rows, done.left) == (24, 4, 24, ())
+    assert "compacting engine_steps: 3 of 3 parts" in said
+    assert rows_of(out or folder) == before
+    assert document(out or folder, two_nodes.address) == document(folder, None)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_process_that_ends_while_it_compacts_loses_and_doubles_nothing(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndsOnce:
+        """Ends its process when it has published a file and removed one of those that it replaces."""
+
+        def __init__(self, mark: Path) -> None:
+            self.mark = mark
+
+        def __call__(self, job: Any, say: Callable[[str], None] = pipeline.say_nothing) -> Any:
+            if job.table == "engine_steps" and not self.mark.exists():
+                file = CompactedFile(job.target / job.table, job.table)
+                assert [file.add(source) for source in job.sources] == [None] * len(job.sources)
+                file.close()
+                file.publish()
+                job.sources[0].path.unlink()
+                self.mark.touch()
+                os._exit(1)
+            return write(job, say)
+
+    write = compaction._write
+    monkeypatch.setattr(compaction, "_write", EndsOnce(tmp_path / "ended"))
+    folder = many_files(tmp_path / "run")
+    before = rows_of(folder)
+    done = rlscope.compact(folder, ray=two_nodes.address)
+    assert (tmp_path / "ended").exists()
+    assert done.leftovers > 0
+    assert rows_of(folder) == before
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_damaged_file_is_left_by_the_nodes_and_named(two_nodes: Any, tmp_path: Path) -> None:
+    folder = many_files(tmp_path / "run")
+    path = folder / "engine_steps" / "e1-000003.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    done = rlscope.compact(folder, ray=two_nodes.address)
+    assert [each.path for each in done.left] == ["engine_steps/e1-000003.parquet"]
+    found = document(folder, two_nodes.address)
+    assert [file["path"] for file in found["data_quality"]["skipped_files"]] == ["engine_steps/e1-000003.parquet"]
+    assert found == document(folder, None)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_footers_and_checksums_that_the_nodes_read_are_those_of_one_process(two_nodes: Any, tmp_path: Path) -> None:
+    folder = many_files(tmp_path / "run")
+    path = folder / "engine_steps" / "e1-000002.parquet"
+    write_rows(folder, "engine_steps", "e1", [engine_row("e1", 1, 2, decode_tokens=77)], 2)
+    assert path.exists()
+    with open_run(folder, divide=on_nodes(two_nodes)) as divided, open_run(folder) as whole:
+        assert divided.completeness == whole.completeness
+        assert [gap.kind for gap in whole.completeness.gaps] == ["changed"]
+        assert divided.skipped_files == whole.skipped_files
 
 
 def end_node(nodes: Any, split: cluster.OnRay) -> None:

@@ -37,6 +37,11 @@ def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
         invoke("import", VERL / "console.log", tmp_path / "run")
 
 
+def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:
+    with pytest.raises(rlscope.RlscopeError, match=r"found an import on a cluster.*each log is one stream"):
+        invoke("import", VERL / "console.log", tmp_path / "run", "--ray", "auto")
+
+
 def test_import_needs_a_file_and_a_folder(tmp_path: Path) -> None:
     assert invoke("import", VERL / "console.log").exit_code == 2
 

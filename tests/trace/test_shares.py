@@ -134,7 +134,7 @@ def test_a_part_of_the_samples_that_is_lost_is_missing_everywhere_and_named(tmp_
         assert_equal_bits(answers_to(run), in_shares)
 
 
-class FailingOnce:
+class FailingOnce(Divide):
     """Answers in shares; the first share by worker fails until the run is opened without it, or always."""
 
     def __init__(self, *, always: bool) -> None:

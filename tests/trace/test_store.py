@@ -424,6 +424,20 @@ def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(("many", "kind"), [(2, "BASE TABLE"), (3, "VIEW")])
+def test_a_table_of_many_files_is_read_once_whatever_its_size(
+    many: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlscope.trace.store.SMALL_ROWS", 0)
+    monkeypatch.setattr("rlscope.trace.store.MANY_FILES", many)
+    folder = small_run(tmp_path / "run")
+    write_rows(folder, "engine_steps", "e0", [engine_row("e0", 2 * SECOND, 3 * SECOND)], 2)
+    with open_run(folder) as run:
+        of_kind = "SELECT table_type FROM information_schema.tables WHERE table_name = 'engine_steps'"
+        assert run.connection.sql(of_kind).fetchall() == [(kind,)]
+        assert len(ask_own(run, "SELECT * FROM engine_steps")) == 3
+
+
 @pytest.mark.parametrize(("most_rows", "kept"), [(2, {"train_steps"}), (1, set())])
 def test_a_small_table_is_kept_in_memory_and_gives_the_same_answers(
     most_rows: int, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@
 -- arg  origin_ns     BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns       BIGINT   length of a cell
 -- arg  idle_after_ns BIGINT   a shorter time between two engine rows is work unless it reaches a cell's edge
+-- arg  rows_disjoint BOOLEAN  the result of engine_row_order; false is always correct, true is faster
 -- out  worker_id     VARCHAR  worker
 -- out  role          VARCHAR  its role
 -- out  gpu_count     INTEGER  its GPUs, above 0
@@ -17,23 +18,40 @@
 -- merge: concatenate
 --
 -- A row that was polled or logged while the engine ran nothing is no work.
-WITH worked AS (
-    SELECT worker_id, greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
-        least(engine_steps.end_ns, extents.end_ns) AS ended_ns
+-- Rows that do not overlap are stored in order, so each follows its neighbour and nothing is sorted.
+WITH working AS (
+    SELECT worker_id, start_ns, end_ns
     FROM engine_steps
-    JOIN worker_extents AS extents USING (worker_id)
-    WHERE gpu_count > 0 AND NOT (coalesce(source, 'measured') <> 'measured' AND running = 0 AND decode_tokens = 0)
-        AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
+    WHERE start_ns < end_ns AND NOT (coalesce(source, 'measured') <> 'measured' AND running = 0 AND decode_tokens = 0)
 ),
-between_rows AS (
-    SELECT worker_id, began_ns AS to_ns,
-        max(ended_ns) OVER (
-            PARTITION BY worker_id ORDER BY began_ns, ended_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS from_ns
-    FROM worked
+neighbours AS (
+    SELECT worker_id, lag(worker_id) OVER () AS previous_worker_id, lag(end_ns) OVER () AS from_ns, start_ns AS to_ns
+    FROM working
+    WHERE $rows_disjoint
+),
+worked AS (
+    SELECT worker_id, greatest(working.start_ns, extents.start_ns) AS began_ns,
+        least(working.end_ns, extents.end_ns) AS ended_ns
+    FROM working
+    JOIN worker_extents AS extents USING (worker_id)
+    WHERE gpu_count > 0 AND greatest(working.start_ns, extents.start_ns) < least(working.end_ns, extents.end_ns)
 ),
 ends AS (
     SELECT worker_id, min(began_ns) AS first_ns, max(ended_ns) AS last_ns FROM worked GROUP BY worker_id
+),
+between_rows AS (
+    SELECT worker_id, from_ns, to_ns
+    FROM neighbours
+    JOIN worker_extents USING (worker_id)
+    WHERE worker_id = previous_worker_id AND gpu_count > 0 AND from_ns > start_ns AND to_ns < end_ns
+    UNION ALL
+    SELECT worker_id,
+        max(ended_ns) OVER (
+            PARTITION BY worker_id ORDER BY began_ns, ended_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ),
+        began_ns
+    FROM worked
+    WHERE NOT $rows_disjoint
 ),
 quiet AS (
     SELECT worker_id, from_ns, to_ns FROM between_rows

@@ -174,7 +174,7 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
     if action.what == "publish_every":
         unit = " optimizer steps"
         caps = _ages(action, cap, cap) if cap is not None else None
-        spanned = f", under a cap that spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+        spanned = f", as the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"

@@ -73,8 +73,8 @@ def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
     verdict = analysis.verdict
-    tied = [causes.cause_words(cause, verdict.losses) for cause in verdict.tied_with]
-    return f"{text}; removing {' or '.join(tied)} would bring about as much" if tied else text
+    tied = [causes.remedy_words(cause) for cause in verdict.tied_with]
+    return f"{text}; {' or '.join(tied)} would bring about as much" if tied else text
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

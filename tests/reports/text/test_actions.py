@@ -113,7 +113,7 @@ def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
         (
             (1.0, 2.0),
             4,
-            "sample staleness p95 6 optimizer steps instead of 2, under a cap that spans 8 steps instead of 4",
+            "sample staleness p95 6 optimizer steps instead of 2, as the cap then spans 8 steps instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         ((3.0, 2.0), None, "sample staleness p95 stays 6 optimizer steps", "stays 6 steps"),

@@ -281,6 +281,18 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
             (0.1, 0.09, 0.11),
             ("trainers waiting or publishing", "−20.0 points"),
         ),
+        (
+            "trainer_idle_ratio",
+            (0.30, 0.25, 0.35),
+            (0.319, 0.30, 0.34),
+            ("trainers waiting or publishing", "as predicted"),
+        ),
+        (
+            "trainer_idle_ratio",
+            (0.25, 0.20, 0.30),
+            (0.27, 0.26, 0.28),
+            ("trainers waiting or publishing", "+2.0 points, within the uncertainty"),
+        ),
         ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
         ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), ("mean staleness", "")),
     ],
@@ -292,6 +304,25 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
     compared = (Compared(quantity, Spread(*predicted), Achieved(*achieved)),)
     (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert (found.name, found.remark) == row
+
+
+@pytest.mark.parametrize(
+    ("step_s", "words"),
+    [
+        (1.0, ""),
+        (1.049, ""),
+        (1.05, " A step of the tested ones trained 5.0% more tokens than predicted."),
+        (0.9, " A step of the tested ones trained 10.0% fewer tokens than predicted."),
+    ],
+)
+def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(step_s, words):
+    made = changing_model()
+    compared = (
+        Compared("tokens_per_s", Spread(100.0, 90.0, 110.0), Achieved(100.0, 90.0, 110.0)),
+        Compared("step_s", Spread(1.0, 0.9, 1.1), Achieved(step_s, 0.9, 1.1)),
+    )
+    told = model_words.prediction_sentence(replace(made, prediction=replace(made.prediction, compared=compared)))
+    assert told.endswith(f"after them.{words}")
 
 
 def test_a_stretch_too_short_compares_nothing_and_says_so():

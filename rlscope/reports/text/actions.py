@@ -58,7 +58,7 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
 }
 """Names in run.json, for a framework that is not known."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper (publish less often, transfer while engines generate)",
+    "weight_updates": "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
     "environment": "Make the environment faster, or run more of it in parallel",
     "slow_engines": "Bring the slow engines up to the speed of the others",
     "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
@@ -159,7 +159,8 @@ def effect(action: Action) -> str:
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
         return f"at most {gain} throughput{_IF.get(action.what, '')}"
-    return f"{gain} throughput"
+    loosens = action.what == "publish_every" and action.cause == "staleness_cap"
+    return f"{gain} throughput{', as the staleness cap then spans more steps' if loosens else ''}"
 
 
 def staleness_words(action: Action, own_p95: int | None, cap: int | None = None) -> str:
@@ -174,7 +175,7 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
     if action.what == "publish_every":
         unit = " optimizer steps"
         caps = _ages(action, cap, cap) if cap is not None else None
-        spanned = f", as the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+        spanned = f", under a cap of {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"

@@ -58,7 +58,7 @@ WORDS = {
     ),
     "weight_updates": (
         action("weight_updates", "weight_updates", "fix", 2.0, None),
-        "Make weight updates cheaper (publish less often, transfer while engines generate)",
+        "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
     ),
     "environment": (
         action("environment", "environment", "fix", 2.0, None),
@@ -102,6 +102,14 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
     assert actions.what_to_do(slow) == words
 
 
+@pytest.mark.parametrize(
+    ("cause", "reason"), [("weight_updates", ""), ("staleness_cap", ", as the staleness cap then spans more steps")]
+)
+def test_rarer_publications_say_what_they_are_against(cause, reason):
+    rarer = action("publish_every", cause, before=1.0, after=2.0)
+    assert actions.effect(rarer) == f"{actions.gain_words(rarer.gain_ratio)} throughput{reason}"
+
+
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     assert actions.what_to_do(action(kind="probe")).startswith("Try for 20 steady steps: use 6 trainer GPUs")
 
@@ -113,7 +121,7 @@ def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
         (
             (1.0, 2.0),
             4,
-            "sample staleness p95 6 optimizer steps instead of 2, as the cap then spans 8 steps instead of 4",
+            "sample staleness p95 6 optimizer steps instead of 2, under a cap of 8 steps instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         ((3.0, 2.0), None, "sample staleness p95 stays 6 optimizer steps", "stays 6 steps"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlscope_otel.integrations.seams import Seams
 from rlscope_otel.integrations.vllm_requests import Requests
-from rlscope_otel.integrations.vllm_steps import TORN, Batch, Steps, prefill_tokens_of
+from rlscope_otel.integrations.vllm_steps import KV_USED, TORN, Batch, Steps, prefill_tokens_of
 from rlscope_otel.integrations.vllm_weights import Weights
 from rlscope_otel.recorder import Run
 
@@ -49,6 +49,8 @@ class Passes:
         self._requests = requests
         self._steps = steps
         self._capacity_tokens = capacity_tokens
+        self._blocks = 0 if capacity_tokens is None else _blocks_of(scheduler())
+        """Of the KV cache, without the one that is never used; 0 where only `usage` of the manager tells."""
         self._batches: dict[int, Batch] = {}
         self._notes: list[_Note] = []
         self._began_ns: int | None = None
@@ -72,6 +74,8 @@ class Passes:
         for batch, output_ns, tokens, began_ns, ended_ns, is_last in notes:
             if began_ns is not None:
                 steps.step_began(began_ns)
+            if self._blocks:
+                batch = self._with_kv_used(batch)
             steps.pass_ended(batch, output_ns, tokens)
             if ended_ns is not None:
                 steps.step_ended(ended_ns, is_last)
@@ -144,12 +148,28 @@ class Passes:
             scheduler.get_request_counts()[1],
             # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
             0 if tokens == running and not new else prefill_tokens_of(output),
-            None if self._capacity_tokens is None else round(scheduler.kv_cache_manager.usage * self._capacity_tokens),
+            # As `usage` of the manager has it, which is three calls.
+            scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks
+            if self._blocks
+            else self._kv_used_tokens(scheduler),
             None if preempted is None else len(preempted),
             weights.is_changing and weights.pass_begins(),
         )
         if new:
             self._requests.scheduled(new, now_ns)
+
+    def _kv_used_tokens(self, scheduler: Any) -> int | None:
+        if self._capacity_tokens is None:
+            return None
+        return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
+
+    def _with_kv_used(self, batch: Batch) -> Batch:
+        """A batch with the used tokens of the cache, in which the free blocks were noted."""
+        free, capacity_tokens = batch[KV_USED], self._capacity_tokens
+        if free is None or capacity_tokens is None:
+            return batch
+        used = round((1.0 - free / self._blocks) * capacity_tokens)
+        return (*batch[:KV_USED], used, *batch[KV_USED + 1 :])
 
     def _put_out(self, scheduler: Any, scheduled: Any, outputs: Any, at_ns: int) -> None:
         batch = self._batches.pop(id(scheduled), None)
@@ -190,6 +210,13 @@ class Passes:
         notes[-1] = (batch, output_ns, tokens, began_ns, at_ns, is_last)
         if is_last or len(notes) >= _MOST_NOTED or at_ns - notes[0][1] > _LONGEST_NOTED_NS:
             self.settle()
+
+
+def _blocks_of(scheduler: Any) -> int:
+    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    blocks = getattr(pool, "num_gpu_blocks", None)
+    free = getattr(getattr(pool, "free_block_queue", None), "num_free_blocks", None)
+    return max(0, blocks - 1) if isinstance(blocks, int) and isinstance(free, int) else 0
 
 
 def is_idle(scheduler: Any) -> bool:

@@ -20,7 +20,7 @@ Batch = tuple[int, int, int, int, int | None, int | None, bool]
 """What one forward pass works on, known once it is scheduled: when that was, requests that run and wait, prompt
 tokens, used tokens of the KV cache, preemptions, and whether what it samples is torn. A plain tuple: it is made at
 every pass."""
-TORN = 6
+KV_USED, TORN = 4, 6
 
 
 def prefill_tokens_of(output: Any) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rlscope_otel import schema
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults
+from rlscope_otel.faults import Faults, is_one_of, shown
 
 VersionRun = tuple[int, int, int]
 """A policy version and the half-open range [start, end) of output tokens that it sampled."""
@@ -121,9 +121,9 @@ class Sample:
         self._finished = True
         sink = self._sink
         sink.running.pop(id(self), None)
-        if reason is not None and reason not in schema.FINISH_REASONS:
+        if reason is not None and not is_one_of(reason, schema.FINISH_REASONS):
             known = ", ".join(schema.FINISH_REASONS)
-            sink.faults.note("sample finish", f"unknown reason {reason!r}, recorded as NULL; known: {known}")
+            sink.faults.note("sample finish", f"unknown reason {shown(reason)}, recorded as NULL; known: {known}")
             reason = None
         self._close_run()
         sink.buffer.add(

@@ -184,8 +184,6 @@ def hook_alone_us(engine: "LLMEngine", folder: Path, blocks: int, batch: int, to
         recorder.close()
     for (owner, name), host in zip(watched, hosts, strict=True):
         setattr(owner, name, host)
-    if "VERBOSE" in os.environ:
-        print(price_s / steps * 1e6, hooks_s / steps * 1e6, writing_s / steps * 1e6)
     return (hooks_s + writing_s) / steps * 1e6
 
 

@@ -4,8 +4,8 @@ One in-process engine on the CPU build generates at a constant batch. Blocks of 
 unhooked, whose order changes from pair to pair, so that whatever else the machine does hits both. A block ends all of
 its requests and starts as many, so the price of samples is in it. Compared is the processor time of the process;
 wall-clock time is shown beside it. On a busy machine the pairs spread wider than the hook costs, so the hook is also
-timed alone, where it runs, with the writing of what it kept: inside a step, where the caches hold other things, even an
-empty function with a timer takes a microsecond or two more than alone, so this figure is high.
+timed alone, where it runs, with the writing of what it kept. What the timers cost there, where the caches hold other
+things than in a loop of nothing, is measured without the hook and taken off.
 
     python benchmarks/vllm_overhead.py [--pairs 60] [--batch 32] [--tokens 60]
 
@@ -150,42 +150,41 @@ class Meter:
 
 def hook_alone_us(engine: "LLMEngine", folder: Path, blocks: int, batch: int, tokens: int) -> float:
     """Processor time of the hook per step, of its calls and of writing their rows, in microseconds."""
-    meter, steps = Meter(), 0
+    meter = Meter()
     scheduler = type(engine.engine_core.engine_core.scheduler)
     watched = [(type(engine), "step"), *((scheduler, name) for name in OFTEN)]
     hosts = [getattr(owner, name) for owner, name in watched]
 
-    def spent_s(rounds: int) -> float:
-        """Of so many blocks, with the timers around what is there now."""
+    def spent_per_step_s() -> float:
+        """With the timers around what is there now."""
         for owner, name in watched:
             setattr(owner, name, meter.outside(getattr(owner, name)))
         before_s = meter.spent_s
-        for _ in range(rounds):
-            generate(engine, batch, tokens)
-        return meter.spent_s - before_s
+        steps = sum(generate(engine, batch, tokens) for _ in range(blocks))
+        return (meter.spent_s - before_s) / steps
 
     def set_inside() -> None:
         for (owner, name), host in zip(watched, hosts, strict=True):
             setattr(owner, name, meter.inside(host))
 
     set_inside()
-    price_s = spent_s(blocks)
+    price_s = spent_per_step_s()
     set_inside()
     with rlscope_otel.start_run(folder, "sampler", "engine", gpu_count=1, flush_interval_s=NEVER_S) as run:
         recorder = instrument(engine, run)
         assert recorder is not None
         generate(engine, batch, tokens)
         run.flush()  # The first one loads what writes.
-        hooks_s = spent_s(blocks) - price_s
-        steps = blocks * tokens
+        hooks_s = spent_per_step_s() - price_s
+        run.flush()
+        steps = sum(generate(engine, batch, tokens) for _ in range(blocks))
         began_s = time.process_time()
         run.flush()
-        writing_s = time.process_time() - began_s
+        writing_s = (time.process_time() - began_s) / steps
         recorder.close()
     for (owner, name), host in zip(watched, hosts, strict=True):
         setattr(owner, name, host)
-    if "VERBOSE" in os.environ: print(price_s/steps*1e6, hooks_s/steps*1e6, writing_s/steps*1e6)
-    return (hooks_s + writing_s) / steps * 1e6
+    return (hooks_s + writing_s) * 1e6
 
 
 def make_engine(options: Options, checkpoint: Path) -> "LLMEngine":

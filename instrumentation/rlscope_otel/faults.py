@@ -20,3 +20,13 @@ class Faults:
         self.counts[kind] = seen + 1
         if not seen:
             _logger.warning("rlscope: %s: %s (the run continues; repeats are only counted)", kind, what)
+
+
+def is_one_of(value: object, known: tuple[str, ...]) -> bool:
+    """Whether a value of the host is one of these texts; anything else is compared with nothing, and raises nothing."""
+    return isinstance(value, str) and value in known
+
+
+def shown(value: object) -> str:
+    """A value of the host for a message."""
+    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"

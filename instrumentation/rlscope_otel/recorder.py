@@ -12,7 +12,7 @@ from typing import Self
 from opentelemetry.sdk.trace import SpanProcessor
 
 from rlscope_otel import clock_samples, conventions, exits, schema
-from rlscope_otel.faults import Faults
+from rlscope_otel.faults import Faults, is_one_of, shown
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
 from rlscope_otel.samples import Sample
@@ -78,9 +78,9 @@ class Run:
 
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
-        if not _is_one_of(reason, schema.WAIT_REASONS):
+        if not is_one_of(reason, schema.WAIT_REASONS):
             self._faults.note(
-                "wait", f"unknown reason {_shown(reason)}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
+                "wait", f"unknown reason {shown(reason)}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
             )
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
 
@@ -106,9 +106,9 @@ class Run:
 
     def activity(self, activity: str) -> Phase:
         """Any activity of `schema.ACTIVITIES`; an unknown one is recorded as `other`."""
-        if not _is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
+        if not is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
             known = ", ".join(schema.ACTIVITIES)
-            self._faults.note("activity", f"unknown activity {_shown(activity)}, recorded as 'other'; known: {known}")
+            self._faults.note("activity", f"unknown activity {shown(activity)}, recorded as 'other'; known: {known}")
             activity = "other"
         return Phase(self._phases, conventions.ACTIVITY_SPANS[activity])
 
@@ -204,11 +204,11 @@ class Run:
         advantage: float | None = None,
     ) -> None:
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
-        if not _is_one_of(outcome, schema.DELIVERY_OUTCOMES):
+        if not is_one_of(outcome, schema.DELIVERY_OUTCOMES):
             self._deliveries.drop()
             self._faults.note(
                 "delivery",
-                f"unknown outcome {_shown(outcome)}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}",
+                f"unknown outcome {shown(outcome)}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}",
             )
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
@@ -238,7 +238,7 @@ class Run:
             return None
         try:
             server = clock_samples.ClockServer(self.now_ns, socket.gethostname(), port, bind)
-        except (OSError, OverflowError) as error:
+        except Exception as error:  # A port or an address of any kind.
             self._faults.note("clock", error)
             return None
         self.before_stop(server.close)
@@ -295,13 +295,3 @@ class Run:
             *((attributes[name], value) for name, value in values.items()),
         )
         return WeightUpdate(self._phases, conventions.WEIGHT_SPANS[phase], pairs)
-
-
-def _is_one_of(value: object, known: tuple[str, ...]) -> bool:
-    """Whether a value of the host is one of these texts; anything else is compared with nothing, and raises nothing."""
-    return isinstance(value, str) and value in known
-
-
-def _shown(value: object) -> str:
-    """A value of the host for a message."""
-    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from rlscope_otel import schema
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults
+from rlscope_otel.faults import Faults, is_one_of, shown
 
+_REASONS = schema.FINISH_REASONS
 VersionRun = tuple[int, int, int]
 """A policy version and the half-open range [start, end) of output tokens that it sampled."""
 
@@ -71,6 +72,7 @@ class Sample:
         self._started_ns: int | None = None
         self._torn_tokens: int | None = None
         self._version: int | None = None
+        """Of the tokens since `_start`; None before the first."""
         self._start = 0
         self._end = 0
         self._runs: list[VersionRun] = []
@@ -91,11 +93,13 @@ class Sample:
     def tokens(self, count: int, version: int) -> None:
         """Record `count` more output tokens, sampled by a policy version."""
         try:
-            if count > 0:
-                if version != self._version:
-                    self._close_run()
-                    self._version = version
-                self._end += count
+            if count > 0 and not self._finished:
+                end, before = self._end, self._version
+                if version != before:
+                    if before is not None and end > self._start:
+                        self._runs.append((before, self._start, end))
+                    self._start, self._version = end, version
+                self._end = end + count
         except Exception as error:  # A host's own number type may fail in any way.
             self._sink.faults.note("sample tokens", error)
 
@@ -121,11 +125,12 @@ class Sample:
         self._finished = True
         sink = self._sink
         sink.running.pop(id(self), None)
-        if reason is not None and reason not in schema.FINISH_REASONS:
+        if reason is not None and not is_one_of(reason, _REASONS):
             known = ", ".join(schema.FINISH_REASONS)
-            sink.faults.note("sample finish", f"unknown reason {reason!r}, recorded as NULL; known: {known}")
+            sink.faults.note("sample finish", f"unknown reason {shown(reason)}, recorded as NULL; known: {known}")
             reason = None
-        self._close_run()
+        if self._version is not None and self._end > self._start:
+            self._runs.append((self._version, self._start, self._end))
         sink.buffer.add(
             (
                 self._sample_id,
@@ -145,8 +150,3 @@ class Sample:
                 env_wait_ns,
             )
         )
-
-    def _close_run(self) -> None:
-        if self._version is not None and self._end > self._start:
-            self._runs.append((self._version, self._start, self._end))
-        self._start = self._end

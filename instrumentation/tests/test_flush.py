@@ -281,8 +281,10 @@ def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_
     for value in (Raising(), ["samples"], None, 3):
         with run.wait(value), run.activity(value):
             run.delivery("s", value)
+        run.sample("s").finish(value)
     assert run.flush()
     assert rows("deliveries") == []
+    assert [row["finish_reason"] for row in rows("samples")] == [None] * 4
     assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
 
 

@@ -111,3 +111,13 @@ def test_a_handle_that_is_never_finished_costs_bounded_memory() -> None:
     assert len(sink.running) == 100
     handles[149].finish()
     assert len(read()) == 1
+
+
+def test_tokens_that_come_after_the_end_change_nothing_that_was_recorded() -> None:
+    sink, read = sink_and_rows()
+    handle = Sample(sink, "s", None, 0, 0, None, "engine")
+    handle.tokens(2, 1)
+    handle.finish()
+    handle.tokens(3, 2)
+    handle.tokens(3, 3)
+    assert [row["versions"] for row in read()] == [[(1, 0, 2)]]

@@ -333,13 +333,14 @@ def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnectio
         config={
             "memory_limit": MEMORY_LIMIT,
             "temp_directory": str(scratch / "spill"),
-            "max_temp_directory_size": f"{spill_bytes}B",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
         }
     )
     connection.execute("SET enable_progress_bar = false")
+    # As an entry of the configuration above, DuckDB 2.0.0 shows the limit and does not keep it.
+    connection.execute(f"SET max_temp_directory_size = '{spill_bytes}B'")
     return connection
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import RunFolderError
 from rlscope.pipeline import analyze
+from rlscope.trace import store
 from rlscope.trace.query import ask, ask_own
 from rlscope.trace.store import open_run
 from tests.trace_folder import (
@@ -456,3 +458,12 @@ def test_a_small_table_is_kept_in_memory_and_gives_the_same_answers(
     monkeypatch.setattr("rlscope.trace.store.SMALL_BYTES", 1)
     with open_run(folder) as run:
         assert ask(run, "training_steps")["step"].to_list() == [1, 2]
+
+
+def test_what_duckdb_writes_to_temporary_files_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MEMORY_LIMIT", "60MB")
+    monkeypatch.setattr(store, "LEAST_SPILL_BYTES", 20_000_000)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)], engine_steps=[engine_row("e0", 0, 50)])
+    wide = "SELECT repeat('x', 60) || random()::VARCHAR AS text FROM range(2000000)"
+    with open_run(folder) as run, pytest.raises(duckdb.OutOfMemoryException, match="max_temp_directory_size"):
+        run.connection.sql(f"SELECT count(*) FROM (SELECT text, count(*) FROM ({wide}) GROUP BY text)").fetchall()

@@ -78,6 +78,7 @@ class Recorder:
         if core is not None:
             _recorders.pop(core, None)
         now_ns = self.run.now_ns()
+        self._passes.settle()
         self._weights.close()
         self._steps.close(now_ns, self._weights.updates_begun)
         self._requests.close(now_ns)
@@ -104,7 +105,7 @@ class Recorder:
             self._seams.wrap(engine, "step", partial(self._passes.stepping, self._is_own))
 
     def _is_own(self, engine: Any) -> bool:
-        """Whether an engine's core is this one. The engine is known by its first step, and others are asked each time."""
+        """Whether an engine's core is this one. It is known by its first step; others are asked each time."""
         if self._engine() is engine:
             return True
         if core_of(engine) is not self._core():
@@ -114,6 +115,7 @@ class Recorder:
 
     def _arrived(self, call: Call) -> None:
         if call.error is None:
+            self._passes.settle()
             self._steps.has_requests(call.started_ns)
             self._requests.arrived(_argument(call, 1, "request"))
 
@@ -122,9 +124,11 @@ class Recorder:
             by_id = _argument(call, 1, "request_ids") is not None
             self._requests.removed(call.result or (), by_id, call.started_ns)
             if is_idle(call.args[0]):
+                self._passes.settle()
                 self._steps.has_none(call.started_ns)
 
     def _paused_or_resumed(self, call: Call) -> None:
+        self._passes.settle()
         state, begun = _argument(call, 1, "pause_state"), self._weights.updates_begun
         if getattr(state, "name", state) == "UNPAUSED":
             self._steps.resumed(call.started_ns, begun, is_idle(call.args[0]))
@@ -141,6 +145,7 @@ class Recorder:
         if method not in WEIGHT_CALLS:
             return
         now_ns = self.run.now_ns()
+        self._passes.settle()
         self._steps.stood_still(now_ns)
         if call.error is None:
             self._weights.called(method, call.started_ns, now_ns)

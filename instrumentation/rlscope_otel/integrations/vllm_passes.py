@@ -1,19 +1,34 @@
-"""The calls of a vLLM engine that come with every forward pass: scheduling, output and, in the host's process, the step.
+"""The calls of a vLLM engine that come with every pass: scheduling, output and, in the host's process, the step.
 
-A pass may take 4 ms and less, so nothing is done here that can be done later or once.
+A pass may take 4 ms, and after each one the processor's caches hold other things: what counts is how much code and data
+a call touches. So it only notes what cannot be known later. Rows are made of the notes of many passes at once, before
+anything else happens to the engine.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from rlscope_otel.integrations.seams import Seams
 from rlscope_otel.integrations.vllm_requests import Requests
-from rlscope_otel.integrations.vllm_steps import Batch, Steps, prefill_tokens_of
+from rlscope_otel.integrations.vllm_steps import KV_USED, TORN, Batch, Steps, prefill_tokens_of
 from rlscope_otel.integrations.vllm_weights import Weights
 from rlscope_otel.recorder import Run
 
 # Far more passes than any engine has under way: what is older failed before it gave an output.
 _MOST_SCHEDULED = 256
+_MOST_NOTED = 64
+# A process that is killed loses no more than this beside the last flush interval.
+_LONGEST_NOTED_NS = 250_000_000
+
+_new_token_ids = attrgetter("new_token_ids")
+
+
+_Note = tuple[Batch, int, int, int | None, int | None, bool]
+"""Of a pass: its batch, when its output came, tokens, begin and end of the host's step, and whether no request is left.
+
+A step of several passes begins with the first and ends with the last.
+"""
 
 
 class Passes:
@@ -34,7 +49,16 @@ class Passes:
         self._requests = requests
         self._steps = steps
         self._capacity_tokens = capacity_tokens
+        self._blocks = 0 if capacity_tokens is None else _blocks_of(scheduler())
+        """Of the KV cache, without the one that is never used; 0 where only `usage` of the manager tells."""
         self._batches: dict[int, Batch] = {}
+        self._notes: list[_Note] = []
+        self._began_ns: int | None = None
+        """When the host's step of the moment began, as long as it is neither noted nor known to `steps`."""
+        self._in_step = False
+        self._is_open = False
+        """Whether the last note is of the host's step of the moment."""
+        self._may_be_last = False
         self._failed: Callable[[Callable[..., None], Exception], None] = lambda watcher, error: None
 
     def watch(self, seams: Seams, scheduler: type) -> None:
@@ -43,18 +67,37 @@ class Passes:
         seams.wrap(scheduler, "schedule", self._scheduling)
         seams.wrap(scheduler, "update_from_output", self._putting_out)
 
+    def settle(self) -> None:
+        """Make rows of what is noted: something else than a pass happens to the engine."""
+        notes, steps = self._notes, self._steps
+        self._notes, self._is_open = [], False
+        for batch, output_ns, tokens, began_ns, ended_ns, is_last in notes:
+            if began_ns is not None:
+                steps.step_began(began_ns)
+            if self._blocks:
+                batch = self._with_kv_used(batch)
+            steps.pass_ended(batch, output_ns, tokens)
+            if ended_ns is not None:
+                steps.step_ended(ended_ns, is_last)
+            elif not steps.in_host_step:
+                steps.row_ended(output_ns, is_last)
+        if self._began_ns is not None:
+            steps.step_began(self._began_ns)
+            self._began_ns = None
+
     def stepping(self, is_own: Callable[[Any], bool], host: Callable[..., Any]) -> Callable[..., Any]:
         """`LLMEngine.step`: the host program's call, with all that vLLM does in it."""
+        now_ns = self._now_ns
 
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_own(engine):
                 return host(engine, *args, **kwargs)
-            self._steps.step_began(self._now_ns())
+            self._began_ns, self._in_step = now_ns(), True
             try:
                 return host(engine, *args, **kwargs)
             finally:
                 try:
-                    self._stepped()
+                    self._stepped(now_ns())
                 except Exception as error:  # Nothing of ours reaches the host.
                     self._failed(self._stepped, error)
 
@@ -94,40 +137,86 @@ class Passes:
         if not tokens:
             return
         now_ns = self._now_ns()
-        batches, new, running = self._batches, output.scheduled_new_reqs, len(output.num_scheduled_tokens)
+        batches, new, weights = self._batches, output.scheduled_new_reqs, self._weights
+        running = len(output.num_scheduled_tokens)
         if len(batches) >= _MOST_SCHEDULED:
             batches.clear()
         preempted = getattr(output, "preempted_req_ids", None)
-        capacity_tokens = self._capacity_tokens
-        batches[id(output)] = Batch(
+        batches[id(output)] = (
             now_ns,
             running,
             scheduler.get_request_counts()[1],
             # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
             0 if tokens == running and not new else prefill_tokens_of(output),
-            None if capacity_tokens is None else round(scheduler.kv_cache_manager.usage * capacity_tokens),
+            # As `usage` of the manager has it, which is three calls.
+            scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks
+            if self._blocks
+            else self._kv_used_tokens(scheduler),
             None if preempted is None else len(preempted),
-            self._weights.pass_begins(),
+            weights.is_changing and weights.pass_begins(),
         )
         if new:
             self._requests.scheduled(new, now_ns)
+
+    def _kv_used_tokens(self, scheduler: Any) -> int | None:
+        if self._capacity_tokens is None:
+            return None
+        return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
+
+    def _with_kv_used(self, batch: Batch) -> Batch:
+        """A batch with the used tokens of the cache, in which the free blocks were noted."""
+        free, capacity_tokens = batch[KV_USED], self._capacity_tokens
+        if free is None or capacity_tokens is None:
+            return batch
+        used = round((1.0 - free / self._blocks) * capacity_tokens)
+        return (*batch[:KV_USED], used, *batch[KV_USED + 1 :])
 
     def _put_out(self, scheduler: Any, scheduled: Any, outputs: Any, at_ns: int) -> None:
         batch = self._batches.pop(id(scheduled), None)
         if batch is None:
             return
-        tokens = 0
+        tokens, has_ended = 0, False
         for of_client in outputs.values():
-            tokens += self._requests.sampled(of_client.outputs, at_ns, batch.torn)
-        steps = self._steps
-        steps.pass_ended(batch, at_ns, tokens)
-        if not steps.in_host_step:
-            steps.row_ended(at_ns, is_idle(scheduler))
+            given = of_client.outputs
+            tokens += sum(map(len, map(_new_token_ids, given)))
+            ended = [output for output in given if output.finish_reason is not None]
+            if ended or batch[TORN]:
+                has_ended = True
+                self._requests.sampled(given, ended, at_ns, batch[TORN])
+        may_be_last = has_ended or self._steps.idle_since_ns is not None
+        if self._in_step:
+            self._may_be_last, self._is_open = may_be_last, True
+            is_last = False
+        else:
+            is_last = may_be_last and is_idle(scheduler)
+        notes = self._notes
+        notes.append((batch, at_ns, tokens, self._began_ns, None, is_last))
+        self._began_ns = None
+        if not self._in_step and (len(notes) >= _MOST_NOTED or at_ns - notes[0][1] > _LONGEST_NOTED_NS):
+            self.settle()
 
-    def _stepped(self) -> None:
+    def _stepped(self, at_ns: int) -> None:
+        self._in_step = False
         scheduler = self._own()
-        if scheduler is not None:
-            self._steps.step_ended(self._now_ns(), is_idle(scheduler))
+        if scheduler is None:
+            return
+        if not self._is_open:
+            self.settle()
+            self._steps.step_ended(at_ns, is_idle(scheduler))
+            return
+        notes, self._is_open = self._notes, False
+        batch, output_ns, tokens, began_ns, _, _ = notes[-1]
+        is_last = self._may_be_last and is_idle(scheduler)
+        notes[-1] = (batch, output_ns, tokens, began_ns, at_ns, is_last)
+        if is_last or len(notes) >= _MOST_NOTED or at_ns - notes[0][1] > _LONGEST_NOTED_NS:
+            self.settle()
+
+
+def _blocks_of(scheduler: Any) -> int:
+    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    blocks = getattr(pool, "num_gpu_blocks", None)
+    free = getattr(getattr(pool, "free_block_queue", None), "num_free_blocks", None)
+    return max(0, blocks - 1) if isinstance(blocks, int) and isinstance(free, int) else 0
 
 
 def is_idle(scheduler: Any) -> bool:

@@ -10,7 +10,6 @@ runs one request per response: its sample is the named sample and `/index`, in t
 import re
 import time
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any
 
 from rlscope_otel.integrations.host import engine_samples_wanted
@@ -23,7 +22,6 @@ _REASONS = {"stop": "stop", "length": "length", "abort": "abort", "error": "erro
 
 _OWN_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _CHILD_PREFIX = re.compile(r"(\d+)_")
-_new_token_ids = attrgetter("new_token_ids")
 _NS_PER_S = 1_000_000_000
 # A front end that says the request came longer ago than this does not mean the wall clock.
 _LONGEST_ON_ITS_WAY_NS = 600 * _NS_PER_S
@@ -81,17 +79,15 @@ class Requests:
                 request.started_ns = at_ns
                 request.cached_tokens = int(new.num_computed_tokens)
 
-    def sampled(self, outputs: list[Any], at_ns: int, torn: bool) -> int:
-        """A pass gave these outputs; returns how many tokens it sampled."""
+    def sampled(self, outputs: Iterable[Any], ended: Iterable[Any], at_ns: int, torn: bool) -> None:
+        """A pass gave these outputs, of which some ended their requests."""
         if torn:
             for output in outputs:
                 request = self._running.get(output.request_id)
                 if request is not None:
                     request.torn_tokens += len(output.new_token_ids)
-        # This is the one thing that is done for every request at every pass.
-        for output in [output for output in outputs if output.finish_reason is not None]:
+        for output in ended:
             self.ended(output.request_id, str(output.finish_reason), at_ns)
-        return sum(map(len, map(_new_token_ids, outputs)))
 
     def removed(self, hosts: Iterable[Any], by_id: bool, at_ns: int) -> None:
         """Something outside the passes ended these requests: an abort of all, or of some by their ids."""

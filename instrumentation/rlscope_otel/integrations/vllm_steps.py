@@ -8,7 +8,7 @@ processing, the input queue, scheduling. Without requests the engine waits for `
 when one was begun in it, else a wait without a reason.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlscope_otel.recorder import Run
 
@@ -16,16 +16,11 @@ from rlscope_otel.recorder import Run
 _LONGEST_ROW_NS = 1_000_000_000
 
 
-class Batch(NamedTuple):
-    """What one forward pass works on, known once it is scheduled."""
-
-    scheduled_ns: int
-    running: int
-    waiting: int
-    prefill_tokens: int
-    kv_used_tokens: int | None
-    preemptions: int | None
-    torn: bool
+Batch = tuple[int, int, int, int, int | None, int | None, bool]
+"""What one forward pass works on, known once it is scheduled: when that was, requests that run and wait, prompt
+tokens, used tokens of the KV cache, preemptions, and whether what it samples is torn. A plain tuple: it is made at
+every pass."""
+KV_USED, TORN = 4, 6
 
 
 def prefill_tokens_of(output: Any) -> int:
@@ -55,7 +50,8 @@ class Steps:
         self._recorded_ns: int | None = None
         """Up to where time is accounted for, when what follows belongs to the next pass."""
         self._last_output_ns = 0
-        self._idle_since_ns: int | None = None
+        self.idle_since_ns: int | None = None
+        """Since when there has been no request; None while there is one."""
         self._paused_since_ns: int | None = None
         self._updates_at_pause = 0
         self.in_host_step = False
@@ -67,7 +63,7 @@ class Steps:
         """The output of a pass is there. Outside a step of the host, `row_ended` has to follow."""
         if self._row is not None:
             self.row_ended(self._row[1])
-        busy_from_ns = start_ns = max(batch.scheduled_ns, self._last_output_ns)
+        busy_from_ns = start_ns = max(batch[0], self._last_output_ns)
         recorded_ns = self._recorded_ns
         if recorded_ns is not None and recorded_ns < start_ns and output_ns - recorded_ns <= _LONGEST_ROW_NS:
             start_ns = recorded_ns
@@ -88,13 +84,13 @@ class Steps:
 
     def has_requests(self, at_ns: int) -> None:
         """A request came: the engine is idle no more."""
-        if self._idle_since_ns is not None:
+        if self.idle_since_ns is not None:
             self._end_idleness(at_ns)
 
     def has_none(self, at_ns: int) -> None:
         """The last request is gone without a pass."""
-        if self._idle_since_ns is None and self._paused_since_ns is None:
-            self._idle_since_ns = at_ns
+        if self.idle_since_ns is None and self._paused_since_ns is None:
+            self.idle_since_ns = at_ns
 
     def stood_still(self, until_ns: int) -> None:
         """Something else than a pass took the engine's time, and records it itself."""
@@ -118,7 +114,7 @@ class Steps:
             activity = "weight_update" if updates_begun > self._updates_at_pause else "wait"
             self._run.activity(activity).between(since_ns, at_ns)
         if is_idle:
-            self._idle_since_ns = at_ns
+            self.idle_since_ns = at_ns
 
     def close(self, at_ns: int, updates_begun: int) -> None:
         """Record what is still going on."""
@@ -134,12 +130,12 @@ class Steps:
             start_ns, _, busy_ns, (_, running, waiting, prefill, kv_used, preemptions, _), decode = row
             self._run.engine_step(start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill, kv_used, preemptions)
             self._recorded_ns = end_ns if self._owns_its_process else None
-        if is_idle and self._paused_since_ns is None and (row is not None or self._idle_since_ns is None):
+        if is_idle and self._paused_since_ns is None and (row is not None or self.idle_since_ns is None):
             # A pass that was under way when the last request went keeps the engine busy to its end.
-            self._idle_since_ns = end_ns
+            self.idle_since_ns = end_ns
 
     def _end_idleness(self, at_ns: int) -> None:
-        since_ns, self._idle_since_ns = self._idle_since_ns, None
+        since_ns, self.idle_since_ns = self.idle_since_ns, None
         if since_ns is not None and since_ns < at_ns and self._records_idleness:
             self._run.wait("requests").between(since_ns, at_ns)
         self.stood_still(at_ns)

@@ -55,6 +55,8 @@ class Weights:
         self._has_labels = bool(self.version)
         self._update: Update | None = None
         self._kv_was_reset = False
+        self.is_changing = False
+        """Whether the next pass has to be told of, by `pass_begins`."""
         self._counted = 0
         self._before_change: Callable[[], None] = lambda: None
 
@@ -89,7 +91,7 @@ class Weights:
 
     def kv_reset(self) -> None:
         """The KV cache was thrown away, running requests included."""
-        self._kv_was_reset = True
+        self._kv_was_reset = self.is_changing = True
         if self._update is not None:
             self._update.kv_recomputed = True
 
@@ -98,9 +100,11 @@ class Weights:
         self._kv_was_reset = False
         update = self._update
         if update is None:
+            self.is_changing = False
             return False
         if not update.is_open and (update.label is not None or update.is_of_draft or not self._has_labels):
             self.close()
+            self.is_changing = False
             return False
         update.passes_meanwhile += 1
         return not update.is_of_draft
@@ -127,6 +131,7 @@ class Weights:
     def _begin(self, start_ns: int, is_open: bool) -> Update:
         self.close()
         self._update = Update(start_ns, start_ns, self._kv_was_reset, is_open)
+        self.is_changing = True
         self.updates_begun += 1
         return self._update
 

@@ -913,3 +913,45 @@ def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows
     run.stop()
     assert rows("samples") == []
     assert sum(row["decode_tokens"] for row in rows("engine_steps")) > 0
+
+
+@pytest.mark.parametrize(("free_blocks", "used_tokens"), [(0, CAPACITY_TOKENS), (8, 0), (6, CAPACITY_TOKENS // 4)])
+def test_the_used_cache_is_that_of_the_free_blocks_where_vllm_has_them(run, clock, rows, free_blocks, used_tokens):
+    core = make_core(clock)
+    # One block is never given out.
+    core.scheduler.kv_cache_manager.block_pool = SimpleNamespace(
+        num_gpu_blocks=9, free_block_queue=SimpleNamespace(num_free_blocks=free_blocks)
+    )
+    hook.Recorder(core, run, owns_its_process=True)
+    add(core, "a")
+    core.step(a="stop")
+    run.stop()
+    assert [row["kv_used_tokens"] for row in rows("engine_steps")] == [used_tokens]
+
+
+def test_rows_of_many_passes_come_in_order_and_none_is_kept_back_for_long(core, clock, run, rows):
+    add(core, "a")
+    for _ in range(3):
+        core.step()
+    run.flush()
+    assert rows("engine_steps") == []
+    clock.advance(250_000_000)
+    core.step()
+    run.flush()
+    assert len(rows("engine_steps")) == 4
+    for _ in range(100):
+        core.step()
+    run.stop()
+    starts = [row["start_ns"] for row in rows("engine_steps")]
+    assert len(starts) == 104 and starts == sorted(starts)
+
+
+def test_passes_noted_before_an_update_are_recorded_before_it(core, run, rows):
+    add(core, "a")
+    core.step()
+    update(core, "1")
+    core.step(a="stop")
+    run.stop()
+    (first, second), (applied,) = rows("engine_steps"), rows("weight_updates")
+    assert first["end_ns"] <= applied["start_ns"] <= applied["end_ns"] <= second["start_ns"]
+    assert versions_of(rows)["a"] == ("engine", [(0, 0, 1), (1, 1, 2)])

@@ -49,6 +49,8 @@ class Case:
 
 PIPELINE: Final = "examples.pipeline_rl"
 TRL: Final = "examples.trl_async"
+FLEET: Final[Flags] = {"slow": "8", "no-pin": "", "batch": "96", "queue-capacity": "192"}
+"""Ten workers, each an eighth of a core: GPUs can be moved from one side to the other."""
 CASES: Final = (
     Case("few slots, slow engines", PIPELINE, {"samplers": "2", "slots": "8", "slow-sampler": "3"}),
     Case("few slots", PIPELINE, {"slots": "8", "queue-capacity": "256"}),
@@ -60,6 +62,13 @@ CASES: Final = (
     ),
     Case("synchronous", PIPELINE, {"synchronous": "", "slots": "64"}),
     Case("slow trainer", PIPELINE, {"slow-trainer": "3", "queue-capacity": "256"}),
+    Case(
+        "fleet, one slow engine of five",
+        PIPELINE,
+        {**FLEET, "trainers": "5", "samplers": "5", "slow-sampler": "2", "slow-sampler-id": "sampler-3"},
+    ),
+    Case("fleet, few samplers", PIPELINE, {**FLEET, "trainers": "7", "samplers": "3"}),
+    Case("fleet, few trainers", PIPELINE, {**FLEET, "trainers": "2", "samplers": "8"}),
     Case("TRL and vLLM, few in flight", TRL, {"engine": "vllm", "in-flight": "8"}),
     Case("TRL and vLLM, as it comes", TRL, {"engine": "vllm"}),
 )
@@ -94,13 +103,10 @@ def record(case: Case, flags: Flags, folder: Path, steps: int, vllm_python: Path
 
 
 def carried_out(case: Case, action: Action) -> Flags | None:
-    """The flags with the action done; None where the example has no setting for it, such as other trainer GPUs."""
+    """The flags with the action done; None where the example has no setting for it."""
     pipeline, after = case.module == PIPELINE, action.after
     if isinstance(after, Layout):
-        if after.trainer_gpus != 1 or after.sampler_gpus != int(case.flags.get("samplers", "1")):
-            return None
-        flags = {name: value for name, value in case.flags.items() if name != "synchronous"}
-        return {**flags, "slots" if pipeline else "in-flight": str(after.running_per_engine)}
+        return _laid_out(case, after)
     names = {
         "staleness_cap": "max-staleness",
         "in_flight_limit": "max-in-flight" if pipeline else "in-flight",
@@ -113,6 +119,18 @@ def carried_out(case: Case, action: Action) -> Flags | None:
     if slow in case.flags and after is not None:
         return {**case.flags, slow: str(float(case.flags[slow]) / after)}
     return None
+
+
+def _laid_out(case: Case, layout: Layout) -> Flags | None:
+    """None where it needs another split and workers share cores: two on one core are no two GPUs."""
+    flags = {name: value for name, value in case.flags.items() if name != "synchronous"}
+    running = "slots" if case.module == PIPELINE else "in-flight"
+    split = {"trainers": layout.trainer_gpus, "samplers": layout.sampler_gpus}
+    if "slow" in flags:
+        return {**flags, **{name: str(gpus) for name, gpus in split.items()}, running: str(layout.running_per_engine)}
+    if any(gpus != int(flags.get(name, "1")) for name, gpus in split.items()):
+        return None
+    return {**flags, running: str(layout.running_per_engine)}
 
 
 def try_out(case: Case, steps: int, vllm_python: Path, scratch: Path) -> Pair:

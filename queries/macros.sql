@@ -1,6 +1,10 @@
 -- Interval arithmetic shared by several queries, as macros that are loaded when a run is opened.
 -- They read the result of worker_extents.sql, so a query that uses them lists it among its inputs.
 
+-- Does a time begin at an edge of a grid's cells, or end in a later cell than it begins?
+CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS
+((from_ns - origin_ns) // cell_ns < (to_ns - origin_ns) // cell_ns OR (from_ns - origin_ns) % cell_ns = 0);
+
 -- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
 CREATE MACRO wait_state(role, reason) AS
 CASE

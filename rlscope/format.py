@@ -96,6 +96,13 @@ def signed_percent(ratio: float | None) -> str:
     return text.replace("-", "−") if ratio else "0%"
 
 
+def gain(ratio: float | None) -> str:
+    """A modelled gain as a percentage, no finer than models are: +68%, −2.8%, +115%; below 0.05% "about 0%"."""
+    if finite(ratio) is None or ratio is None or abs(ratio) < 0.0995:
+        return signed_percent(ratio)
+    return f"{ratio:+,.0%}".replace("-", "−")
+
+
 def signed_hundredths(ratio: float | None) -> str:
     """A small signed change with two decimals: +0.98%, −0.22%; one that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:

@@ -13,7 +13,7 @@ import polars as pl
 
 from rlscope.alerts.config import built_in_rules, load_rules, one_off
 from rlscope.alerts.metrics import RESIDUAL
-from rlscope.alerts.offline import RuleReport, evaluate_rules
+from rlscope.alerts.offline import RuleReport, evaluate_rules, tick_cells
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out
@@ -25,7 +25,7 @@ from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError, VanishedFileError
-from rlscope.trace.query import Grid, ask, make_grid
+from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid
 from rlscope.trace.shares import Lost, LostShareError
 from rlscope.trace.store import Divide, OpenRun, open_run
 
@@ -112,7 +112,8 @@ def analyze_run(
     from rlscope.model.forecast.result import NoModelResult
 
     others = read_other_runs(run, constraints.also, progress)
-    grid = focused_grid(run)
+    rules = built_in_rules()
+    grid = focused_grid(run, tick_cells(run, rules))
     answers = _ask_all(run, grid, progress)
     leave_out_laid_out(run.imported, answers)
     evidence = _evidence(run, answers, progress)
@@ -124,7 +125,7 @@ def analyze_run(
     lost = {each.cause: each.gpu_s for each in losses}
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")
-    alerts = evaluate_rules(run, built_in_rules()).alerts
+    alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
     ranking = None if isinstance(model, NoModelResult) else model.ranking
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
     return AnalysisResult(
@@ -156,12 +157,12 @@ def find_problems(run: OpenRun) -> tuple[Finding, ...]:
     return find_all(_evidence(run, _ask_all(run, focused_grid(run), say_nothing), say_nothing))
 
 
-def focused_grid(run: OpenRun) -> Grid:
-    """The grid of a run, with buckets that begin and end with the stretch that is judged."""
+def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:
+    """The grid of a run, with buckets that begin and end with the stretch that is judged; beside: as of `make_grid`."""
     steps = ask(run, "training_steps")
     extents = ask(run, "worker_extents")
     whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
-    return make_grid(run, *judged_interval(steady_window(steps), steps, whole))
+    return make_grid(run, *judged_interval(steady_window(steps), steps, whole), beside)
 
 
 def _ask_all(run: OpenRun, grid: Grid, progress: Progress) -> dict[str, pl.DataFrame]:

@@ -39,6 +39,7 @@ SLOW: Final = (
     "instrumentation/tests/integrations/test_scrape.py",
     "instrumentation/tests/test_endings.py",
     "instrumentation/tests/test_faults.py",
+    "instrumentation/tests/test_upload.py",
     "instrumentation/tests/test_flush.py",
     "instrumentation/tests/test_imports.py",
     "instrumentation/tests/test_merging.py",

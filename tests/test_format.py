@@ -46,6 +46,15 @@ def test_what_is_below_zero_keeps_its_sign_unless_it_rounds_to_zero(ratio, text)
 
 
 @pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0, "0%"), (0.0004, "about 0%"), (-0.028, "−2.8%"), (0.0994, "+9.9%"), (0.0995, "+10%"), (0.684, "+68%"),
+     (-0.5, "−50%"), (1.654, "+165%"), (None, fmt.NO_DATA)],
+)  # fmt: skip
+def test_a_modelled_gain_is_no_finer_than_a_model(ratio, text):
+    assert fmt.gain(ratio) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 s"), (5e-7, "0.5 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (4.561, "4.56 s"), (59.96, "1 min"),
      (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "-500 ms")],

@@ -79,7 +79,7 @@ class MergedFile:
         self.path = folder / self.numbers.name
         self.temporary = folder / f".{self.numbers.name}.part"
         self._schema = schema.arrow_schema(self.table)
-        self._stamp = {**stamp, **_statement(self.parts)}
+        self._stamp = {**stamp, **statement(self.parts)}
         self._slices = self._write()
         self._sink: _Sink | None = None
 
@@ -158,7 +158,7 @@ class MergedFile:
                 yield pa.Table.from_arrays(table.columns, schema=self._schema)
 
 
-def _statement(parts: Sequence[StoredFile]) -> parquet.Stamp:
+def statement(parts: Sequence[StoredFile]) -> parquet.Stamp:
     """What a merged file states about what was merged into it."""
     whole = StoredFile.of(parts, 0, 0)
     listed = ",".join(f"{part.last}:{part.rows}" for part in parts)

@@ -1,5 +1,6 @@
 """The parts of one worker's recording and the order in which they start and stop."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
@@ -8,6 +9,7 @@ from opentelemetry.metrics import MeterProvider
 from rlscope_otel import conventions, gpu, metrics, schema
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
+from rlscope_otel.clock_samples import ClockSamples
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
 from rlscope_otel.parquet import convert_once
@@ -16,6 +18,7 @@ from rlscope_otel.samples import SampleSink
 from rlscope_otel.settings import Settings
 from rlscope_otel.spans import RowSpanProcessor
 from rlscope_otel.tallies import Tallies
+from rlscope_otel.uploader import Uploader
 from rlscope_otel.worker_file import Identity
 from rlscope_otel.writer import Writer
 
@@ -33,10 +36,12 @@ class Recording:
         pressed_at = settings.limits.max_rows_per_file if settings else 0
         self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
         self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
+        self.clock_samples = ClockSamples()
         self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
         self.phases = PhaseSource(None, clock.now_ns, self.faults)
         self._writer: Writer | None = None
         self._thread: FlushThread | None = None
+        self._uploader: Uploader | None = None
         self._gpu_sampler: gpu.GpuSampler | None = None
         self._stopped_ns: int | None = None
         self._tallies = Tallies()
@@ -78,7 +83,11 @@ class Recording:
             return True
         if self.active:
             self._end()
-        return self._thread.stop(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        complete = self._thread.stop(timeout_s)
+        if self._uploader is not None:
+            self._uploader.finish(max(0.0, until_s - time.monotonic()))
+        return complete
 
     def _end(self) -> None:
         """Take no more rows, with what is still running as the last of them."""
@@ -96,8 +105,10 @@ class Recording:
         self.samples.running.clear()
         for buffer in self.buffers.values():
             buffer.abandon()
+        if self._uploader is not None:
+            self._uploader.abandon()
         # The totals go with the rest: the metrics of this process would show the parent's a second time.
-        self._thread = self._writer = self._gpu_sampler = None
+        self._thread = self._writer = self._gpu_sampler = self._uploader = None
         self._tallies = Tallies()
 
     def _open(self, settings: Settings) -> None:
@@ -112,8 +123,11 @@ class Recording:
             self.faults,
             settings.limits,
             self._tallies,
+            self.clock_samples,
         )
         self._writer.join(settings.run_id, settings.config)
+        if settings.upload is not None:
+            self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
         self.phases.keep = self.processor.phase_ended
         self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults, self._merge)
         self._thread.start()
@@ -155,4 +169,7 @@ class Recording:
         if last and not complete:
             lost = writer.give_up()
             self.faults.note("stop", f"{lost} rows could not be written and were lost")
+        # Only now is the name of the worker final, and in a file.
+        if self._uploader is not None and writer.is_claimed:
+            self._uploader.tend(writer.worker_id, last=last)
         return complete

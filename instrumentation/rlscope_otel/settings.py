@@ -9,11 +9,13 @@ An empty variable counts as unset, so that a launcher can keep a child process f
 | RLSCOPE_WORKER_ID | worker_id: `<role>-<host>-<pid>` when neither is given |
 | RLSCOPE_GPU_COUNT | gpu_count |
 | RLSCOPE_GPU_INTERVAL_S | gpu_interval_s |
+| RLSCOPE_UPLOAD | upload_to: an object store to copy the files to |
 | RLSCOPE_MERGE_INTERVALS_S | merge_intervals_s, as `300,10800,86400`; 0 for no merging |
 """
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rlscope_otel import schema
+from rlscope_otel.addresses import SCHEMES, address_fault
 from rlscope_otel.errors import SetupError
 from rlscope_otel.worker_file import Identity
 
@@ -29,6 +32,7 @@ ROLE_VARIABLE = "RLSCOPE_ROLE"
 WORKER_ID_VARIABLE = "RLSCOPE_WORKER_ID"
 GPU_COUNT_VARIABLE = "RLSCOPE_GPU_COUNT"
 GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
+UPLOAD_VARIABLE = "RLSCOPE_UPLOAD"
 MERGE_INTERVALS_VARIABLE = "RLSCOPE_MERGE_INTERVALS_S"
 MERGE_INTERVALS_S = (300.0, 10_800.0, 86_400.0)
 """5 min of flushes, 3 h of such files, 24 h of those."""
@@ -63,6 +67,25 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """Where the files are copied to, and how often. Raises SetupError for an address that cannot be one."""
+
+    address: str
+    interval_s: float
+    max_bytes: int
+    """Of small files that are copied as one."""
+
+    def __post_init__(self) -> None:
+        fault = address_fault(self.address)
+        if fault is not None:
+            expected = [f"{', '.join(f'{scheme}://' for scheme in SCHEMES)} and the path of a folder"]
+            next_step = f"Set {UPLOAD_VARIABLE} or upload_to. Clients find credentials in the environment."
+            raise SetupError.unknown_value("upload_to", fault, expected, next_step)
+        if not self.interval_s > 0:
+            raise SetupError.unknown_value("upload_interval_s", self.interval_s, ["more than 0"], "Omit it.")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that a recording needs before it starts."""
 
@@ -74,12 +97,28 @@ class Settings:
     limits: Limits
     gpu_interval_s: float | None
     """None: the GPUs are not sampled."""
+    upload: Upload | None = None
 
 
 def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
     """The run folder as an absolute path, since the host may change its working directory; None when unset."""
     found = os.fspath(run_dir) if run_dir is not None else os.environ.get(RUN_DIR_VARIABLE, "")
     return Path(found).absolute() if found else None
+
+
+def upload_of(upload_to: str | None, interval_s: float, max_bytes: int) -> Upload | None:
+    """Where the files are copied to; None for nowhere."""
+    address = upload_to if upload_to is not None else os.environ.get(UPLOAD_VARIABLE)
+    return Upload(address, interval_s, max_bytes) if address else None
+
+
+def name_of(worker_id: str | None, role: str, upload: Upload | None) -> str:
+    """The worker's name. One whose files are copied gets a name that no worker of another node has.
+
+    Raises SetupError as `worker_id_of` does.
+    """
+    name = worker_id_of(worker_id, role)
+    return name if upload is None else f"{name[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}"
 
 
 def role_of(role: str | None) -> str:

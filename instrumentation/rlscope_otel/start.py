@@ -33,6 +33,8 @@ def start_run(
     gpu_interval_s: float | None = None,
     merge_intervals_s: Sequence[float] | None = None,
     max_merged_bytes: int = 32 * 2**20,
+    upload_to: str | None = None,
+    upload_interval_s: float = 30.0,
     meter_provider: MeterProvider | None = None,
     clock: Clock | None = None,
 ) -> Run:
@@ -44,19 +46,20 @@ def start_run(
 
     The small files of the flushes are merged in the background: after 5 min, those again after 3 h and after 24 h
     (`merge_intervals_s`, `()` for never), up to `max_merged_bytes` in a file.
+
+    `upload_to`: an address such as `s3://bucket/run`, to which another process copies the files every
+    `upload_interval_s`. The worker's name then gets a suffix of its own.
     """
     run_clock = RunClock(clock or SystemClock())
-    folder = settings.run_dir_of(run_dir)
-    if folder is None:
+    if (folder := settings.run_dir_of(run_dir)) is None:
         return Run(Recording(None, run_clock))
     intervals_s = settings.merge_intervals_of(merge_intervals_s)
     limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows, intervals_s, max_merged_bytes)
-    role = settings.role_of(role)
-    ids = tuple(str(gpu_id) for gpu_id in gpu_ids)
+    role, ids = settings.role_of(role), tuple(str(gpu_id) for gpu_id in gpu_ids)
     device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
     identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
-    name, sampled_s = settings.worker_id_of(worker_id, role), settings.gpu_interval_of(gpu_interval_s)
-    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s)
-    run = Run(Recording(chosen, run_clock, meter_provider))
-    exits.watch(run)
+    upload = settings.upload_of(upload_to, upload_interval_s, max_merged_bytes)
+    name, sampled_s = settings.name_of(worker_id, role, upload), settings.gpu_interval_of(gpu_interval_s)
+    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s, upload)
+    exits.watch(run := Run(Recording(chosen, run_clock, meter_provider)))
     return run

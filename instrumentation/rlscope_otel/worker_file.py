@@ -6,7 +6,7 @@ newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counte
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class Progress:
     dropped: Mapping[str, int]
     merged: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """By table and `FIRST_LAST`, the CRC-32 of the files that others were merged into."""
+    clock_samples: Sequence[Mapping[str, object]] = ()
 
 
 class WorkerFile:
@@ -103,6 +104,7 @@ class WorkerFile:
             "rows": {table: written.rows for table, written in progress.written.items()},
             "written": {table: _statement(table, progress) for table in progress.written},
             "dropped": dict(progress.dropped),
+            **({"clock_samples": list(progress.clock_samples)} if progress.clock_samples else {}),
         }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlscope_otel import parquet, run_file, schema
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
+from rlscope_otel.clock_samples import ClockSamples
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.merger import Merger
@@ -37,6 +38,7 @@ class Writer:
         faults: Faults,
         limits: Limits,
         tallies: Tallies,
+        clock_samples: ClockSamples,
     ) -> None:
         self.identity = identity
         self.run_id: str | None = None
@@ -45,6 +47,7 @@ class Writer:
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
+        self._clock_samples = clock_samples
         self._max_rows = limits.max_rows_per_file
         self._merger = Merger(run_dir, Levels(tuple(limits.merge_intervals_s), limits.max_merged_bytes), faults)
         self._config: Mapping[str, object] = {}
@@ -58,6 +61,11 @@ class Writer:
     def worker_id(self) -> str:
         """The name that this worker records under; final once its file is claimed."""
         return self._worker_file.worker_id
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the name is final, and the worker's file there."""
+        return self._worker_file.claimed
 
     def join(self, run_id: str | None, config: Mapping[str, object]) -> None:
         """Join the folder's run and claim a worker name. Raises SetupError for a folder that holds another run.
@@ -228,4 +236,5 @@ class Writer:
             written=dict(self._written),
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
             merged=self._merger.merged,
+            clock_samples=self._clock_samples.stated(),
         )

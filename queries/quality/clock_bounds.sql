@@ -26,14 +26,21 @@ most AS (
     WHERE applied.host <> published.host
     GROUP BY applied.host, published.host
 ),
-least AS (
-    SELECT engines.host, takers.host AS against, max(samples.finished_ns - deliveries.taken_ns) AS least_ns
+taken AS (
+    SELECT samples.worker_id AS engine_id, deliveries.worker_id AS taker_id,
+        max(samples.finished_ns - deliveries.taken_ns) AS least_ns
     FROM deliveries
     JOIN samples USING (sample_id)
-    JOIN workers AS engines ON samples.worker_id = engines.worker_id
-    JOIN workers AS takers ON deliveries.worker_id = takers.worker_id
     -- an abandoned sample may end after it was abandoned
-    WHERE deliveries.outcome = 'trained' AND engines.host <> takers.host
+    WHERE deliveries.outcome = 'trained'
+    GROUP BY engine_id, taker_id
+),
+least AS (
+    SELECT engines.host, takers.host AS against, max(least_ns) AS least_ns
+    FROM taken
+    JOIN workers AS engines ON engine_id = engines.worker_id
+    JOIN workers AS takers ON taker_id = takers.worker_id
+    WHERE engines.host <> takers.host
     GROUP BY engines.host, takers.host
 )
 SELECT host, against, least_ns, most_ns

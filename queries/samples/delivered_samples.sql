@@ -3,6 +3,7 @@
 -- in   deliveries, sample_totals, train_steps
 -- out  sample_id         VARCHAR  sample
 -- out  outcome           VARCHAR  trained, dropped_stale, filtered or abandoned
+-- out  taken_ns          BIGINT   when it left the queue, UTC epoch
 -- out  step              BIGINT   optimizer step; NULL if the delivery has none
 -- out  consumer_version  BIGINT   last version published at the start of the step; NULL if not recorded
 -- out  is_recorded       BOOLEAN  whether the sample itself was recorded; if not, the columns below are NULL
@@ -20,6 +21,7 @@ WITH step_versions AS (
 SELECT
     deliveries.sample_id,
     outcome,
+    taken_ns,
     step,
     coalesce(consumer_version, version_in) AS consumer_version,
     sample_totals.sample_id IS NOT NULL AS is_recorded,

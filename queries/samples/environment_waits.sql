@@ -8,14 +8,19 @@
 -- out  segments  BIGINT  segments in the part
 -- grain: one row per part; no rows if no wait was recorded
 -- partition: driver
+--
+-- Equal waits are sorted in no order: whichever part one of them is in, the parts are the same.
 WITH waits AS (
-    SELECT coalesce(env_wait_ns, 0) AS wait_ns,
-        ntile(1000) OVER (ORDER BY coalesce(env_wait_ns, 0), sample_id, segment) AS part
+    SELECT coalesce(env_wait_ns, 0) AS wait_ns
     FROM samples
     WHERE started_ns IS NOT NULL AND finished_ns >= $from_ns AND finished_ns < $to_ns
+),
+parts AS (
+    SELECT wait_ns, ntile(1000) OVER (ORDER BY wait_ns) AS part
+    FROM waits
+    WHERE (SELECT max(wait_ns) FROM waits) > 0
 )
 SELECT part, avg(wait_ns) / 1e9 AS wait_s, count(*) AS segments
-FROM waits
-WHERE (SELECT max(wait_ns) FROM waits) > 0
+FROM parts
 GROUP BY part
 ORDER BY part

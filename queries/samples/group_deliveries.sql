@@ -1,6 +1,6 @@
 -- Were the samples of a group queued one by one or all together, in the interval?
 --
--- in   deliveries, sample_totals
+-- in   sample_uses, sample_totals
 -- arg  from_ns         BIGINT  start of the interval, UTC epoch
 -- arg  to_ns           BIGINT  its end, exclusive
 -- out  samples         BIGINT  samples queued in the interval that were finished before the last one of their group
@@ -11,17 +11,14 @@
 -- A group that waits for its last sample is queued at once, however far apart its samples were finished. So a sample
 -- counts as queued by itself if it entered the queue ahead of the group's last one by more than half of the time by
 -- which it was finished ahead of that one. What follows the last token, such as a reward, then makes no difference.
-WITH uses AS (
-    SELECT sample_id, min(queued_ns) AS queued_ns FROM deliveries WHERE queued_ns IS NOT NULL GROUP BY sample_id
-),
-members AS (
+WITH members AS (
     SELECT
         queued_ns,
         max(finished_ns) OVER (PARTITION BY group_id) - finished_ns AS finished_ahead_ns,
         max(queued_ns) OVER (PARTITION BY group_id) - queued_ns AS queued_ahead_ns
-    FROM uses
+    FROM sample_uses
     JOIN sample_totals USING (sample_id)
-    WHERE group_id IS NOT NULL
+    WHERE group_id IS NOT NULL AND queued_ns IS NOT NULL
 )
 SELECT
     count(*) AS samples,

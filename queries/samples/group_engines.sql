@@ -9,19 +9,17 @@
 -- grain: one row
 -- partition: driver
 WITH members AS (
-    SELECT group_id, worker_id, started_ns, count(DISTINCT worker_id) OVER () AS engines
-    FROM samples
+    SELECT group_id, worker_id FROM samples
     WHERE group_id IS NOT NULL AND started_ns IS NOT NULL AND segment = 0
         AND started_ns >= $from_ns AND started_ns < $to_ns
 ),
 spread AS (
-    SELECT group_id, count(DISTINCT worker_id) AS engines
-    FROM members
+    SELECT min(worker_id) = max(worker_id) AS is_on_one FROM members
     GROUP BY group_id
     HAVING count(*) > 1
 )
 SELECT
     count(*) AS groups,
-    count(*) FILTER (engines = 1) AS one_engine_groups,
-    coalesce((SELECT max(engines) FROM members), 0) AS engines
+    count(*) FILTER (is_on_one) AS one_engine_groups,
+    (SELECT count(DISTINCT worker_id) FROM members) AS engines
 FROM spread

@@ -1,6 +1,6 @@
 -- What happened to the samples that left the queue in the interval?
 --
--- in   deliveries, sample_totals
+-- in   delivered_samples
 -- arg  from_ns  BIGINT   start of the interval, UTC epoch
 -- arg  to_ns    BIGINT   its end, exclusive
 -- out  outcome  VARCHAR  trained, dropped_stale, filtered or abandoned
@@ -9,8 +9,7 @@
 -- partition: sample
 -- merge: sum tokens
 SELECT outcome, coalesce(sum(output_tokens), 0)::BIGINT AS tokens
-FROM deliveries
-LEFT JOIN sample_totals USING (sample_id)
+FROM delivered_samples
 WHERE taken_ns >= $from_ns AND taken_ns < $to_ns
 GROUP BY outcome
 ORDER BY outcome

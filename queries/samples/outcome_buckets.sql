@@ -1,6 +1,6 @@
 -- What happened to the samples that left the queue, by time bucket?
 --
--- in   deliveries, sample_totals
+-- in   delivered_samples
 -- arg  origin_ns        BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns        BIGINT   length of a bucket
 -- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
@@ -15,7 +15,6 @@ SELECT
     outcome,
     count(*) AS samples,
     coalesce(sum(output_tokens), 0)::BIGINT AS tokens
-FROM deliveries
-LEFT JOIN sample_totals USING (sample_id)
+FROM delivered_samples
 GROUP BY bucket_start_ns, outcome
 ORDER BY bucket_start_ns, outcome

@@ -6,7 +6,9 @@
 -- out  worker_id         VARCHAR  engine of its last segment
 -- out  prompt_tokens     INTEGER  prompt of its first segment
 -- out  output_tokens     BIGINT   response tokens
--- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded
+-- out  segments          BIGINT   its segments: above 1 if it was resumed
+-- out  submitted_ns      BIGINT   first submitted, UTC epoch; NULL if not recorded
+-- out  started_ns        BIGINT   first scheduled, UTC epoch; submitted if that is not recorded, NULL if neither is
 -- out  finished_ns       BIGINT   last token, UTC epoch
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token
@@ -19,13 +21,13 @@ WITH resumed AS MATERIALIZED (
 ),
 segments AS (
     SELECT sample_id, segment, group_id, worker_id, prompt_tokens, output_tokens::BIGINT AS output_tokens,
-        coalesce(started_ns, submitted_ns) AS started_ns, finished_ns,
+        submitted_ns, coalesce(started_ns, submitted_ns) AS started_ns, finished_ns,
         list_min(list_transform(versions, lambda run: run.version)) AS oldest_version,
         list_max(list_transform(versions, lambda run: run.version)) AS newest_version,
         finish_reason
     FROM samples
 )
-SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, started_ns, finished_ns,
+SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 1 AS segments, submitted_ns, started_ns, finished_ns,
     oldest_version, newest_version, finish_reason
 FROM segments
 ANTI JOIN resumed USING (sample_id)
@@ -36,6 +38,8 @@ SELECT
     arg_max(worker_id, segment),
     arg_min(prompt_tokens, segment),
     sum(output_tokens)::BIGINT,
+    count(*),
+    min(submitted_ns),
     min(started_ns),
     max(finished_ns),
     min(oldest_version),

@@ -1,6 +1,6 @@
 -- How many batches have the trainers prefetched at the start of a step, in the interval?
 --
--- in   deliveries, training_steps
+-- in   sample_uses, training_steps
 -- arg  from_ns        BIGINT  start of the interval, UTC epoch
 -- arg  to_ns          BIGINT  its end, exclusive
 -- out  samples        BIGINT  samples whose first step started in the interval
@@ -14,15 +14,9 @@
 -- starts or later, which counts as 0.
 WITH began AS (
     SELECT step, start_ns, row_number() OVER (ORDER BY step) AS place FROM training_steps
-),
-used AS (
-    SELECT sample_id, min(taken_ns) AS taken_ns, min(step) AS step
-    FROM deliveries
-    WHERE outcome = 'trained'
-    GROUP BY sample_id
 )
 SELECT count(*) AS samples, avg(greatest(own.place - following.place, 0)) AS batches_ahead
-FROM used
-JOIN began AS own ON own.step = used.step
-ASOF LEFT JOIN began AS following ON used.taken_ns < following.start_ns
+FROM sample_uses
+JOIN began AS own ON own.step = trained_step
+ASOF LEFT JOIN began AS following ON trained_taken_ns < following.start_ns
 WHERE own.start_ns >= $from_ns AND own.start_ns < $to_ns

@@ -17,9 +17,8 @@ WITH changes AS (
     UNION ALL SELECT finished_ns, -1 FROM samples WHERE started_ns IS NOT NULL
 ),
 levels AS (
-    SELECT at_ns, (sum(sum(change)) OVER (ORDER BY at_ns))::BIGINT AS running
-    FROM changes
-    GROUP BY at_ns
+    -- of all changes at one time, each has the level after the last of them
+    SELECT at_ns, (sum(change) OVER (ORDER BY at_ns))::BIGINT AS running FROM changes
 ),
 tails AS (
     SELECT

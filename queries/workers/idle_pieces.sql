@@ -1,6 +1,6 @@
 -- In which parts of each cell was no work recorded for a worker's GPUs?
 --
--- in   worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   engine_pauses, worker_extents, activities, train_steps, weight_updates
 -- arg  origin_ns     BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns       BIGINT   length of a cell
 -- arg  idle_after_ns BIGINT   a shorter time between two engine rows is work unless it reaches a cell's edge
@@ -15,42 +15,15 @@
 -- grain: one row per worker, cell and interval outside its engine rows with a wait, or nothing, as innermost span
 -- partition: worker
 -- merge: concatenate
---
--- A row that was polled or logged while the engine ran nothing is no work.
-WITH worked AS (
-    SELECT worker_id, greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
-        least(engine_steps.end_ns, extents.end_ns) AS ended_ns
-    FROM engine_steps
-    JOIN worker_extents AS extents USING (worker_id)
-    WHERE gpu_count > 0 AND NOT (coalesce(source, 'measured') <> 'measured' AND running = 0 AND decode_tokens = 0)
-        AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
-),
-between_rows AS (
-    SELECT worker_id, began_ns AS to_ns,
-        max(ended_ns) OVER (
-            PARTITION BY worker_id ORDER BY began_ns, ended_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS from_ns
-    FROM worked
-),
-ends AS (
-    SELECT worker_id, min(began_ns) AS first_ns, max(ended_ns) AS last_ns FROM worked GROUP BY worker_id
-),
-quiet AS (
-    SELECT worker_id, from_ns, to_ns FROM between_rows
-    WHERE to_ns > from_ns
-        AND (to_ns - from_ns >= $idle_after_ns
-            OR (from_ns - $origin_ns) // $cell_ns < (to_ns - $origin_ns) // $cell_ns
-            OR (from_ns - $origin_ns) % $cell_ns = 0)
-    UNION ALL
-    SELECT worker_id, start_ns, coalesce(first_ns, end_ns) FROM worker_extents LEFT JOIN ends USING (worker_id)
-    UNION ALL
-    SELECT worker_id, last_ns, end_ns FROM worker_extents JOIN ends USING (worker_id)
+WITH quiet AS (
+    SELECT worker_id, from_ns, to_ns
+    FROM engine_pauses
+    WHERE is_at_end OR to_ns - from_ns >= $idle_after_ns OR reaches_edge(from_ns, to_ns, $origin_ns, $cell_ns)
 ),
 cut AS (
     SELECT worker_id, from_ns, to_ns,
         unnest(range((from_ns - $origin_ns) // $cell_ns, (to_ns - 1 - $origin_ns) // $cell_ns + 1)) AS cell
     FROM quiet
-    WHERE from_ns < to_ns
 ),
 pieces AS (
     SELECT worker_id, cell, start_ns, end_ns, state, reason

@@ -13,14 +13,14 @@
 -- partition: worker
 -- merge: concatenate
 WITH row_ends AS (
-    SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM train_steps GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
+    SELECT worker_id, max(end_ns) AS last_ns, true AS of_engine FROM engine_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns), false FROM train_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns), false FROM weight_updates GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns), false FROM activities GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(finished_ns), false FROM samples GROUP BY worker_id
 ),
 last_rows AS (
-    SELECT worker_id, max(last_ns) AS last_ns FROM row_ends GROUP BY worker_id
+    SELECT worker_id, max(last_ns) AS last_ns, bool_or(of_engine) AS has_rows FROM row_ends GROUP BY worker_id
 )
 SELECT
     workers.worker_id,
@@ -33,7 +33,7 @@ SELECT
         coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
     ) AS end_ns,
     workers.stopped_ns IS NOT NULL AS has_end,
-    workers.worker_id IN (SELECT worker_id FROM engine_steps) AS has_rows
+    coalesce(has_rows, false) AS has_rows
 FROM workers
 LEFT JOIN last_rows USING (worker_id)
 ORDER BY workers.worker_id

@@ -12,7 +12,7 @@ import polars as pl
 
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import QueryError, RuleError
-from rlscope.trace.query import IDLE_AFTER_NS, Argument, ask, ask_own
+from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask, ask_own
 from rlscope.trace.store import OpenRun
 
 Family = Literal["states", "idle", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
@@ -102,8 +102,12 @@ class Parts:
     """The results of SQL rules by rule name: bucket, at_ns, value."""
 
 
-def gather(run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
-    """The buckets of an open run up to end_ns, as far as it has rows."""
+def gather(
+    run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int, beside: Cells = NO_CELLS
+) -> dict[Family, pl.DataFrame]:
+    """The buckets of an open run up to end_ns, as far as it has rows; beside: cells of another grid that it is asked
+    about.
+    """
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
         "bucket_ns": ticks.interval_ns,
@@ -112,6 +116,8 @@ def gather(run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int
         "cells_per_bucket": 1,
         "rows_disjoint": _rows_disjoint(run, families),
         "idle_after_ns": IDLE_AFTER_NS,
+        "beside_origin_ns": beside.origin_ns,
+        "beside_cell_ns": beside.cell_ns,
     }
     steps = ask(run, "training_steps") if {"tokens", "samples", "steps"} & set(families) else pl.DataFrame()
     return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}
@@ -132,7 +138,7 @@ def kv_capacities(run: OpenRun) -> dict[str, int]:
 
 
 def _rows_disjoint(run: OpenRun, families: Collection[Family]) -> bool:
-    return "states" in families and bool(ask(run, "engine_row_order")["rows_disjoint"][0])
+    return bool({"states", "idle"} & set(families)) and bool(ask(run, "engine_row_order")["rows_disjoint"][0])
 
 
 def _part(

@@ -227,7 +227,7 @@ def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> A
         cost_gpu_s=state.cost_gpu_ns / 1e9 if priced else None,
         held_since_ns=state.held_since_ns,
         worst_value=state.worst_value,
-        evidence=int(state.evidence),
+        evidence=round(state.evidence),
     )
 
 

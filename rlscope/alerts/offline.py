@@ -25,7 +25,7 @@ from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert, Finding, Severity, at_least
-from rlscope.trace.query import ask
+from rlscope.trace.query import NO_CELLS, Cells, ask
 from rlscope.trace.store import OpenRun
 
 MOST_TICKS: Final = 500_000
@@ -91,16 +91,19 @@ class RuleReport:
         return self.reaches(fail_on) or self.failed_on_finding
 
 
-def evaluate_rules(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
+def evaluate_rules(
+    run: OpenRun, rules: RuleSet, residual_ratio: float | None = None, beside: Cells = NO_CELLS
+) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
     residual_ratio: the share of the trained rate that the model's prediction does not explain, if a rule needs it.
+    beside: the cells of another grid that the run is asked about.
     Raises RuleError if a rule's SQL fails.
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
     if ticks.tick_from(end_ns) > MOST_TICKS:
         return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
-    timeline = whole_timeline(run, rules, residual_ratio)
+    timeline = whole_timeline(run, rules, residual_ratio, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     outcomes = _outcomes(run, rules, timeline, end_ns)
     return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
@@ -190,7 +193,11 @@ def _counts_time(rule: Rule) -> bool:
 
 
 def whole_timeline(
-    run: OpenRun, rules: RuleSet, residual_ratio: float | None = None, origin_ns: int | None = None
+    run: OpenRun,
+    rules: RuleSet,
+    residual_ratio: float | None = None,
+    origin_ns: int | None = None,
+    beside: Cells = NO_CELLS,
 ) -> Timeline:
     """The run as one timeline, with the rows that the rules need; from origin_ns on, if given."""
     workers = worker_lives(run)
@@ -199,7 +206,7 @@ def whole_timeline(
     step_ends_ns = step_ends(run)
     parts = Parts(
         ticks=ticks,
-        frames=gather(run, ticks, families_of(rules), end_ns),
+        frames=gather(run, ticks, families_of(rules), end_ns, beside),
         workers=workers,
         kv_capacity_tokens=kv_capacities(run),
         dropped_rows=sum(run.dropped_rows.values()),
@@ -217,6 +224,12 @@ def whole_timeline(
         warm_up_end_ns=warm_up_end_ns(step_ends_ns, rules.warm_up_steps),
         residual_ratio=residual_ratio,
     )
+
+
+def tick_cells(run: OpenRun, rules: RuleSet) -> Cells:
+    """The time between the ticks at which the rules are evaluated, as cells."""
+    ticks, _, _ = _span(run, rules, worker_lives(run))
+    return Cells(ticks.origin_ns, ticks.interval_ns)
 
 
 def _span(run: OpenRun, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:

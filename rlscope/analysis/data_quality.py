@@ -84,7 +84,7 @@ class DataQuality:
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
     "samples": "staleness and response lengths are unknown",
-    "deliveries": "which samples were trained on is unknown, and with it throughput and staleness",
+    "deliveries": "which samples were trained on is unknown, and how stale they were",
     "engine_steps": "batch sizes are unknown, and samplers' time is only as detailed as their own spans",
     "train_steps": "when the trainers trained is unknown",
     "weight_updates": "what weight updates cost is unknown",

@@ -224,6 +224,7 @@ def _passes(costs: pl.DataFrame) -> PassCosts:
     )
     return PassCosts(
         engine=(costs["worker_id"].rank("dense") - 1).to_numpy(),
+        engine_names=tuple(costs["worker_id"].unique().sort()),
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         **{name: costs[name].to_numpy() for name in columns},
     )

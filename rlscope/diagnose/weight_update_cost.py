@@ -52,7 +52,7 @@ RULE = FindingRule(
     title="Weight-update cost",
     sentences=(
         "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
-        "including the waits for weights. An engine took {apply_mean_s} on average to apply one.",
+        "including the waits for weights. The application alone took an engine {apply_mean_s} on average.",
         "Weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
         "including the waits for weights.",
     ),

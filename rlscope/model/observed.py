@@ -63,6 +63,8 @@ class PassCosts:
     """Median over rows of the row's mean pass."""
     decode_tokens: Counts
     prefill_tokens: Counts
+    engine_names: tuple[str, ...] = ()
+    """By the number of the engine; empty where they have none."""
 
 
 @dataclass(frozen=True, slots=True)

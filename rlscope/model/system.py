@@ -187,7 +187,17 @@ def possible_layouts(gpus: int, granularity: Granularity, running: tuple[int, ..
 
 
 def running_limits(today: int, safe_batch: float | None) -> tuple[int, ...]:
-    """Limits of running requests to try: around today's, up to what the KV cache holds safely; today's always."""
+    """Limits of running requests to try: around today's, up to what the KV cache holds safely; today's always.
+
+    The others are round numbers, as one would set them: 2**k or 3 * 2**k.
+    """
     most = float("inf") if safe_batch is None else max(1.0, safe_batch)
-    tried = {max(1, round(today * factor)) for factor in RUNNING_FACTORS}
+    tried = {_round_limit(today * factor) for factor in RUNNING_FACTORS if factor != 1.0}
     return tuple(sorted({limit for limit in tried if limit <= most} | {today}))
+
+
+def _round_limit(limit: float) -> int:
+    """The nearest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..., by ratio."""
+    below = 2 ** max(0, math.floor(math.log2(limit)))
+    near = (below, 3 * below // 2, 2 * below)
+    return min(near, key=lambda each: abs(math.log(each / limit)))

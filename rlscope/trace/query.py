@@ -8,8 +8,9 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import gcd
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import duckdb
 import polars as pl
@@ -84,13 +85,26 @@ class Grid:
     """NVML's longest period between two of its own readings, which those of a worker may repeat."""
     cells: int = CELLS
     """Of clocks that are compared."""
+    beside_origin_ns: int = 0
+    beside_cell_ns: int = 0
+    """Of another grid that the same run is asked about, for which what is read of the engines serves too; 0: none."""
 
 
-def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:
+class Cells(NamedTuple):
+    """The cells of a grid."""
+
+    origin_ns: int
+    cell_ns: int
+
+
+NO_CELLS: Final = Cells(0, 0)
+
+
+def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) -> Grid:
     """A grid over the whole run in which the stretch [from_ns, to_ns) is a whole number of buckets, to a microsecond.
 
     The buckets are about as long as BUCKETS of them need, or as the stretch where that is shorter, down to
-    1 / MOST_BUCKETS of the run.
+    1 / MOST_BUCKETS of the run. beside: the cells of another grid that the same run is asked about.
     """
     extents = ask(run, "worker_extents")
     start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
@@ -112,6 +126,8 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:
         cell_ns=bucket_ns // cells,
         cells_per_bucket=cells,
         rows_disjoint=bool(order["rows_disjoint"]),
+        beside_origin_ns=beside.origin_ns,
+        beside_cell_ns=beside.cell_ns,
     )
 
 
@@ -151,9 +167,31 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
 
     Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
     """
-    question = find_question(name)
+    question, given = find_question(name), with_both_grids(arguments)
     with _named_errors(run.folder):
-        return interruptible(run.connection, lambda: _answered(run, question, arguments))
+        return interruptible(run.connection, lambda: _answered(run, question, given))
+
+
+def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]:
+    """The arguments with those of questions that read the rows once for two grids: the one asked about and `beside`.
+
+    Whichever of the two is asked about, they are the same, so that the answer serves again. The cells asked about
+    divide both `cell_ns` and `bucket_ns`.
+    """
+    own = [arguments[name] for name in ("cell_ns", "bucket_ns") if name in arguments]
+    if "origin_ns" not in arguments or not own or "first_cell_ns" in arguments:
+        return arguments
+    grids = [(arguments["origin_ns"], gcd(*own) if all(isinstance(each, int) for each in own) else own[0])]
+    if arguments.get("beside_cell_ns"):
+        grids.append((arguments["beside_origin_ns"], arguments["beside_cell_ns"]))
+    first, second = min(grids), max(grids)
+    return {
+        **arguments,
+        "first_origin_ns": first[0],
+        "first_cell_ns": first[1],
+        "second_origin_ns": second[0],
+        "second_cell_ns": second[1],
+    }
 
 
 def ask_share(share: OpenShare, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
@@ -188,7 +226,7 @@ def ask_in_pages(
 
     DuckDB keeps the whole answer, spilling what does not fit its memory. Raises what `ask` raises.
     """
-    question = find_question(name)
+    question, arguments = find_question(name), with_both_grids(arguments)
     try:
         _keep(run.connection, question, arguments, run.kept_answers, run.split)
         answer = run.connection.table(name)

@@ -25,7 +25,7 @@ from tests.several_hosts import made_run, off
 from tests.trace.recorded import record
 from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
 
-UNORDERED = ("delivered_samples",)
+UNORDERED = ("delivered_samples", "sample_uses")
 """Questions whose header says that their rows are in no order."""
 
 

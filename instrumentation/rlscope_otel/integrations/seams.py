@@ -31,6 +31,8 @@ class Call:
 
 Watcher = Callable[[Call], None]
 ItemWatcher = Callable[[Call, Any], None]
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes the function that is called instead of the host's, which it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Watch:
     before: Watcher | None = None
     each: ItemWatcher | None = None
     after: Watcher | None = None
+    owner: Callable[[], object] | None = None
+    """The one object whose calls are watched, of a plain method; all without it."""
 
 
 class Seams:
@@ -63,10 +67,29 @@ class Seams:
         if not isinstance(found, FunctionType):
             self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
             return False
-        own = name in vars(owner)
-        setattr(owner, name, self._watched(found, watch))
-        self._restores.append(lambda: setattr(owner, name, found) if own else delattr(owner, name))
+        self._put(owner, name, found, self._watched(found, watch))
         return True
+
+    def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> bool:
+        """Put what `wrapper` makes of a plain function in its place, for calls so frequent that a `Watch` is too expensive.
+
+        It has to see to it that nothing but the host's own errors reaches the host: `failed` counts the others.
+        """
+        found = inspect.getattr_static(owner, name, None)
+        if not isinstance(found, FunctionType):
+            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
+            return False
+        self._put(owner, name, found, functools.wraps(found)(wrapper(found)))
+        return True
+
+    def failed(self, watcher: Callable[..., None], error: Exception) -> None:
+        """Count an error of a watcher."""
+        self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
+
+    def _put(self, owner: Any, name: str, found: FunctionType, function: Callable[..., Any]) -> None:
+        own = name in vars(owner)
+        setattr(owner, name, function)
+        self._restores.append(lambda: setattr(owner, name, found) if own else delattr(owner, name))
 
     def close(self) -> None:
         """Restore every watched function, last first."""
@@ -83,16 +106,30 @@ class Seams:
         return functools.wraps(host)(wrap(host, watch))
 
     def _function(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        # Some of these run at every forward pass of an engine: nothing is looked up or called that need not be.
+        before, after, owner, now_ns, failed = watch.before, watch.after, watch.owner, self._now_ns, self.failed
+
         def watched(*args: Any, **kwargs: Any) -> Any:
-            call = self._begin(watch, args, kwargs)
+            if owner is not None and args[0] is not owner():
+                return host(*args, **kwargs)
+            call = Call(args, kwargs, now_ns())
+            if before is not None:
+                try:
+                    before(call)
+                except Exception as error:  # Nothing of ours reaches the host.
+                    failed(before, error)
             try:
-                call.result = host(*args, **kwargs)
-                return call.result
+                result = call.result = host(*args, **kwargs)
             except BaseException as error:
                 call.error = error
-                raise
-            finally:
                 self._end(watch, call)
+                raise
+            if after is not None:
+                try:
+                    after(call)
+                except Exception as error:  # Nothing of ours reaches the host.
+                    failed(after, error)
+            return result
 
         return watched
 
@@ -152,7 +189,7 @@ class Seams:
             try:
                 before(call)
             except Exception as error:  # Nothing of ours reaches the host.
-                self._failed(before, error)
+                self.failed(before, error)
         return call
 
     def _see(self, watch: Watch, call: Call, item: Any) -> None:
@@ -161,7 +198,7 @@ class Seams:
             try:
                 each(call, item)
             except Exception as error:  # Nothing of ours reaches the host.
-                self._failed(each, error)
+                self.failed(each, error)
 
     def _end(self, watch: Watch, call: Call) -> None:
         after = watch.after
@@ -169,7 +206,4 @@ class Seams:
             try:
                 after(call)
             except Exception as error:  # Nothing of ours reaches the host.
-                self._failed(after, error)
-
-    def _failed(self, watcher: Callable[..., None], error: Exception) -> None:
-        self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
+                self.failed(after, error)

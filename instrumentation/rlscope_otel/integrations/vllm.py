@@ -25,13 +25,16 @@ KV transfer, other versions of vLLM.
 import importlib
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import recording_wanted
 from rlscope_otel.integrations.seams import Call, Seams, Watch
+from rlscope_otel.integrations.vllm_passes import Passes, is_idle
 from rlscope_otel.integrations.vllm_requests import Requests
-from rlscope_otel.integrations.vllm_steps import Batch, Steps, prefill_tokens_of
+from rlscope_otel.integrations.vllm_steps import Steps
 from rlscope_otel.integrations.vllm_weights import WEIGHT_CALLS, Weights
 from rlscope_otel.integrations.vllm_worker import describe, engine_run, ids_have_suffix
 from rlscope_otel.recorder import Run
@@ -40,9 +43,6 @@ _CORE = "vllm.v1.engine.core"
 _CLIENT = "vllm.v1.engine.core_client"
 _ENGINE = "vllm.v1.engine.llm_engine"
 _EXECUTOR = "vllm.v1.executor.abstract"
-
-# Far more passes than any engine has under way: what is older failed before it gave an output.
-_MOST_SCHEDULED = 256
 
 
 class Recorder:
@@ -54,14 +54,15 @@ class Recorder:
         self._scheduler = weakref.ref(core.scheduler)
         self._owns_its_process = owns_its_process
         self._seams = Seams(run.faults, run.now_ns)
-        self._batches: dict[int, Batch] = {}
-        self._capacity_tokens = describe(run, core.vllm_config)
+        self._engine: Callable[[], Any] = lambda: None
+        capacity_tokens = describe(run, core.vllm_config)
         has_labels = hasattr(core, "set_weight_version")
         sees_updates = hasattr(core, "collective_rpc")
         source = "engine" if has_labels else "time_join" if sees_updates else "admission"
         self._weights = Weights(run, getattr(core, "_weight_version", None), source)
         self._requests = Requests(run, self._weights, ids_have_suffix())
         self._steps = Steps(run, owns_its_process or run.role == "sampler", owns_its_process)
+        self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps, capacity_tokens)
         self._watch(core)
         self._steps.has_none(run.now_ns())
         for request in list(getattr(core.scheduler, "requests", {}).values()):
@@ -84,8 +85,6 @@ class Recorder:
     def _watch(self, core: Any) -> None:
         of_scheduler = {
             "add_request": Watch(after=self._arrived),
-            "schedule": Watch(after=self._scheduled),
-            "update_from_output": Watch(after=self._put_out),
             "finish_requests": Watch(after=self._removed),
             "set_pause_state": Watch(after=self._paused_or_resumed),
             "reset_prefix_cache": Watch(after=self._cache_reset),
@@ -96,58 +95,39 @@ class Recorder:
             "shutdown": Watch(before=self._shut_down),
         }
         for name, watch in of_scheduler.items():
-            self._seams.watch(type(core.scheduler), name, _of(self._scheduler, watch))
+            self._seams.watch(type(core.scheduler), name, replace(watch, owner=self._scheduler))
+        self._passes.watch(self._seams, type(core.scheduler))
         for name, watch in of_core.items():
-            self._seams.watch(type(core), name, _of(self._core, watch))
+            self._seams.watch(type(core), name, replace(watch, owner=self._core))
         if not self._owns_its_process:
-            step = Watch(before=self._step_began, after=self._step_ended)
-            self._seams.watch(importlib.import_module(_ENGINE).LLMEngine, "step", step)
+            engine = importlib.import_module(_ENGINE).LLMEngine
+            self._seams.wrap(engine, "step", partial(self._passes.stepping, self._is_own))
+
+    def _is_own(self, engine: Any) -> bool:
+        """Whether an engine's core is this one. The engine is known by its first step, and others are asked each time."""
+        if self._engine() is engine:
+            return True
+        if core_of(engine) is not self._core():
+            return False
+        self._engine = weakref.ref(engine)
+        return True
 
     def _arrived(self, call: Call) -> None:
         if call.error is None:
             self._steps.has_requests(call.started_ns)
             self._requests.arrived(_argument(call, 1, "request"))
 
-    def _scheduled(self, call: Call) -> None:
-        output = call.result
-        if call.error is not None or not output.total_num_scheduled_tokens:
-            return
-        now_ns = self.run.now_ns()
-        if len(self._batches) >= _MOST_SCHEDULED:
-            self._batches.clear()
-        scheduler = call.args[0]
-        preempted = getattr(output, "preempted_req_ids", None)
-        self._batches[id(output)] = Batch(
-            now_ns,
-            len(output.num_scheduled_tokens),
-            scheduler.get_request_counts()[1],
-            prefill_tokens_of(output),
-            self._kv_used_tokens(scheduler),
-            None if preempted is None else len(preempted),
-            self._weights.pass_begins(),
-        )
-        if output.scheduled_new_reqs:
-            self._requests.scheduled(output.scheduled_new_reqs, now_ns)
-
-    def _put_out(self, call: Call) -> None:
-        batch = self._batches.pop(id(_argument(call, 1, "scheduler_output")), None)
-        if batch is None or call.error is not None:
-            return
-        by_client = [of_client.outputs for of_client in call.result.values()]
-        tokens = sum(self._requests.sampled(outputs, call.started_ns, batch.torn) for outputs in by_client)
-        self._steps.pass_ended(batch, call.started_ns, tokens, _is_idle(call.args[0]))
-
     def _removed(self, call: Call) -> None:
         if call.error is None:
             by_id = _argument(call, 1, "request_ids") is not None
             self._requests.removed(call.result or (), by_id, call.started_ns)
-            if _is_idle(call.args[0]):
+            if is_idle(call.args[0]):
                 self._steps.has_none(call.started_ns)
 
     def _paused_or_resumed(self, call: Call) -> None:
         state, begun = _argument(call, 1, "pause_state"), self._weights.updates_begun
         if getattr(state, "name", state) == "UNPAUSED":
-            self._steps.resumed(call.started_ns, begun, _is_idle(call.args[0]))
+            self._steps.resumed(call.started_ns, begun, is_idle(call.args[0]))
         else:
             self._steps.paused(call.started_ns, begun)
 
@@ -171,24 +151,10 @@ class Recorder:
         if call.error is None:
             self._weights.labelled(_argument(call, 1, "weight_version"), call.started_ns)
 
-    def _step_began(self, call: Call) -> None:
-        if core_of(call.args[0]) is self._core():
-            self._steps.step_began(call.started_ns)
-
-    def _step_ended(self, call: Call) -> None:
-        scheduler = self._scheduler()
-        if scheduler is not None and core_of(call.args[0]) is self._core():
-            self._steps.step_ended(self.run.now_ns(), _is_idle(scheduler))
-
     def _shut_down(self, call: Call) -> None:
         self.close()
         if self._owns_its_process:
             self.run.stop()
-
-    def _kv_used_tokens(self, scheduler: Any) -> int | None:
-        if self._capacity_tokens is None:
-            return None
-        return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
 
 
 class PlugIn:
@@ -264,18 +230,5 @@ def core_of(engine: Any) -> Any:
     return core if hasattr(core, "scheduler") else None
 
 
-def _of(owner: Callable[[], Any], watch: Watch) -> Watch:
-    """The watch for calls on one object of the class."""
-
-    def only(watcher: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
-        return watcher and (lambda call: watcher(call) if call.args[0] is owner() else None)
-
-    return Watch(before=only(watch.before), after=only(watch.after))
-
-
 def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
     return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)
-
-
-def _is_idle(scheduler: Any) -> bool:
-    return not scheduler.has_unfinished_requests()

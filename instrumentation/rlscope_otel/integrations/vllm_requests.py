@@ -10,6 +10,7 @@ runs one request per response: its sample is the named sample and `/index`, in t
 import re
 import time
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from rlscope_otel.integrations.host import engine_samples_wanted
@@ -22,6 +23,7 @@ _REASONS = {"stop": "stop", "length": "length", "abort": "abort", "error": "erro
 
 _OWN_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _CHILD_PREFIX = re.compile(r"(\d+)_")
+_new_token_ids = attrgetter("new_token_ids")
 _NS_PER_S = 1_000_000_000
 # A front end that says the request came longer ago than this does not mean the wall clock.
 _LONGEST_ON_ITS_WAY_NS = 600 * _NS_PER_S
@@ -86,10 +88,10 @@ class Requests:
                 request = self._running.get(output.request_id)
                 if request is not None:
                     request.torn_tokens += len(output.new_token_ids)
-        # Comprehensions: this is the one thing that is done for every request at every pass.
+        # This is the one thing that is done for every request at every pass.
         for output in [output for output in outputs if output.finish_reason is not None]:
             self.ended(output.request_id, str(output.finish_reason), at_ns)
-        return sum([len(output.new_token_ids) for output in outputs])
+        return sum(map(len, map(_new_token_ids, outputs)))
 
     def removed(self, hosts: Iterable[Any], by_id: bool, at_ns: int) -> None:
         """Something outside the passes ended these requests: an abort of all, or of some by their ids."""

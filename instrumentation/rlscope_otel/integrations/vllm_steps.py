@@ -28,16 +28,6 @@ class Batch(NamedTuple):
     torn: bool
 
 
-class Row(NamedTuple):
-    """A pass that has ended, and the time that belongs to it."""
-
-    start_ns: int
-    end_ns: int
-    busy_ns: int
-    batch: Batch
-    decode_tokens: int
-
-
 def prefill_tokens_of(output: Any) -> int:
     """Tokens of a scheduler's output that are prompt: first chunks, later chunks, and what a preemption lost."""
     scheduled: dict[str, int] = output.num_scheduled_tokens
@@ -68,34 +58,33 @@ class Steps:
         self._idle_since_ns: int | None = None
         self._paused_since_ns: int | None = None
         self._updates_at_pause = 0
-        self._in_host_step = False
-        self._row: Row | None = None
+        self.in_host_step = False
+        """Between `step_began` and `step_ended`."""
+        self._row: tuple[int, int, int, Batch, int] | None = None
+        """A pass that has ended: start, output, busy time, batch and tokens. What follows it may be part of its row."""
 
-    def pass_ended(self, batch: Batch, output_ns: int, decode_tokens: int, is_idle: bool) -> None:
-        """The output of a pass is there; `is_idle`: no request is left."""
+    def pass_ended(self, batch: Batch, output_ns: int, decode_tokens: int) -> None:
+        """The output of a pass is there. Outside a step of the host, `row_ended` has to follow."""
         if self._row is not None:
-            self._end_row(self._row.end_ns, is_idle=False)
-        busy_from_ns = max(batch.scheduled_ns, self._last_output_ns)
-        start_ns = busy_from_ns if self._recorded_ns is None else min(self._recorded_ns, busy_from_ns)
-        if output_ns - start_ns > _LONGEST_ROW_NS:
-            start_ns = busy_from_ns
-        self._last_output_ns = output_ns
-        self._row = Row(start_ns, output_ns, output_ns - busy_from_ns, batch, decode_tokens)
-        self._recorded_ns = output_ns
+            self.row_ended(self._row[1])
+        busy_from_ns = start_ns = max(batch.scheduled_ns, self._last_output_ns)
+        recorded_ns = self._recorded_ns
+        if recorded_ns is not None and recorded_ns < start_ns and output_ns - recorded_ns <= _LONGEST_ROW_NS:
+            start_ns = recorded_ns
+        self._last_output_ns = self._recorded_ns = output_ns
+        self._row = (start_ns, output_ns, output_ns - busy_from_ns, batch, decode_tokens)
         if self._paused_since_ns is not None:
             self._paused_since_ns = output_ns
-        if not self._in_host_step:
-            self._end_row(output_ns, is_idle)
 
     def step_began(self, at_ns: int) -> None:
         """The host program calls the engine: time up to `step_ended` is vLLM's."""
-        self._in_host_step = True
+        self.in_host_step = True
         self._recorded_ns = at_ns
 
     def step_ended(self, at_ns: int, is_idle: bool) -> None:
         """The call has ended; the row of its pass covers it to its end."""
-        self._in_host_step = False
-        self._end_row(at_ns, is_idle)
+        self.in_host_step = False
+        self.row_ended(at_ns, is_idle)
 
     def has_requests(self, at_ns: int) -> None:
         """A request came: the engine is idle no more."""
@@ -134,26 +123,16 @@ class Steps:
     def close(self, at_ns: int, updates_begun: int) -> None:
         """Record what is still going on."""
         if self._row is not None:
-            self._end_row(self._row.end_ns, is_idle=False)
+            self.row_ended(self._row[1])
         self.has_requests(at_ns)
         self.resumed(at_ns, updates_begun, is_idle=False)
 
-    def _end_row(self, end_ns: int, is_idle: bool) -> None:
+    def row_ended(self, end_ns: int, is_idle: bool = False) -> None:
+        """The row of the last pass ends; `is_idle`: no request is left."""
         row, self._row = self._row, None
         if row is not None:
-            batch = row.batch
-            self._run.engine_step(
-                row.start_ns,
-                end_ns,
-                row.busy_ns,
-                1,
-                batch.running,
-                batch.waiting,
-                row.decode_tokens,
-                batch.prefill_tokens,
-                batch.kv_used_tokens,
-                batch.preemptions,
-            )
+            start_ns, _, busy_ns, (_, running, waiting, prefill, kv_used, preemptions, _), decode = row
+            self._run.engine_step(start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill, kv_used, preemptions)
             self._recorded_ns = end_ns if self._owns_its_process else None
         if is_idle and self._paused_since_ns is None and (row is not None or self._idle_since_ns is None):
             # A pass that was under way when the last request went keeps the engine busy to its end.

@@ -2,7 +2,7 @@
 
 What is read stays as it was written. Tables are corrected when buckets are computed from them, by the code that
 corrects a finished run, and the times of worker files here. A tick that was evaluated before a clock was found to be
-off is not evaluated again.
+off is not evaluated again, for its alerts were sent: up to when that holds is said as long as the watch lasts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rlscope.errors import UnreadableDataError
-from rlscope.format import duration
+from rlscope.format import duration, instant
 from rlscope.trace.clocks import Found, HostClock, offsets_ns
 from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.store import OpenRun, compare_clocks
@@ -35,6 +35,10 @@ class LiveClocks:
         self._why_not: str | None = None
         self._hosts: dict[str, str] = {}
         self._corrected: dict[str, HostClock] = {}
+        self._before_ns: dict[str, int] = {}
+        """By host, by how much an earlier watch of this run corrected its clock."""
+        self._late_ns: dict[str, int] = {}
+        """By host, up to when ticks were evaluated by its clock as it was."""
 
     def is_due(self, documents: Sequence[Mapping[str, object]], until_ns: int) -> bool:
         """Whether the clocks are to be compared, by rows up to then; never where there is one host."""
@@ -42,18 +46,51 @@ class LiveClocks:
         pause_ns = _OFTEN_NS if self._compared < _EARLY else _SELDOM_NS
         return len(set(self._hosts.values())) > 1 and (not self._compared or until_ns - self._compared_ns >= pause_ns)
 
-    def compare(self, run: OpenRun, documents: Sequence[Mapping[str, object]], until_ns: int) -> None:
-        """Estimate the clocks from rows as they were written; documents: those of the worker files."""
+    def saved(self) -> dict[str, dict[str, int]]:
+        """What `restore` needs."""
+        own = {host: _ahead_ns(each, self._compared_ns) for host, each in self._corrected.items()}
+        return {"ahead_ns": own if self._compared else self._before_ns, "late_ns": self._late_ns}
+
+    def restore(self, saved: Mapping[str, Mapping[str, int]]) -> None:
+        """Go on from an earlier watch of this run; what its clocks are is found anew."""
+        self._before_ns, self._late_ns = dict(saved.get("ahead_ns", {})), dict(saved.get("late_ns", {}))
+
+    def compare(
+        self, run: OpenRun, documents: Sequence[Mapping[str, object]], until_ns: int, evaluated_ns: int | None
+    ) -> int:
+        """Estimate the clocks from rows as they were written; documents: those of the worker files.
+
+        evaluated_ns: up to when ticks were evaluated. Returns by how much a clock that they were evaluated by was moved
+        since; 0 where none was.
+        """
         self._compared, self._compared_ns = self._compared + 1, until_ns
         try:
             found = compare_clocks(run, documents)
             self._why_not = None
         except UnreadableDataError as error:
             self._why_not = f"clocks cannot be compared: {error}"
-            return
-        if self.found is None or not self._agrees(found, until_ns):
-            self.found = found
-            self._corrected = {each.host: each for each in found.clocks.hosts if each.is_corrected}
+            return 0
+        if self.found is not None and self._agrees(found, until_ns):
+            return 0
+        at_ns = until_ns if evaluated_ns is None else evaluated_ns
+        before_ns = {host: _ahead_ns(each, at_ns) for host, each in self._corrected.items()}
+        if self.found is None:
+            before_ns = self._before_ns
+        self.found = found
+        self._corrected = {each.host: each for each in found.clocks.hosts if each.is_corrected}
+        moved_ns = {} if evaluated_ns is None else self._moved_ns(before_ns, evaluated_ns)
+        self._late_ns |= dict.fromkeys(moved_ns, at_ns)
+        return max(moved_ns.values(), default=0)
+
+    def _moved_ns(self, before_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
+        """By host, by how much its clock was moved, where that is more than is uncertain about it."""
+        moved: dict[str, int] = {}
+        for host in {*before_ns, *self._corrected}:
+            own = self._corrected.get(host)
+            by_ns = abs((0 if own is None else _ahead_ns(own, at_ns)) - before_ns.get(host, 0))
+            if by_ns > (0 if own is None else own.uncertainty_ns or 0):
+                moved[host] = by_ns
+        return moved
 
     def ahead_ns(self, worker_id: str, instant_ns: int) -> int:
         """How far the clock of a worker is ahead when it reads instant_ns; 0 for one that is not corrected."""
@@ -87,7 +124,12 @@ class LiveClocks:
         """One sentence for each clock that is off."""
         clocks = () if self.found is None else self.found.clocks.hosts
         failed = () if self._why_not is None else (self._why_not,)
-        return (*failed, *(_note(each) for each in clocks if each.estimate.is_off))
+        late = (
+            f"clock of {host}: found to be off after the ticks until {instant(late_ns)} had been evaluated by it; "
+            "they are not evaluated again, `rlscope check` gives the corrected result"
+            for host, late_ns in sorted(self._late_ns.items())
+        )
+        return (*failed, *(_note(each) for each in clocks if each.estimate.is_off), *late)
 
     def _agrees(self, found: Found, at_ns: int) -> bool:
         """Whether a new estimate gives no reason to leave the last one: it is no more exact, or about the same."""

@@ -109,6 +109,7 @@ class LiveRun:
             "warm_up_end_ns": self._warm_up_end_ns,
             "late_rows": self._late_rows,
             "late_ns": self._late_ns,
+            "clocks": self._clocks.saved(),
             "states": {name: asdict(state) for name, state in self._states.items()},
         }
 
@@ -145,6 +146,7 @@ class LiveRun:
         self._dirty_from = self._filled
         self._warm_up_end_ns = cast("int | None", state["warm_up_end_ns"])
         self._late_rows, self._late_ns = cast("int", state["late_rows"]), cast("int", state["late_ns"])
+        self._clocks.restore(cast("Mapping[str, Mapping[str, int]]", state.get("clocks", {})))
         states = cast("Mapping[str, Mapping[str, object]]", state["states"])
         self._states = {name: RuleState(**fields) for name, fields in states.items()}  # type: ignore[arg-type]
 
@@ -169,7 +171,7 @@ class LiveRun:
             stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
             self._read_until(ticks.at_ns(stretch), ticks)
             if self._clocks.is_due(self._written, ticks.at_ns(stretch)):
-                self._compare_clocks(manifest, ticks.at_ns(stretch))
+                self._compare_clocks(manifest, ticks.at_ns(stretch), ticks)
                 workers = self._workers_of(self._written, now_ns)
                 due = self._due(workers, now_ns, ticks)
                 continue
@@ -186,9 +188,14 @@ class LiveRun:
             return self._filled
         return min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
 
-    def _compare_clocks(self, manifest: RunManifest, until_ns: int) -> None:
+    def _compare_clocks(self, manifest: RunManifest, until_ns: int, ticks: Ticks) -> None:
+        evaluated_ns = ticks.at_ns(self._evaluated) if self._evaluated else None
         with open_rows(self._folder, manifest, self._written, self._rows.all) as run:
-            self._clocks.compare(run, self._written, until_ns)
+            moved_ns = self._clocks.compare(run, self._written, until_ns, evaluated_ns)
+        if moved_ns:
+            # Windows of later ticks reach back to buckets of which all rows are still there by the new clocks.
+            again = max(0, CORRECTED_NS - moved_ns) // ticks.interval_ns
+            self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
         """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""

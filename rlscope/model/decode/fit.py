@@ -14,6 +14,7 @@ from scipy.special import ndtri, softmax
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
+from rlscope.model.decode.density import CurveDensity
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import (
     USUAL_SHAPES,
@@ -155,6 +156,7 @@ def fit_decode_curve(
     draw_count: int = 200,
     prefills: DecodePoints | None = None,
     shapes: ShapePrior = USUAL_SHAPES,
+    held_out: bool = True,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
 
@@ -162,10 +164,12 @@ def fit_decode_curve(
     most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
     Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
     form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
-    computed prompts, `running` being the tokens of a pass; decoding takes about as long.
+    computed prompts, `running` being the tokens of a pass; decoding takes about as long. held_out: whether to find
+    the error on passes that were left out, which takes four more fits.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    forms = (form,) if form else _forms_to_average(cells.points, prior)
+    held_out_errors = _HeldOut(cells.points, prior)
+    forms = (form,) if form else _forms_to_average(cells.points, prior, held_out_errors)
     models = [model for each in forms if (model := _model(each, cells.points, prior, prefills, shapes))]
     if not models:
         return None
@@ -183,7 +187,7 @@ def fit_decode_curve(
         visited=visited,
         cells=cells.points,
         mape_ratio=_mape(best.model, typical_middle, cells.points),
-        held_out_mape_ratio=_held_out_mape(best.model.form, cells.points, prior),
+        held_out_mape_ratio=held_out_errors.mape(best.model.form) if held_out else None,
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
         sampler=best.sampler,
@@ -219,8 +223,7 @@ def _model(
 
 
 def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
-    evidence = PassEvidence.of(cells)
-    return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
+    return maximise(CurveDensity(model, PassEvidence.of(cells)), model.starts(), model.least)
 
 
 class _Sampled(NamedTuple):
@@ -281,12 +284,8 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
     """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
-    evidence = PassEvidence.of(cells)
-
-    def log_density(vectors: Reals) -> Reals:
-        return model.log_density(vectors, evidence)
-
-    broad = Broad.of(model, _most_probable(model, cells))
+    log_density = CurveDensity(model, PassEvidence.of(cells))
+    broad = Broad.of(model, maximise(log_density, model.starts(), model.least))
     found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
     chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)
@@ -350,21 +349,31 @@ def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:
     return float(np.average(error_ratio, weights=np.sqrt(cells.rows)))
 
 
-def _held_out_mape(form: Form, cells: DecodePoints, prior: HardwarePrior | None) -> float | None:
-    """Error on each quarter of the batch sizes, fitted to the other three: the outer two are extrapolations."""
-    if len(cells) < _FEWEST_CELLS_TO_JUDGE:
-        return None
-    errors: list[float] = []
-    for left_out in np.array_split(np.argsort(cells.running, kind="stable"), _FOLDS):
-        kept = np.ones(len(cells), dtype=np.bool_)
-        kept[left_out] = False
-        model = FormModel(form, prior, Reference.of(cells.where(kept)))
-        error = _mape(model, _most_probable(model, cells.where(kept)), cells.where(~kept))
-        errors += [] if error is None else [error]
-    return float(np.mean(errors))
+class _HeldOut:
+    """Errors of forms on passes that they were not fitted to; each form is fitted once."""
+
+    def __init__(self, cells: DecodePoints, prior: HardwarePrior | None) -> None:
+        self._cells, self._prior = cells, prior
+        self._known: dict[Form, float | None] = {}
+
+    def mape(self, form: Form) -> float | None:
+        """Error on each quarter of the batch sizes, fitted to the other three: the outer two are extrapolations."""
+        if form not in self._known:
+            self._known[form] = self._mape(form) if len(self._cells) >= _FEWEST_CELLS_TO_JUDGE else None
+        return self._known[form]
+
+    def _mape(self, form: Form) -> float:
+        cells, errors = self._cells, list[float]()
+        for left_out in np.array_split(np.argsort(cells.running, kind="stable"), _FOLDS):
+            kept = np.ones(len(cells), dtype=np.bool_)
+            kept[left_out] = False
+            model = FormModel(form, self._prior, Reference.of(cells.where(kept)))
+            error = _mape(model, _most_probable(model, cells.where(kept)), cells.where(~kept))
+            errors += [] if error is None else [error]
+        return float(np.mean(errors))
 
 
-def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None) -> tuple[Form, ...]:
+def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None, held_out: _HeldOut) -> tuple[Form, ...]:
     """The one of experts by what the model is, or where passes that were left out call for it; else all dense ones."""
     if prior is not None and prior.experts is not None:
         return ("expert_hit",)
@@ -374,7 +383,7 @@ def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None) -> tuple
     fitted = _mape(model, _most_probable(model, cells), cells)
     if fitted is None or fitted < _GOOD_FIT:
         return _DENSE_FORMS
-    pnorm, experts = (_held_out_mape(form, cells, prior) for form in ("pnorm", "expert_hit"))
+    pnorm, experts = held_out.mape("pnorm"), held_out.mape("expert_hit")
     return ("expert_hit",) if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else _DENSE_FORMS
 
 

@@ -63,45 +63,31 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "sigmoid": ("hinge", "width", "rise", "step", "growth"),
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
-_ROW_NOISE: Final = LogNormal(0.1, 1.0)
+ROW_NOISE: Final = LogNormal(0.1, 1.0)
 """Log deviation of one measurement of a pass: a few percent on a dedicated GPU, a multiple on a shared host."""
-_RESIDUAL: Final = LogNormal(0.02, 0.7)
+RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
 SHARPNESS: Final = LogNormal(2.4, 0.5)
 """p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
-_SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
-"""The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
-_LEVEL_LOG_SD: Final = 2.0
-"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
-_STEP_SCALE: Final = 0.2
-_HINGE_LOG_SCALE: Final = 1.0
-"""Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
-between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
-_LISTED_RATIO: Final = 0.3
-"""Where no device is known, how likely its hinge is that of a listed GPU."""
-_LISTED_HINGE: Final = LogNormal(200.0, 0.7)
-"""Operations over bytes per second of the listed devices: 37 to 420, mostly 150 to 300."""
-_PART_LOG_SD: Final = 1.5
-"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
-_HIT_RATE: Final = LogNormal(0.06, 1.0)
+HIT_RATE: Final = LogNormal(0.06, 1.0)
 """One expert of sixteen per token."""
 _USUAL: Final[Mapping[str, float]] = {
     "sharpness": SHARPNESS.median,
     "width": 0.5,
-    "hit_rate": _HIT_RATE.median,
+    "hit_rate": HIT_RATE.median,
     "form_error": FORM_ERROR.median,
-    "row_noise": _ROW_NOISE.median,
-    "residual": _RESIDUAL.median,
+    "row_noise": ROW_NOISE.median,
+    "residual": RESIDUAL.median,
 }
-_OVERHEAD_UNIT_S: Final = 1e-3
-_GROWTH_UNIT: Final = 0.02
-_LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0, "growth": _GROWTH_UNIT}
+OVERHEAD_UNIT_S: Final = 1e-3
+GROWTH_UNIT: Final = 0.02
+LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": OVERHEAD_UNIT_S, "step": 1.0, "growth": GROWTH_UNIT}
 """Parameters that are 0 or more and not logarithms in the vector: their unit there, so that all are of the size of 1.
 """
 _BROAD_SPREAD: Final[Mapping[str, float]] = {"hinge": 2.0, "overhead_s": 3.0, "kv_s_per_token": 1.5, "growth": 2.0}
 """Standard deviations of the law that the posterior is cooled from, in the vector's units; 1 where not named."""
-_ROOT_2_PI: Final = math.sqrt(2 * math.pi)
-_FARTHEST: Final = 30.0
+ROOT_2_PI: Final = math.sqrt(2 * math.pi)
+FARTHEST: Final = 30.0
 """Bound of every parameter: factors of e^30 are numerical accidents."""
 
 
@@ -183,27 +169,27 @@ class PassEvidence:
         log_pass_s = np.log(cells.typical_s)
         return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, members, sharing)
 
-    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
-        """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
+    def log_likelihood(self, log_ratio: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
+        """Log density, up to a constant, of the cells about a curve: Huber's law in log time.
 
-        pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
-        deviation of one measurement, of which a cell averages as many as it has rows; form_error: log deviation of the
-        form over a doubling. One of each a row.
+        log_ratio: of the curve's seconds over the cells', a row for each curve; residual: log deviation of cells
+        besides what is known; row_noise: log deviation of one measurement, of which a cell averages as many as it has
+        rows; form_error: log deviation of the form over a doubling. One of each a row, as a column.
 
         The form's error d at a size with cells of weights w is what their weighted mean is off, with the variance
         var d + 1 / sum(w) (random effects, Laird and Ware 1982), by Student's law: one size that is much slower than
         those about it is to be outvoted (Lange, Little and Taylor 1989).
         """
-        variance = residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance
-        distance = self.log_pass_s - np.log(pass_s)
-        weight = (1.0 / variance) @ self.members
-        shared = (distance / variance) @ self.members / weight
-        own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
-        huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
-        form_variance = form_error[:, None] ** 2 * self.sharing
+        inverse = 1.0 / (residual**2 + row_noise**2 / self.rows + self.known_variance)
+        weight = inverse @ self.members
+        shared = (log_ratio * inverse) @ self.members / weight
+        own = np.abs(log_ratio - shared @ self.members.T) * np.sqrt(inverse)
+        within = np.minimum(own, _HUBER)
+        huber = (within * (own - within / 2) - np.log(inverse) / 2).sum(axis=-1)
+        form_variance = form_error**2 * self.sharing
         squared = shared**2 / (form_variance + 1.0 / weight)
         bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(form_variance * weight)
-        return -(huber + np.log(variance) / 2).sum(axis=-1) - bump.sum(axis=-1) / 2
+        return -huber - bump.sum(axis=-1) / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,13 +204,22 @@ class PromptPasses:
     covariance: Reals
     """Of the logarithm of decoding over these passes, cell by cell."""
 
-    def log_density(self, pass_s: Reals) -> Reals:
-        """Log density, up to a constant, of these passes when a curve says `pass_s` of as many rows, a row a curve.
+    whitening: Reals
+    """Makes deviations with that covariance independent, of variance 1: a factor of its inverse."""
+
+    @classmethod
+    def of(cls, tokens: Reals, pass_s: Reals, kv_tokens: Reals, covariance: Reals) -> "PromptPasses":
+        """With the factor of the inverse."""
+        factor = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float64)
+        return cls(tokens, pass_s, kv_tokens, covariance, factor.T)
+
+    def log_density(self, log_ratio: Reals) -> Reals:
+        """Log density, up to a constant, of these passes; log_ratio: of a curve at as many rows over them, a row each.
 
         Student's law of several dimensions (Lange, Little and Taylor 1989 for its use against outliers).
         """
-        log_ratio = np.log(pass_s / self.pass_s)
-        squared = (log_ratio * np.linalg.solve(self.covariance, log_ratio.T).T).sum(axis=-1)
+        deviations = log_ratio @ self.whitening
+        squared = np.einsum("ij,ij->i", deviations, deviations)
         return -(_DEGREES + len(self.tokens)) / 2 * np.log1p(squared / _DEGREES)
 
 
@@ -246,7 +241,7 @@ def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses |
     if not kept.any():
         return None
     doublings = np.log2(tokens[kept] / float(np.median(cells.running)))
-    return PromptPasses(tokens[kept], pass_s[kept], kv_tokens[kept], _covariance(doublings))
+    return PromptPasses.of(tokens[kept], pass_s[kept], kv_tokens[kept], _covariance(doublings))
 
 
 def _covariance(doublings: Reals) -> Reals:
@@ -277,27 +272,28 @@ class FormModel:
     def names(self) -> tuple[str, ...]:
         """The vector's parameters, in order."""
         overhead = () if self.prior is None else ("overhead_s",)
-        kv = ("kv_s_per_token",) if self._has_kv else ()
+        kv = ("kv_s_per_token",) if self.has_kv else ()
         return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "form_error", "row_noise", "residual")
 
     @property
     def least(self) -> Reals:
         """The smallest value of each parameter."""
-        return np.array([0.0 if name in _LINEAR_UNITS else -np.inf for name in self.names])
+        return np.array([0.0 if name in LINEAR_UNITS else -np.inf for name in self.names])
 
     @property
     def has_form_prior(self) -> bool:
         """Whether the hardware alone determines a prior of the curve."""
-        return self._shape_prior is not None
+        return self.shape_prior is not None
 
     @property
-    def _has_kv(self) -> bool:
+    def has_kv(self) -> bool:
+        """Whether the curve has a KV term: resident tokens are known, or a device says what they cost."""
         if self.reference is None:
             return self.prior is not None and self.prior.kv_s_per_token is not None
         return self.reference.kv_tokens is not None
 
     @property
-    def _shape_prior(self) -> HardwarePrior | None:
+    def shape_prior(self) -> HardwarePrior | None:
         """The hardware prior if it is for this form: dense models and mixtures of experts have different ones."""
         if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
             return None
@@ -307,7 +303,7 @@ class FormModel:
         """Vectors to search from: the hardware's, and the run's typical pass with its hinge below, near and beyond."""
         starts: list[Mapping[str, float]] = []
         kv = self.prior.kv_s_per_token.median if self.prior is not None and self.prior.kv_s_per_token else 1e-7
-        if (hardware := self._shape_prior) is not None:
+        if (hardware := self.shape_prior) is not None:
             parts = {"flat_s": hardware.flat_s.median, "per_request_s": hardware.per_request_s.median}
             experts = hardware.experts
             routed = (
@@ -323,7 +319,7 @@ class FormModel:
         return np.array([[self._coordinate(name, start) for name in self.names] for start in starts])
 
     def _coordinate(self, name: str, given: Mapping[str, float]) -> float:
-        if name in _LINEAR_UNITS:
+        if name in LINEAR_UNITS:
             return 0.1
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
@@ -346,16 +342,14 @@ class FormModel:
         factors = np.exp(vectors)
         return {
             name: factors[..., number, None] if unit is None else vectors[..., number, None] * unit
-            for number, (name, unit) in enumerate((name, _LINEAR_UNITS.get(name)) for name in self.names)
+            for number, (name, unit) in enumerate((name, LINEAR_UNITS.get(name)) for name in self.names)
         }
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
         """Seconds of each cell's pass, one row a vector."""
-        return self._pass_s(self.named(vectors), running, kv_tokens)
-
-    def _pass_s(self, given: Mapping[str, Reals], running: Reals, kv_tokens: Reals) -> Reals:
-        work_s = _work_s(self.form, given, running) + given.get("overhead_s", 0.0)
-        return work_s + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else work_s
+        given = self.named(vectors)
+        seconds = work_s(self.form, given, running) + given.get("overhead_s", 0.0)
+        return seconds + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else seconds
 
     def curve(self, vector: Reals) -> FormCurve:
         """The curve of one vector."""
@@ -371,64 +365,6 @@ class FormModel:
         if self.form == "softplus":
             return SoftplusCurve(*hinged, *ends, growth=given["growth"])
         return SigmoidCurve(*hinged, given["step"], *ends, growth=given["growth"])
-
-    def log_density(self, vectors: Reals, evidence: PassEvidence) -> Reals:
-        """Log of prior times likelihood, up to a constant; one value a row of vectors."""
-        feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            given = self.named(vectors)
-            pass_s = self._pass_s(given, evidence.running, evidence.kv_tokens)
-            errors = (given[name][..., 0] for name in ("residual", "row_noise", "form_error"))
-            log_density = self._log_prior(vectors, given) + evidence.log_likelihood(pass_s, *errors)
-        return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
-
-    def log_prior(self, vectors: Reals) -> Reals:
-        """Log density of what was expected, up to a constant."""
-        return self._log_prior(vectors, self.named(vectors))
-
-    def _log_prior(self, vectors: Reals, given: Mapping[str, Reals]) -> Reals:
-        at = {name: vectors[..., number] for number, name in enumerate(self.names)}
-        noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
-        noise = noise + _normal(at["form_error"], FORM_ERROR)
-        total = noise + self._log_shape(at)
-        if self.prior is not None:
-            scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
-            total = total - (at["overhead_s"] / scale) ** 2 / 2
-        if "kv_s_per_token" in at:
-            total = total + self._log_kv(at["kv_s_per_token"], given)
-        if (prompts := self.prompts) is not None:
-            total = total + prompts.log_density(self._pass_s(given, prompts.tokens, prompts.kv_tokens))
-        return total
-
-    def _log_kv(self, log_kv: Reals, given: Mapping[str, Reals]) -> Reals:
-        """The hardware prior, or any share of a typical pass with equal probability."""
-        if self.prior is not None and self.prior.kv_s_per_token is not None:
-            return _normal(log_kv, self.prior.kv_s_per_token)
-        assert self.reference is not None and self.reference.kv_tokens is not None
-        work_s = _work_s(self.form, given, np.array([self.reference.running]))[..., 0]
-        return _logistic(log_kv + np.log(self.reference.kv_tokens) - np.log(work_s), 1.0)
-
-    def _log_shape(self, at: Mapping[str, Reals]) -> Reals:
-        hardware = self._shape_prior
-        if self.form == "expert_hit":
-            return _log_expert_shape(at, hardware, self.reference)
-        if self.form == "pnorm":
-            expected = _SHARPNESS_UNKNOWN if self.prior is None else self.shapes.sharpness
-            soft, rise = _normal(at["sharpness"], expected), 0.0
-        else:
-            shapes, is_softplus = self.shapes, self.form == "softplus"
-            width = shapes.softplus_width if is_softplus else shapes.sigmoid_width
-            expected = shapes.softplus_rise if is_softplus else shapes.sigmoid_rise
-            soft, rise = _normal(at["width"], width) + _normal(at["rise"], expected), at["rise"]
-        if "step" in at:
-            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2 - math.log(_STEP_SCALE * _ROOT_2_PI / 2)
-        soft = soft - (at["growth"] * _GROWTH_UNIT / self.shapes.growth_scale) ** 2 / 2
-        if hardware is not None:
-            log_slope = at["flat_s"] + rise - at["hinge"]
-            return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
-        assert self.reference is not None
-        soft = soft + _normal(at["flat_s"], LogNormal(self.reference.pass_s, _LEVEL_LOG_SD))
-        return soft + _log_unknown_hinge(at["hinge"], np.log(self.reference.running))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -454,12 +390,13 @@ class Broad:
     def log_density(self, vectors: Reals) -> Reals:
         """Normalised; one value a row of vectors."""
         deviations = (vectors - self.centre) / self.spread
-        constants = np.log(self.spread * _ROOT_2_PI) - self.is_half * math.log(2.0)
+        constants = np.log(self.spread * ROOT_2_PI) - self.is_half * math.log(2.0)
         inside = np.all(~self.is_half | (vectors >= 0.0), axis=-1)
         return np.where(inside, -(deviations**2 / 2 + constants).sum(axis=-1), -np.inf)
 
 
-def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+def work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+    """Seconds of the form's work, without overhead and KV; given: by name, columns that broadcast against running."""
     if form == "expert_hit":
         return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
     flat_s, hinge, growth = given["flat_s"], given["hinge"], given["growth"]
@@ -468,36 +405,3 @@ def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
     if form == "softplus":
         return softplus_s(running, flat_s, hinge, given["width"], given["rise"], growth)
     return sigmoid_s(running, flat_s, hinge, given["width"], given["rise"], given["step"], growth)
-
-
-def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, reference: Reference | None) -> Reals:
-    if hardware is not None and hardware.experts is not None:
-        return (
-            _normal(at["flat_s"], hardware.flat_s)
-            + _normal(at["per_request_s"], hardware.per_request_s)
-            + _normal(at["experts_s"], hardware.experts.experts_s)
-            + _normal(at["hit_rate"], hardware.experts.hit_rate)
-        )
-    assert reference is not None
-    work_share = at["per_request_s"] + np.log(reference.running) - at["flat_s"]
-    parts = _normal(at["flat_s"], LogNormal(reference.pass_s, _LEVEL_LOG_SD))
-    parts = parts + _normal(at["experts_s"] - at["flat_s"], LogNormal(1.0, _PART_LOG_SD))
-    return parts + _normal(work_share, LogNormal(1.0, _PART_LOG_SD)) + _normal(at["hit_rate"], _HIT_RATE)
-
-
-def _normal(log_value: Reals, expected: LogNormal) -> Reals:
-    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2 - math.log(
-        expected.log_sd * _ROOT_2_PI
-    )
-
-
-def _log_unknown_hinge(log_hinge: Reals, log_running: float) -> Reals:
-    """Log density of a hinge where no device is known: that of a listed device, or any about the batches seen."""
-    as_listed = math.log(_LISTED_RATIO) + _normal(log_hinge, _LISTED_HINGE)
-    return np.logaddexp(as_listed, math.log1p(-_LISTED_RATIO) + _logistic(log_hinge - log_running, _HINGE_LOG_SCALE))
-
-
-def _logistic(distance: Reals, scale: Reals | float) -> Reals:
-    """Log density of the logistic law: of log(s / (1 - s)) when s is anything between 0 and 1 alike."""
-    ratio = distance / scale
-    return -np.abs(ratio) - 2 * np.log1p(np.exp(-np.abs(ratio))) - np.log(scale)

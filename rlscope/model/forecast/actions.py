@@ -27,7 +27,7 @@ from rlscope.model.forecast.change import (
     with_forward_speed,
     with_trainer_speed,
 )
-from rlscope.model.forecast.gap import speed_without_stragglers
+from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
     Forecasts,
@@ -118,6 +118,8 @@ class Action:
     """How near its decode passes are to what the run visited."""
     is_staler: bool = False
     """Whether it raises staleness beyond what is recommended without being asked."""
+    engines: tuple[str, ...] = ()
+    """The slow ones, for slow_engines, where they have names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,10 +147,10 @@ class Ranking:
         """What to do first; None where nothing brings WORTHWHILE_RATIO."""
         return self.actions[0] if self.actions else None
 
-    @property
-    def setting_gain_ratio(self) -> float:
-        """The largest gain of a setting: no work on code or machines; 0 where none brings WORTHWHILE_RATIO."""
-        return max((each.gain_ratio.median for each in self.actions if each.kind != "fix"), default=0.0)
+    def reached(self, tokens_per_s: float) -> tuple[Spread, ...]:
+        """The rates that settings reach from today's: what takes no work on code or machines."""
+        gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
+        return tuple(Spread(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
 
     @property
     def cause(self) -> Cause | None:
@@ -383,7 +385,8 @@ class _Bench:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:
-            yield self._evened(keeping_up)
+            evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
+            yield None if evened is None else replace(evened, engines=names)
         yield self._fix("forward_speed", "samplers", 1.0, lambda each: with_forward_speed(each, _FASTER), _FASTER)
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 

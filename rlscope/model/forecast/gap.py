@@ -8,7 +8,7 @@ efficient. Not covered: what lifting one limit alone would gain, which the forec
 GPUs that differ within one engine.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -23,7 +23,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
-from rlscope.model.forecast.layouts import Forecast, Forecasts
+from rlscope.model.forecast.layouts import Forecasts, Spread
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
@@ -58,6 +58,8 @@ LEAST_ENGINES_COMPARED: Final = 3
 """Of two engines neither can be called slow."""
 STRAGGLES_RATIO: Final = 1.25
 """Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
+_DRAWS: Final = 60
+"""Of the bound: three lie beyond each end of its interval."""
 _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
 
 
@@ -79,6 +81,8 @@ class Gap:
     bound_tokens_per_s: float
     steps: tuple[GapStep, ...]
     achieved_tokens_per_s: float
+    bound_spread: Spread
+    """Of the bound; each end is no less than that of any layout or setting."""
 
 
 def explain_gap(
@@ -86,36 +90,39 @@ def explain_gap(
     observed: Observed,
     forecasts: Forecasts,
     predicted_tokens_per_s: float,
-    reached_tokens_per_s: float = 0.0,
+    reached: Sequence[Spread] = (),
 ) -> Gap:
     """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
 
     That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous.
-    reached_tokens_per_s: the most that any setting is said to reach. The bound is that of the best of the limits on
+    reached: trained tokens per second that settings are said to reach. The bound is that of the best of the limits on
     running requests that were tried; forecasts of a layout or a setting may err to above it, and a run may do better
-    than modelled: it is no less than any of them.
+    than modelled: it is no less than any of them, and neither are the ends of its interval.
     """
-    free = _freed(calibration, observed)
-    bounds = _bounds(calibration, free, forecasts)
-    reached = [rate for each in (forecasts.today, *forecasts.others) for rate in _rates_said(each)]
-    bound = max(*bounds.values(), *reached, reached_tokens_per_s, observed.trained_tokens_per_s)
+    free = _freed(calibration.system, observed)
+    bounds = _bounds(calibration.layout, free, forecasts)
+    drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
+    said = [*reached, *(Spread.of(rates) for rates in drawn if rates is not None)]
+    best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
+    bound = max(*bounds.values(), *best_estimates, *(each.median for each in said), observed.trained_tokens_per_s)
+    ends = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
+    low, high = (max(end, *(each[at] for each in said)) for at, end in enumerate(ends, 1))
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.running_per_engine]
     whole = _whole_rate(calibration, free, forecasts)
     for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
         # A limit never helps: where the closed forms differ by rounding, nothing is charged.
-        reached = rate if cause == "unexplained" else min(left, rate)
-        steps.append(GapStep(cause, left - reached, reached))
-        left = reached
-    return Gap(bound, tuple(steps), left)
+        kept = rate if cause == "unexplained" else min(left, rate)
+        steps.append(GapStep(cause, left - kept, kept))
+        left = kept
+    return Gap(bound, tuple(steps), left, Spread(bound, min(low, bound), max(high, bound)))
 
 
-def _rates_said(forecast: Forecast) -> Iterator[float]:
-    """By the best estimate, and in the middle of the draws."""
-    if forecast.tokens_per_s is not None:
-        yield forecast.tokens_per_s
-    if forecast.drawn_tokens_per_s is not None:
-        yield float(np.median(forecast.drawn_tokens_per_s))
+def _bound_ends(calibration: Calibration, observed: Observed, limit: int, middle: float) -> tuple[float, float]:
+    """Ends of the 90% interval of the bound at a limit on running requests, about its middle, tokens per second."""
+    draws = calibration.draws[:_DRAWS]
+    drawn = Spread.of(np.array([_bound(_freed(draw, observed), calibration.layout, limit) for draw in draws]))
+    return middle * drawn.low / drawn.median, middle * drawn.high / drawn.median
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +194,15 @@ def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
     return float((1.0 / kept_up).sum() / (1.0 / slowness).sum())
 
 
+def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
+    """The engines that `speed_without_stragglers` replaces, by name; none where engines have no names."""
+    slowness = engine_slowness(passes, curve)
+    if slowness.size < LEAST_ENGINES_COMPARED or slowness.size != len(passes.engine_names):
+        return ()
+    slow = slowness >= STRAGGLES_RATIO * float(np.median(slowness))
+    return tuple(name for name, is_slow in zip(passes.engine_names, slow, strict=True) if is_slow)
+
+
 def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     """Of each engine with passes that only decode: their time over the curve's, ordered by the engine's number."""
     decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
@@ -198,9 +214,8 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     return spent_s / should_s
 
 
-def _freed(calibration: Calibration, observed: Observed) -> System:
+def _freed(system: System, observed: Observed) -> System:
     """The system without any limit that is not the hardware's speed, every engine as fast as the median one."""
-    system = calibration.system
     trainer = replace(system.trainer, phases=tuple(phase for phase in system.trainer.phases if phase.shrinks_with_gpus))
     speed = speed_without_stragglers(observed.passes, system.engine.curve)
     return System(
@@ -212,12 +227,15 @@ def _freed(calibration: Calibration, observed: Observed) -> System:
     )
 
 
-def _bounds(calibration: Calibration, free: System, forecasts: Forecasts) -> Mapping[int, float]:
+def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, float]:
     """Upper bound of the trained tokens per second of all GPUs, by the limit on running requests of an engine."""
     layouts = [each.layout for each in (forecasts.today, *forecasts.others)]
-    gpus = calibration.layout.trainer_gpus + calibration.layout.sampler_gpus
-    limits = {layout.running_per_engine for layout in layouts}
-    return {limit: work_conservation_bound(free, gpus, float(limit)).trained_tokens_per_s for limit in limits}
+    return {limit: _bound(free, today, limit) for limit in {layout.running_per_engine for layout in layouts}}
+
+
+def _bound(free: System, today: Layout, limit: int) -> float:
+    gpus = today.trainer_gpus + today.sampler_gpus
+    return work_conservation_bound(free, gpus, float(limit)).trained_tokens_per_s
 
 
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:

@@ -177,12 +177,12 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
-    best_tokens_per_s = whole.trained_tokens_per_s * (1.0 + ranking.setting_gain_ratio)
+    reached = ranking.reached(whole.trained_tokens_per_s)
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
         prediction=prediction,
-        gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, best_tokens_per_s),
+        gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, reached),
         forecasts=anchored,
         anchor_ratio=anchor,
         simulated_layouts=judged.simulated_layouts,
@@ -239,7 +239,9 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: floa
     )
 
 
-def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:
+def _calibrated(
+    observed: Observed, model_config: ModelConfig, rng: np.random.Generator, *, held_out: bool = True
+) -> Calibration:
     calibration = calibrate(
         observed,
         model_config.admission,
@@ -249,6 +251,7 @@ def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Ge
         prefetched_batches=model_config.prefetched_batches,
         delivery=model_config.delivery,
         others=model_config.others,
+        held_out=held_out,
     )
     return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
@@ -275,7 +278,9 @@ def _prediction(
     if halves is None:
         return None
     first, rest = halves
-    return compare(scheduled(_calibrated(first, model_config, rng), scheduling), rest, model_config.settings, rng)
+    # Of this curve nothing is shown, so how well it predicts passes that were left out is not asked.
+    calibration = scheduled(_calibrated(first, model_config, rng, held_out=False), scheduling)
+    return compare(calibration, rest, model_config.settings, rng)
 
 
 def _colocated_rate(calibration: Calibration) -> float | None:

@@ -97,7 +97,9 @@ class _Climb:
 
     def arrive(self, slope: Reals) -> None:
         """Go there, with the slope that is found there."""
-        self._curvature = _updated(self._curvature, self.ahead - self.at, self._slope - slope)
+        step = self.ahead - self.at
+        # What stays at its bound says nothing of the others: its slope would bend the directions that are searched.
+        self._curvature = _updated(self._curvature, step, np.where(step == 0.0, 0.0, self._slope - slope))
         self.at, self._slope, self._is_fresh = self.ahead, slope, False
 
 
@@ -174,23 +176,28 @@ def anneal(
     """
     vectors, heat = start, 1.0
     while heat > 0.0:
-        gain = log_density(vectors) - log_broad(vectors)
+        possible, broad = log_density(vectors), log_broad(vectors)
+        gain = possible - broad
         step = _cooling(gain, heat)
         heat = 0.0 if step >= heat else heat - step
         weight = np.exp(step * (gain - gain.max()))
         places = (np.arange(len(vectors)) + rng.random()) / len(vectors)
-        vectors = vectors[np.searchsorted(np.cumsum(weight)[:-1] / weight.sum(), places)]
+        kept = np.searchsorted(np.cumsum(weight)[:-1] / weight.sum(), places)
+        vectors, densities = vectors[kept], _tempered(possible[kept], broad[kept], heat)
 
         def tempered(tried: Reals, heat: float = heat) -> Reals:
-            possible, broad = log_density(tried), log_broad(tried)
-            inside = np.isfinite(broad) & np.isfinite(possible)
-            mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
-            return np.where(inside, mixed, -np.inf)
+            return _tempered(log_density(tried), log_broad(tried), heat)
 
-        densities = tempered(vectors)
         for _ in range(moves):
             _stretch(tempered, vectors, densities, rng)
     return vectors
+
+
+def _tempered(possible: Reals, broad: Reals, heat: float) -> Reals:
+    """Log densities between the one that is asked for and the broad one; -inf where either is."""
+    inside = np.isfinite(broad) & np.isfinite(possible)
+    mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
+    return np.where(inside, mixed, -np.inf)
 
 
 def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
@@ -237,12 +244,13 @@ def integrated_autocorrelation_steps(chain: Reals) -> float:
     tau underestimates it.
     """
     steps = len(chain)
-    centred = chain - chain.mean(axis=0)
-    spectrum = np.fft.rfft(centred, 2 * steps, axis=0)
-    covariances = np.fft.irfft(spectrum * spectrum.conj(), 2 * steps, axis=0)[:steps]
-    moves = covariances[0] > 0.0
-    correlations = np.where(moves, covariances / np.where(moves, covariances[0], 1.0), 0.0)
-    times = 2.0 * np.cumsum(correlations.mean(axis=1), axis=0) - 1.0
+    padded = 1 << (2 * steps - 1).bit_length()
+    centred = np.moveaxis(chain - chain.mean(axis=0), 0, -1)
+    spectrum, squared = np.fft.rfft(centred, padded), (centred**2).sum(axis=-1)
+    # The mean over walkers is taken before the way back, which is linear.
+    scales = np.where(squared > 0.0, 1.0 / np.where(squared > 0.0, squared, 1.0), 0.0)
+    power = (np.abs(spectrum) ** 2 * scales[..., None]).mean(axis=0)
+    times = 2.0 * np.cumsum(np.fft.irfft(power, padded)[:, :steps].T, axis=0) - 1.0
     inside = np.arange(steps)[:, None] < _WINDOW_TIMES * times
     window = np.where(inside.all(axis=0), steps - 1, np.argmin(inside, axis=0))
     return float(max(times[window, np.arange(times.shape[1])].max(), 1.0))
@@ -251,11 +259,11 @@ def integrated_autocorrelation_steps(chain: Reals) -> float:
 def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> int:
     """One step of every walker, half against half, in place; returns the number of accepted moves."""
     moved = 0
-    halves = np.split(rng.permutation(len(walkers)), 2)
-    for moving, others in (halves, halves[::-1]):
-        count, size = len(moving), walkers.shape[1]
+    order, (walking, size) = rng.permutation(len(walkers)), walkers.shape
+    count = walking // 2
+    for moving, others in ((order[:count], order[count:]), (order[count:], order[:count])):
         factor = ((_STRETCH - 1) * rng.random(count) + 1) ** 2 / _STRETCH
-        partner = walkers[rng.choice(others, count)]
+        partner = walkers[others[rng.integers(count, size=count)]]
         tried = partner + factor[:, None] * (walkers[moving] - partner)
         tried_densities = log_density(tried)
         log_ratio = (size - 1) * np.log(factor) + tried_densities - densities[moving]

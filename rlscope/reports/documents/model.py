@@ -82,6 +82,10 @@ class ThroughputJson(PredictedRateJson, MeasuredRateJson):
 
     bound_tokens_per_s: Figure = None
     """Upper bound of the trained tokens per second of these GPUs at measured costs."""
+    bound_low: Figure = None
+    """Low end of the 90% interval of `bound_tokens_per_s`."""
+    bound_high: Figure = None
+    """High end of the 90% interval of `bound_tokens_per_s`."""
     sync_tokens_per_s: Figure = None
     """Trained tokens per second, modelled, of a synchronous run in which every GPU samples and then trains."""
     gap: tuple[GapStepJson, ...] | None = None
@@ -320,6 +324,8 @@ def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) 
         **dict(measured),
         **dict(_predicted_rate(model.prediction)),
         bound_tokens_per_s=model.gap.bound_tokens_per_s,
+        bound_low=model.gap.bound_spread.low,
+        bound_high=model.gap.bound_spread.high,
         sync_tokens_per_s=model.synchronous_tokens_per_s,
         # A loss of 0.0 turned round by its sign alone would be written -0.0.
         gap=tuple(GapStepJson(cause=step.cause, tokens_per_s=0.0 - step.lost_tokens_per_s) for step in model.gap.steps),

@@ -58,16 +58,18 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
 }
 """Names in run.json, for a framework that is not known."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper (publish less often, transfer while engines generate)",
+    "weight_updates": "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
     "environment": "Make the environment faster, or run more of it in parallel",
     "slow_engines": "Bring the slow engines up to the speed of the others",
     "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
     "forward_speed": "Make sampling faster (faster engines, or more of them)",
 }
+_ENGINES_NAMED: Final = 3
+"""Of the slow ones; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": " if weight updates took no time",
     "environment": " if the environment took no time",
-    "slow_engines": " once they keep up",
+    "slow_engines": " once every engine keeps up",
 }
 """What a fix brings its gain for, at the most."""
 _MAKING_MORE: Final = frozenset(
@@ -109,7 +111,7 @@ def imperative(action: Action) -> str:
     if isinstance(after, Layout):
         return _layout_imperative(action, after)
     if action.what in _FIXES:
-        return _FIXES[action.what]
+        return _evened_imperative(action.engines) if action.engines else _FIXES[action.what]
     before = 0 if isinstance(before, Layout) or before is None else before
     now, then = fmt.count(int(before)), fmt.count(int(after or 0))
     return {
@@ -119,6 +121,13 @@ def imperative(action: Action) -> str:
         "queue_capacity": f"Let the queue hold {then} samples instead of {now}",
         "publish_every": f"Publish every {then} optimizer steps instead of every {now}",
     }[action.what]
+
+
+def _evened_imperative(engines: tuple[str, ...]) -> str:
+    more = len(engines) - _ENGINES_NAMED
+    named = [*engines[:_ENGINES_NAMED], f"{fmt.count(more)} more"] if more > 0 else [*engines]
+    listed = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+    return f"Bring {listed} up to the speed of the other engines"
 
 
 def _layout_imperative(action: Action, after: Layout) -> str:
@@ -139,7 +148,7 @@ def layout_words(layout: Layout) -> str:
 
 def gain_words(gain_ratio: Spread) -> str:
     """A gain with its 90% interval, left out if its ends read the same."""
-    median, low, high = map(fmt.signed_percent, gain_ratio)
+    median, low, high = map(fmt.gain, gain_ratio)
     return median if low == high else f"{median} (90% interval {low} to {high})"
 
 
@@ -150,7 +159,8 @@ def effect(action: Action) -> str:
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
         return f"at most {gain} throughput{_IF.get(action.what, '')}"
-    return f"{gain} throughput"
+    loosens = action.what == "publish_every" and action.cause == "staleness_cap"
+    return f"{gain} throughput{', as the staleness cap then spans more steps' if loosens else ''}"
 
 
 def staleness_words(action: Action, own_p95: int | None, cap: int | None = None) -> str:
@@ -165,7 +175,7 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
     if action.what == "publish_every":
         unit = " optimizer steps"
         caps = _ages(action, cap, cap) if cap is not None else None
-        spanned = f", under a cap that spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+        spanned = f", under a cap of {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
@@ -282,7 +292,7 @@ def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None, ca
 
 def _gain_cell(action: Action) -> str:
     """With what it is the gain of, where that is not the action as it stands."""
-    gain = fmt.with_interval(fmt.signed_percent, *action.gain_ratio)
+    gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in ("trainer_speed", "forward_speed"):
         return f"{gain} for 10%"
     return f"at most {gain}" if action.kind == "fix" else gain

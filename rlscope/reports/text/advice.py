@@ -3,9 +3,11 @@
 import math
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import Recommendation, UncertaintySource
+from rlscope.model.forecast.recommend import EQUAL_RATIO, Recommendation, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.text.actions import gain_words, layout_words
@@ -97,7 +99,7 @@ def measure_first(model: ModelResult) -> str | None:
 
 def gain_text(gain_ratio: Spread | None) -> str:
     """A gain with its interval, for a table; empty if there is none."""
-    return "" if gain_ratio is None else fmt.with_interval(fmt.signed_percent, *gain_ratio)
+    return "" if gain_ratio is None else fmt.with_interval(fmt.gain, *gain_ratio)
 
 
 def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
@@ -190,7 +192,17 @@ def _odds(model: ModelResult) -> str:
     advised = model.recommendation
     worth = fmt.percent(advised.worthwhile_probability)
     fastest = fmt.percent(advised.best_probability)
-    return f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
+    text = f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
+    best = _median(advised.best)
+    near = [_median(each) for each in model.forecasts.rivals if _median(each) > best]
+    if not near or max(near) * (1.0 - EQUAL_RATIO) > best:
+        return text
+    within = fmt.percent(EQUAL_RATIO)
+    return f"{text} Of layouts within {within} of the fastest it is the nearest to what ran, or the freshest."
+
+
+def _median(forecast: Forecast) -> float:
+    return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
 
 
 def _doubts(model: ModelResult) -> list[str]:

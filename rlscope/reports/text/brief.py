@@ -314,7 +314,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
     recommendation = result.recommendation
     if recommendation.advice not in ("change", "probe"):
         return []
-    median, low, high = map(fmt.signed_percent, recommendation.gain_ratio)
+    median, low, high = map(fmt.gain, recommendation.gain_ratio)
     rows = [("modelled gain", median if low == high else f"{median} ({low} to {high})")]
     rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of draws"))
     return [(name, ["–", value]) for name, value in rows]

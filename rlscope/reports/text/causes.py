@@ -84,6 +84,18 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 }
 
 
+_REMEDIES: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "faster sampling",
+    "trainers": "faster training",
+    "lockstep": "overlapping sampling and training",
+    "staleness_cap": "removing the staleness cap",
+    "weight_updates": "removing weight updates",
+    "environment": "removing waits for the environment",
+    "balanced": "no change",
+    "unknown": "no known change",
+}
+
+
 def verdict_label(bottleneck: Bottleneck) -> str:
     """The verdict as a title."""
     label = _WORDS[bottleneck].label
@@ -113,6 +125,11 @@ def loss_words(loss: Loss) -> str:
     if dropped_gpu_s <= least:
         return _WORDS[loss.cause].cause
     return "dropped samples" if loss.gpu_s - dropped_gpu_s <= least else "sampler waits and dropped samples"
+
+
+def remedy_words(cause: Bottleneck) -> str:
+    """What removes a cause, as the subject of a sentence."""
+    return _REMEDIES[cause]
 
 
 def side_words(cause: Bottleneck) -> str:

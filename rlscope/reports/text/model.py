@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
+from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity, Prediction
 from rlscope.model.forecast.replay import (
     Observable,
     ObservableName,
@@ -110,7 +110,21 @@ def prediction_sentence(model: ModelResult) -> str:
     if prediction is None:
         return WARNINGS[ModelWarning.SHORT_STRETCH]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
-    return f"Calibrated on the first {first} steps of the steady stretch, tested on the {rest} after them."
+    text = f"Calibrated on the first {first} steps of the steady stretch, tested on the {rest} after them."
+    longer = _longer_steps(prediction)
+    if abs(longer) < _OTHER_STEPS_RATIO:
+        return text
+    more = "more" if longer > 0.0 else "fewer"
+    return f"{text} A step of the tested ones trained {fmt.percent(abs(longer))} {more} tokens than predicted."
+
+
+def _longer_steps(prediction: Prediction) -> float:
+    """Trained tokens of a tested step over those of a predicted one, less 1: the rate times the period of each."""
+    found = {each.quantity: each for each in prediction.compared}
+    rate, period = found.get("tokens_per_s"), found.get("step_s")
+    if rate is None or period is None or not rate.predicted.median * period.predicted.median:
+        return 0.0
+    return rate.achieved.value * period.achieved.value / (rate.predicted.median * period.predicted.median) - 1.0
 
 
 def replay_rows(model: ModelResult) -> list[ReplayRow]:
@@ -176,6 +190,8 @@ def _replay_row(observable: Observable) -> ReplayRow:
 
 _SAME_RATIO: Final = 0.02
 """Closer, a measured value is as predicted, without a number."""
+_OTHER_STEPS_RATIO: Final = 0.05
+"""Tokens of a step that differ by less need no sentence beside rate and period."""
 _SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
 _OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
@@ -272,9 +288,11 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 def baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both modelled."""
+    low, high = map(fmt.tokens_per_second, model.gap.bound_spread[1:])
+    interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
-        "The upper bound is for the best layout of these GPUs at measured mean costs. Each bar is what its cause costs "
-        "once those below it are gone, so the upper ones can be larger than what a single action brings."
+        f"The upper bound{interval} is for the best layout of these GPUs at measured mean costs. Each bar is what its "
+        "cause costs once those below it are gone, so the upper ones can be larger than what a single action brings."
     )
     if model.synchronous_tokens_per_s is not None:
         rate, achieved = model.synchronous_tokens_per_s, model.gap.achieved_tokens_per_s
@@ -318,10 +336,19 @@ def remarks(model: ModelResult) -> list[str]:
         )
     lines += other_run_lines(model)
     lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
+    if _runs_below_limit(model):
+        lines.append("Evidence is about the batch that is expected to run, which may be smaller than the limit.")
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event, because no closed form covers a limit that applies there.")
     return [*lines, scaling_sentence(model)]
+
+
+def _runs_below_limit(model: ModelResult) -> bool:
+    """Whether the recommended layout allows more requests than ran, and is expected to run none of those batches."""
+    best, today = model.recommendation.best, model.forecasts.today
+    more = best.layout.running_per_engine > today.layout.running_per_engine
+    return model.recommendation.advice in ("change", "probe") and more and best.grade in ("measured", "interpolated")
 
 
 def _compared(compared: Compared) -> ComparedRow:
@@ -334,10 +361,11 @@ def _compared(compared: Compared) -> ComparedRow:
 
 def agreement(compared: Compared) -> str:
     """How far a measured value is from a prediction that it agrees with."""
-    off = compared.residual_ratio
-    if off is None or abs(off) < _SAME_RATIO or compared.quantity == "trainer_idle_ratio":
+    off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
+    distance = compared.achieved.value - compared.predicted.median if is_share else off
+    if off is None or distance is None or abs(distance) < _SAME_RATIO:
         return "as predicted"
-    return f"{fmt.signed_percent(off)}, within the uncertainty"
+    return f"{_off(compared)}, within the uncertainty"
 
 
 def _off(compared: Compared) -> str:

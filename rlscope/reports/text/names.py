@@ -23,7 +23,7 @@ REASONS: Final[Mapping[Reason, str]] = {
         "shows the effect of longer responses."
     ),
     "best_already": "No other layout of these GPUs is faster.",
-    "small_gain": "No other split of these GPUs is likely to bring 5%, and less is not worth a restart.",
+    "small_gain": "No other layout of these GPUs is likely to bring 5%, and less is not worth a restart.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "

@@ -244,7 +244,7 @@ def measure_first(planned: PlanResult) -> str | None:
 
 
 def _range(change_ratio: Spread) -> str:
-    low, high = fmt.signed_percent(change_ratio.low), fmt.signed_percent(change_ratio.high)
+    low, high = fmt.gain(change_ratio.low), fmt.gain(change_ratio.high)
     return "none" if max(abs(change_ratio.low), abs(change_ratio.high)) < _NEGLIGIBLE_RATIO else f"{low} to {high}"
 
 
@@ -322,7 +322,7 @@ def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
     baseline = planned.synchronous
     if baseline is None or best.tokens_per_s is None:
         return "A synchronous run on all GPUs is infeasible: no engine fits."
-    gain = fmt.signed_percent(best.tokens_per_s / baseline.trained_tokens_per_s - 1.0)
+    gain = fmt.gain(best.tokens_per_s / baseline.trained_tokens_per_s - 1.0)
     rate = fmt.tokens_per_second(baseline.trained_tokens_per_s)
     return f"A synchronous run on all GPUs would reach {rate}; running asynchronously gains {gain} over it."
 

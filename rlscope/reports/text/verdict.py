@@ -73,8 +73,8 @@ def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
     verdict = analysis.verdict
-    tied = [causes.cause_words(cause, verdict.losses) for cause in verdict.tied_with]
-    return f"{text}; removing {' or '.join(tied)} would bring about as much" if tied else text
+    tied = [causes.remedy_words(cause) for cause in verdict.tied_with]
+    return f"{text}; {' or '.join(tied)} would bring about as much" if tied else text
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
@@ -182,7 +182,7 @@ def _colocated(analysis: AnalysisResult) -> str:
     today = model.gap.achieved_tokens_per_s
     if model.synchronous_tokens_per_s < (1.0 + WORTHWHILE_RATIO) * today:
         return ""
-    gain = fmt.signed_percent(model.synchronous_tokens_per_s / today - 1.0)
+    gain = fmt.gain(model.synchronous_tokens_per_s / today - 1.0)
     return f"A colocated synchronous run is modelled at {gain} throughput, if changing over costs nothing."
 
 

@@ -141,7 +141,7 @@ def _differences(answer: WhatIf) -> list[str]:
     samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
     differences = {
         "trained tokens/s": advice.gain_text(answer.gain_ratio),
-        "step time": fmt.signed_percent(_change(*steps_s)),
+        "step time": fmt.gain(_change(*steps_s)),
         "trainers idle": _points(*trainers),
         "samplers idle": _points(*samplers),
     }

@@ -1,10 +1,12 @@
 """Clocks of hosts that disagree are corrected while a run is watched, and what is known of them is said."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import LiveRun
@@ -78,3 +80,64 @@ def test_rows_by_which_clocks_cannot_be_compared_do_not_end_the_watch(
     view = watched(tmp_path / "off", {"be1": off(5.0)})
     assert "clocks cannot be compared: overflow" in view.problems
     assert view.facts is not None and view.facts.steps == 40
+
+
+LONG_S = 150
+SET_S = 30
+
+
+def grow(folder: Path, since_s: float, until_s: float, number: int) -> None:
+    """Write the files of a stretch of a run in which the clock of be1 is set forward by 5 s."""
+    run, counts = made_run(steps=LONG_S), dict[str, Counter[str]]()
+    since_ns, until_ns = (START_NS + round(each_s * NS) for each_s in (since_s, until_s))
+    for table, rows in run.tables.items():
+        until = [row for row in rows if row[TIMES[table][1]] < until_ns]
+        for row in until:
+            counts.setdefault(row["worker_id"], Counter())[table] += 1
+        run.tables[table] = [row for row in until if row[TIMES[table][1]] >= since_ns]
+    flushed = {"stopped_ns": None, "last_flush_ns": until_ns}
+    run.workers = [{**each, **flushed, "rows": counts[str(each["worker_id"])]} for each in run.workers]
+    part = written(folder.parent / f"part-{number}", run, {"be1": off(0.0, 0.0, SET_S, 5.0)})
+    for path in sorted(part.rglob("*.*")):
+        target = folder / path.relative_to(part)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        numbered = target.with_name(f"{path.stem.rpartition('-')[0] or path.stem}-{number:06d}.parquet")
+        path.rename(numbered if path.suffix == ".parquet" else target)
+
+
+def late_notes(view: LiveView) -> list[str]:
+    return [note for note in view.problems if "evaluated by it" in note]
+
+
+def watched_while_it_grows(folder: Path) -> LiveRun:
+    """A watch that compared the clocks before one was set, and evaluates by that one until it compares them again."""
+    live = LiveRun(folder, RULES)
+    for number, (since_s, until_s) in enumerate(((0.0, 20.2), (20.2, 50.2)), start=1):
+        grow(folder, since_s, until_s, number)
+        view = live.poll(START_NS + round(until_s * NS))
+        assert view.problems == ()
+    assert view.evaluated_ns is not None and view.evaluated_ns > START_NS + SET_S * NS
+    grow(folder, 50.2, 140.2, 3)
+    return live
+
+
+def test_ticks_that_were_evaluated_before_a_clock_was_found_off_are_named_from_then_on(tmp_path: Path) -> None:
+    live = watched_while_it_grows(tmp_path / "run")
+    (note,) = late_notes(live.poll(START_NS + 140 * NS))
+    assert note.startswith("clock of be1: found to be off after the ticks until 2026-09-21 14:14:05 UTC ")
+    # A watch that goes on from there says so too, and finds nothing new.
+    again = LiveRun.restored(tmp_path / "run", RULES, json.loads(json.dumps(live.saved())))
+    assert late_notes(again.poll(START_NS + 140 * NS)) == [note]
+
+
+def test_a_clock_that_was_found_off_before_the_first_tick_leaves_nothing_to_say(tmp_path: Path) -> None:
+    grow(tmp_path / "run", 0.0, 140.2, 1)
+    view = LiveRun(tmp_path / "run", RULES).poll(START_NS + 140 * NS)
+    assert any(note.startswith("clock of be1: ") for note in view.problems)
+    assert late_notes(view) == []
+
+
+def test_buckets_whose_rows_are_there_are_computed_again_by_the_corrected_clocks(tmp_path: Path) -> None:
+    live = watched_while_it_grows(tmp_path / "run")
+    at_once = LiveRun(tmp_path / "run", RULES)
+    assert ratios(live.poll(START_NS + 140 * NS)) == pytest.approx(ratios(at_once.poll(START_NS + 140 * NS)))

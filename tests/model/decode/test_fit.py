@@ -224,6 +224,17 @@ def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
     assert len(first.draws) == 50
 
 
+def test_a_fit_whose_error_on_left_out_passes_is_not_asked_is_otherwise_the_same() -> None:
+    points = DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS)
+    asked, not_asked = (
+        fit_decode_curve(points, PRIOR, np.random.default_rng(1), draw_count=50, held_out=held_out)
+        for held_out in (True, False)
+    )
+    assert asked is not None and not_asked is not None
+    assert asked.held_out_mape_ratio is not None and not_asked.held_out_mape_ratio is None
+    assert (asked.curve, asked.draws) == (not_asked.curve, not_asked.draws)
+
+
 def test_an_uncertain_batch_size_widens_the_curve() -> None:
     seconds = true_s(RUNNING, KV_TOKENS)
     exact = fitted(DecodePoints.of(RUNNING, seconds, rows=100, kv_tokens=KV_TOKENS), None)

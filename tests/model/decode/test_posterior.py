@@ -52,10 +52,8 @@ def test_a_curve_that_is_a_multiple_of_the_prompts_is_likelier_than_one_of_anoth
     prompts = DecodePoints.of([4.0, 8.0, 32.0], [1e-2, 1.2e-2, 2e-2], kv_tokens=0.0)
     found = prompt_passes(prompts, CELLS.where(np.array([True, False])))
     assert found is not None
-    the_same, a_multiple, steeper = (
-        np.array([ratios]) * found.pass_s for ratios in ([1, 1, 1], [1.3] * 3, [0.8, 1, 2])
-    )
-    by_curve = found.log_density(np.concatenate([the_same, a_multiple, steeper]))
+    the_same, a_multiple, steeper = [1, 1, 1], [1.3] * 3, [0.8, 1, 2]
+    by_curve = found.log_density(np.log([the_same, a_multiple, steeper]))
     assert by_curve[0] > by_curve[1] > by_curve[2]
     assert by_curve[0] == 0.0
 
@@ -63,5 +61,5 @@ def test_a_curve_that_is_a_multiple_of_the_prompts_is_likelier_than_one_of_anoth
 def test_prompts_of_another_kind_are_outvoted_not_heard_the_louder_the_farther_they_are() -> None:
     found = prompt_passes(DecodePoints.of([64.0], [2e-2], kv_tokens=0.0), CELLS)
     assert found is not None
-    ten, hundred, thousand = found.log_density(2e-2 * np.array([[10.0], [100.0], [1000.0]]))
+    ten, hundred, thousand = found.log_density(np.log([[10.0], [100.0], [1000.0]]))
     assert hundred - thousand < ten - hundred

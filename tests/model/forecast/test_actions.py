@@ -164,11 +164,12 @@ def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waite
 
 def test_nothing_is_ranked_of_a_run_without_a_first_action():
     assert Ranking().first is None
-    assert (Ranking().cause, Ranking().tied_with, Ranking().setting_gain_ratio) == (None, (), 0.0)
+    assert (Ranking().cause, Ranking().tied_with, Ranking().reached(100.0)) == (None, (), ())
 
 
 def test_the_largest_gain_of_a_setting_leaves_fixes_out():
-    assert Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix"))).setting_gain_ratio == 0.1
+    (reached,) = Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix"))).reached(100.0)
+    assert reached.median == pytest.approx(110.0)
 
 
 # Of runs

@@ -7,7 +7,13 @@ import pytest
 
 from rlscope.model.calibration import calibrate
 from rlscope.model.decode.curves import PNormCurve
-from rlscope.model.forecast.gap import engine_slowness, explain_gap, speed_without_stragglers
+from rlscope.model.forecast.gap import (
+    STRAGGLES_RATIO,
+    engine_slowness,
+    explain_gap,
+    slow_engine_names,
+    speed_without_stragglers,
+)
 from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
@@ -62,6 +68,17 @@ def test_an_engine_with_a_small_batch_is_not_slow_for_it():
         engine=np.arange(3),
     )
     assert engine_slowness(both, CURVE) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_the_engines_that_are_slow_have_names_where_the_run_has_them():
+    unnamed = passes(1.0, 1.0, 2.0)
+    assert slow_engine_names(unnamed, CURVE) == ()
+    named = replace(unnamed, engine_names=("sampler-0", "sampler-1", "sampler-2"))
+    assert slow_engine_names(named, CURVE) == ("sampler-2",)
+    at_the_threshold = replace(passes(1.0, 1.0, STRAGGLES_RATIO), engine_names=named.engine_names)
+    assert slow_engine_names(at_the_threshold, CURVE) == ("sampler-2",)
+    two = replace(passes(1.0, 2.0), engine_names=("sampler-0", "sampler-1"))
+    assert slow_engine_names(two, CURVE) == ()
 
 
 def test_passes_that_prefill_tell_nothing():

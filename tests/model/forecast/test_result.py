@@ -384,9 +384,10 @@ def test_layouts_respect_engines_replicas_and_nodes(gpus: int, granularity: Gran
 
 
 def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
-    assert running_limits(64, None) == (16, 22, 32, 45, 64, 90, 128, 181, 256)
-    assert running_limits(64, 91.0) == (16, 22, 32, 45, 64, 90)
-    assert running_limits(64, 40.0) == (16, 22, 32, 64)
+    assert running_limits(64, None) == (16, 24, 32, 48, 64, 96, 128, 192, 256)
+    assert running_limits(64, 96.0) == (16, 24, 32, 48, 64, 96)
+    assert running_limits(100, None) == (24, 32, 48, 64, 100, 128, 192, 256, 384)
+    assert running_limits(64, 40.0) == (16, 24, 32, 64)
     assert running_limits(1, None) == (1, 2, 3, 4)
 
 

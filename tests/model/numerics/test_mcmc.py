@@ -28,6 +28,27 @@ def test_a_bound_that_holds_moves_the_other_parameter_with_it() -> None:
     np.testing.assert_allclose(found, [0.05, 0], atol=1e-2)
 
 
+@pytest.mark.parametrize("seed", [0, 2, 3, 5])
+def test_parameters_at_their_bounds_do_not_slow_the_search_for_the_others(seed: int) -> None:
+    rng, calls = np.random.default_rng(seed), list[int]()
+    factor = rng.standard_normal((8, 8))
+    curvature, centre = factor @ factor.T + 0.05 * np.eye(8), rng.standard_normal(8)
+    centre[:3] = -2.0
+
+    def density(vectors: Reals) -> Reals:
+        calls.append(len(vectors))
+        away = vectors - centre
+        return -np.einsum("ij,jk,ik->i", away, curvature, away)
+
+    found = maximise(density, np.ones((1, 8)), np.array([*[0.0] * 3, *[-np.inf] * 5]))
+    slopes = -2 * curvature @ (found - centre)
+    assert any(found[:3] == 0.0) and all(found[:3] >= 0.0)
+    # Slopes are left only where a bound is in the way.
+    slopes[:3] = np.where(found[:3] == 0.0, np.maximum(slopes[:3], 0.0), slopes[:3])
+    np.testing.assert_allclose(slopes, 0.0, atol=0.05)
+    assert len(calls) <= 40
+
+
 def test_the_better_of_two_peaks_is_chosen() -> None:
     def density(vectors: Reals) -> Reals:
         at = vectors[..., 0]

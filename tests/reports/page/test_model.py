@@ -11,7 +11,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rlscope.format import count, signed_percent
+from rlscope.format import count
+from rlscope.format import gain as gain_text
 from rlscope.model.forecast.layouts import Preemption, Spread
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts import model_frames
@@ -61,14 +62,14 @@ def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_i
     cells = {name: tuple(re.findall("<td>(.*?)</td>", row)) for name, row in rows.items()}
     gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
-    interval = f"({signed_percent(gain.low)} to {signed_percent(gain.high)})"
-    assert cells["modelled gain"] == ("–", f"{signed_percent(gain.median)} {interval}")
+    interval = f"({gain_text(gain.low)} to {gain_text(gain.high)})"
+    assert cells["modelled gain"] == ("–", f"{gain_text(gain.median)} {interval}")
 
 
 def test_an_interval_without_a_width_is_not_written():
     made = changing_model()
     sure = replace(made, recommendation=replace(made.recommendation, gain_ratio=Spread(0.1, 0.1, 0.1)))
-    assert "<td>+10.0%</td>" in render(with_model(sure))
+    assert "<td>+10%</td>" in render(with_model(sure))
 
 
 def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
@@ -202,8 +203,8 @@ def test_a_layout_whose_state_is_not_known_has_no_operating_point():
 def test_figures_of_the_page_are_those_of_the_document(page):
     advised = as_document(with_model(changing_model()))["recommendation"]
     best = advised["best"]
-    assert signed_percent(best["gain_ratio"]) in page.text
-    assert f"{signed_percent(best['gain_low_ratio'])} to {signed_percent(best['gain_high_ratio'])}" in page.text
+    assert gain_text(best["gain_ratio"]) in page.text
+    assert f"{gain_text(best['gain_low_ratio'])} to {gain_text(best['gain_high_ratio'])}" in page.text
     assert count(best["max_running_per_engine"]) in page.text
     assert advised["headline"] == advice.headline(changing_model())
 

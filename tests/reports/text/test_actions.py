@@ -58,7 +58,7 @@ WORDS = {
     ),
     "weight_updates": (
         action("weight_updates", "weight_updates", "fix", 2.0, None),
-        "Make weight updates cheaper (publish less often, transfer while engines generate)",
+        "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
     ),
     "environment": (
         action("environment", "environment", "fix", 2.0, None),
@@ -89,6 +89,27 @@ def test_an_action_is_an_imperative(made, words):
     assert actions.what_to_do(made) == words
 
 
+@pytest.mark.parametrize(
+    ("engines", "words"),
+    [
+        (("sampler-3",), "Bring sampler-3 up to the speed of the other engines"),
+        (("a", "b", "c"), "Bring a, b and c up to the speed of the other engines"),
+        (("a", "b", "c", "d", "e"), "Bring a, b, c and 2 more up to the speed of the other engines"),
+    ],
+)
+def test_slow_engines_are_named_where_they_have_names(engines, words):
+    slow = replace(action("slow_engines", "samplers", "fix", None, None), engines=engines)
+    assert actions.what_to_do(slow) == words
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"), [("weight_updates", ""), ("staleness_cap", ", as the staleness cap then spans more steps")]
+)
+def test_rarer_publications_say_what_they_are_against(cause, reason):
+    rarer = action("publish_every", cause, before=1.0, after=2.0)
+    assert actions.effect(rarer) == f"{actions.gain_words(rarer.gain_ratio)} throughput{reason}"
+
+
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     assert actions.what_to_do(action(kind="probe")).startswith("Try for 20 steady steps: use 6 trainer GPUs")
 
@@ -100,7 +121,7 @@ def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
         (
             (1.0, 2.0),
             4,
-            "sample staleness p95 6 optimizer steps instead of 2, under a cap that spans 8 steps instead of 4",
+            "sample staleness p95 6 optimizer steps instead of 2, under a cap of 8 steps instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         ((3.0, 2.0), None, "sample staleness p95 stays 6 optimizer steps", "stays 6 steps"),
@@ -152,11 +173,11 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own_p95=2)
-    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "batch observed", "a restart")
+    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3", "batch observed", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
-    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%) for 10%", "", "", "engineering work")
+    assert fixed[1:5] == ("+20% (+10% to +30%) for 10%", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own_p95=2)
-    assert removed.gain == "at most +20.0% (+10.0% to +30.0%)"
+    assert removed.gain == "at most +20% (+10% to +30%)"
     assert actions.action_row(action(), analysis, own_p95=3).staleness == "stays 3"
     assert actions.action_row(action(staleness=None), analysis, own_p95=2).staleness == ""
     assert actions.action_row(action(), analysis, own_p95=None).staleness == ""

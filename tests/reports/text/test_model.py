@@ -206,10 +206,10 @@ def test_the_layout_to_measure_is_named():
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
-        (Spread(0.1, 0.1, 0.1), "+10.0%"),
-        (Spread(0.1, 0.09999, 0.10001), "+10.0%"),
-        (Spread(0.1, 0.0999, 0.1011), "+10.0% (90% interval +10.0% to +10.1%)"),
-        (Spread(0.1, -0.028, 1.15), "+10.0% (90% interval −2.8% to +115%)"),
+        (Spread(0.1, 0.1, 0.1), "+10%"),
+        (Spread(0.1, 0.0999, 0.1011), "+10%"),
+        (Spread(0.0995, 0.0994, 0.11), "+10% (90% interval +9.9% to +11%)"),
+        (Spread(0.1, -0.028, 1.15), "+10% (90% interval −2.8% to +115%)"),
     ],
 )
 def test_an_interval_whose_ends_read_the_same_is_not_shown(gain, text):
@@ -257,7 +257,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
-    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1))
+    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Spread(1000.0, 900.0, 1100.0)))
     rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),
@@ -281,6 +281,18 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
             (0.1, 0.09, 0.11),
             ("trainers waiting or publishing", "−20.0 points"),
         ),
+        (
+            "trainer_idle_ratio",
+            (0.30, 0.25, 0.35),
+            (0.319, 0.30, 0.34),
+            ("trainers waiting or publishing", "as predicted"),
+        ),
+        (
+            "trainer_idle_ratio",
+            (0.25, 0.20, 0.30),
+            (0.27, 0.26, 0.28),
+            ("trainers waiting or publishing", "+2.0 points, within the uncertainty"),
+        ),
         ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
         ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), ("mean staleness", "")),
     ],
@@ -294,6 +306,25 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
     assert (found.name, found.remark) == row
 
 
+@pytest.mark.parametrize(
+    ("step_s", "words"),
+    [
+        (1.0, ""),
+        (1.049, ""),
+        (1.05, " A step of the tested ones trained 5.0% more tokens than predicted."),
+        (0.9, " A step of the tested ones trained 10.0% fewer tokens than predicted."),
+    ],
+)
+def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(step_s, words):
+    made = changing_model()
+    compared = (
+        Compared("tokens_per_s", Spread(100.0, 90.0, 110.0), Achieved(100.0, 90.0, 110.0)),
+        Compared("step_s", Spread(1.0, 0.9, 1.1), Achieved(step_s, 0.9, 1.1)),
+    )
+    told = model_words.prediction_sentence(replace(made, prediction=replace(made.prediction, compared=compared)))
+    assert told.endswith(f"after them.{words}")
+
+
 def test_a_stretch_too_short_compares_nothing_and_says_so():
     assert model_words.compared_rows(short_model()) == []
     assert "too short" in model_words.prediction_sentence(short_model())
@@ -304,7 +335,7 @@ def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     made = changing_model()
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
-    assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
+    assert best.gain == fmt.with_interval(fmt.gain, *made.recommendation.gain_ratio)
     assert advice.chosen_rows(short_model())[1].mark == "to try"
 
 
@@ -414,7 +445,7 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
         for each in made.forecasts.others
     ]  # fmt: skip
     rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
-    assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]
+    assert [row.gain for row in rows[2:]] == ["+10%", "+5.0%", "0%", "−5.0%"]
 
 
 def replayed(**values: tuple[float | None, float | None]) -> ModelResult:

@@ -1,0 +1,119 @@
+"""Starts and ends the process that copies a worker's files to a store (`upload.py`), and hears what it says.
+
+Everything here runs on the flush thread, but `finish`, which the end of a recording calls.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from rlscope_otel.faults import Faults
+from rlscope_otel.settings import Upload
+
+_KIND: Final = "cannot copy to the store"
+_RESTART_S: Final = 30.0
+_UNWANTED: Final = ("RLSCOPE_", "OTEL_")
+
+
+class _Process(subprocess.Popen[bytes]):
+    """A process that may outlive this one, which is no reason to warn of it."""
+
+    def __del__(self) -> None:
+        self.poll()
+
+
+_left: list[_Process] = []
+"""Those that finish their copy alone."""
+
+
+class Uploader:
+    """The copy of one worker's files."""
+
+    def __init__(self, run_dir: Path, upload: Upload, faults: Faults) -> None:
+        self._run_dir = run_dir
+        self._upload = upload
+        self._faults = faults
+        self._process: _Process | None = None
+        self._heard = b""
+        self._restart_s = 0.0
+        self._pid = os.getpid()
+
+    def tend(self, worker_id: str, *, last: bool) -> None:
+        """Start the process where there is none, and note what it said. worker_id: the claimed name."""
+        if self._process is not None:
+            self._hear()
+            if self._process.poll() is not None:
+                self._faults.note(_KIND, f"the copying process ended with {self._process.returncode}")
+                self._close()
+        if self._process is None and (last or time.monotonic() >= self._restart_s):
+            self._restart_s = time.monotonic() + _RESTART_S
+            self._start(worker_id)
+
+    def finish(self, timeout_s: float) -> bool:
+        """The recording is over: wait for the copy. False if it did not end in time; it then goes on by itself."""
+        process = self._process
+        if process is None:
+            return True
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            complete = process.wait(timeout_s) == 0
+        except subprocess.TimeoutExpired:
+            complete = False
+            self._faults.note(_KIND, f"not all is copied after {timeout_s:.0f} s; the copy goes on for a minute")
+            _left.append(process)
+        self._hear()
+        self._close()
+        _left[:] = [each for each in _left if each.poll() is None]
+        return complete
+
+    def abandon(self) -> None:
+        """This process is a fork: the copy is its parent's, which ends it by closing the pipe."""
+        if self._process is not None:
+            self._close()
+
+    def _start(self, worker_id: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_UNWANTED)}
+        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        limits = (str(self._upload.interval_s), str(self._upload.max_bytes))
+        command = [sys.executable, "-m", "rlscope_otel.upload", str(self._run_dir), worker_id, self._upload.address]
+        try:
+            self._process = _Process(
+                [*command, *limits],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._faults.note(_KIND, error)
+            return
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def _hear(self) -> None:
+        """Note the lines that are there."""
+        process = self._process
+        if process is None or process.stdout is None or process.stdout.closed:
+            return
+        try:
+            while chunk := os.read(process.stdout.fileno(), 65_536):
+                self._heard += chunk
+        except BlockingIOError:
+            pass
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            self._faults.note(_KIND, line.decode("utf-8", "replace"))
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        for pipe in (process.stdin, process.stdout) if process is not None else ():
+            if pipe is not None:
+                pipe.close()
+        if os.getpid() != self._pid and process is not None:
+            # Another process's child: nothing to wait for, and nothing to warn of.
+            process.returncode = 0

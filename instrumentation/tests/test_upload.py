@@ -1,0 +1,368 @@
+"""A run is copied to a store while it is recorded: whole at every moment, and of no concern to the host."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from rlscope_otel import Run, SetupError, start_run, upload, uploader
+from rlscope_otel.schema import TABLES
+from rlscope_otel.worker_copy import WorkerCopy
+
+from rlscope.errors import RlscopeError
+from rlscope.trace.completeness import Completeness, check_files
+from rlscope.trace.files import list_table, read_manifest, read_workers
+from rlscope.trace.remote import fetch_run
+
+TABLE = "engine_steps"
+SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+
+
+def read_back(folder: Path) -> tuple[list[int], Completeness]:
+    """What the analysis makes of a folder: the first column of the rows, and whether all are there."""
+    workers, skipped = read_workers(folder)
+    tables = {table: list_table(folder, table)[0] for table in TABLES}
+    checked = check_files(folder, read_manifest(folder).run_id, workers, tables)
+    assert (skipped, checked.skipped) == ([], [])
+    paths = checked.tables[TABLE].paths
+    return [start for path in paths for start in pq.read_table(path)["start_ns"].to_pylist()], checked.completeness
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# --- one round after the other
+
+
+class Folder:
+    """A store that is a folder, and that is looked at after each change."""
+
+    def __init__(self, path: Path, look: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self.look = look
+        self.puts: list[str] = []
+
+    def put(self, name: str, data: bytes) -> None:
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_bytes(data)
+        self.puts.append(name)
+        self.look()
+
+    def get(self, name: str) -> bytes | None:
+        path = self.path / name
+        return path.read_bytes() if path.exists() else None
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink()
+        self.look()
+
+    def names(self, folder: str) -> list[str]:
+        return [path.name for path in (self.path / folder).glob("*")]
+
+
+def record(run: Run, count: int = 1) -> None:
+    for _ in range(count):
+        run.engine_step(int(time.monotonic_ns()), int(time.monotonic_ns()) + 1)
+        run.flush()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Run]:
+    with start_run(tmp_path / "run", "sampler", "w0", flush_interval_s=3600, merge_intervals_s=(0.2, 0.8)) as run:
+        yield run
+
+
+def test_a_reader_finds_every_row_once_at_every_moment_of_every_round(tmp_path: Path, recorded: Run) -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        if not list((tmp_path / "store" / "workers").glob("*.json")):
+            return
+        found, completeness = read_back(tmp_path / "store")
+        assert completeness.state == "complete"
+        assert len(found) == len(set(found)) >= (looks[-1] if looks else 0)
+        looks.append(len(found))
+
+    store = Folder(tmp_path / "store", look)
+    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
+    while sum(name.startswith(TABLE) for name in store.puts) < 25:
+        record(recorded, 3)
+        copy.round()
+    recorded.stop()
+    assert copy.round()
+    copy.close()
+    own, state = read_back(tmp_path / "run")
+    assert read_back(tmp_path / "store") == (own, Completeness("complete", is_verified=True))
+    assert state.is_verified
+    assert not list((tmp_path / "run").rglob("*.copied"))
+
+
+def test_what_is_newer_than_the_merged_files_is_one_file_that_the_next_round_replaces(
+    tmp_path: Path, recorded: Run
+) -> None:
+    store = Folder(tmp_path / "store")
+    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
+    (tmp_path / "run" / TABLE).mkdir(exist_ok=True)
+    record(recorded, 3)
+    copy.round()
+    assert store.names(TABLE) == ["w0-000001_000003.parquet"]
+    record(recorded, 2)
+    copy.round()
+    assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
+    assert [name.endswith("_000005.parquet") for name in store.names(TABLE)][-1]
+
+
+def test_a_round_that_fails_half_way_is_made_up_for_by_the_next_one(tmp_path: Path, recorded: Run) -> None:
+    store = Folder(tmp_path / "store")
+    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
+    record(recorded, 2)
+    copy.round()
+
+    def refuse() -> None:
+        raise OSError("refused")
+
+    record(recorded, 2)
+    for name in ("put", "put", "remove"):
+        store.look = refuse
+        with pytest.raises(OSError, match="refused"):
+            copy.round()
+        store.look = lambda: None
+        found, completeness = read_back(tmp_path / "store")
+        assert completeness.state == "complete", name
+        assert len(found) == len(set(found))
+        copy.round()
+        record(recorded)
+    copy.round()
+    assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
+
+
+def test_a_copy_that_is_started_again_goes_on_with_what_is_there(tmp_path: Path, recorded: Run) -> None:
+    store = Folder(tmp_path / "store")
+    record(recorded, 3)
+    WorkerCopy(tmp_path / "run", "w0", store, 1 << 20).round()
+    record(recorded, 1)
+    store.puts.clear()
+    WorkerCopy(tmp_path / "run", "w0", store, 1 << 20).round()
+    assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
+    assert read_back(tmp_path / "store")[1].state == "complete"
+
+
+def test_the_run_file_of_the_store_gains_the_settings_of_workers_on_other_nodes(tmp_path: Path) -> None:
+    store = Folder(tmp_path / "store")
+    for node, config in (("a", {"max_staleness": 4}), ("b", {"max_staleness": 8, "samples_per_step": 2})):
+        with start_run(tmp_path / node, "sampler", f"w-{node}", config=config) as run:
+            record(run)
+        WorkerCopy(tmp_path / node, f"w-{node}", store, 1 << 20).round()
+    document = json.loads((tmp_path / "store" / "run.json").read_text())
+    assert document["config"] == {"max_staleness": 4, "samples_per_step": 2}
+    assert document["run_id"] == json.loads((tmp_path / "a" / "run.json").read_text())["run_id"]
+    found, completeness = read_back(tmp_path / "store")
+    assert (len(found), completeness) == (2, Completeness("complete", is_verified=True))
+
+
+# --- when
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (5000, 300)])
+def test_a_failed_round_is_tried_again_later_and_later_up_to_five_minutes(failures: int, wait_s: float) -> None:
+    assert upload.retry_s(failures) == wait_s
+
+
+def test_rounds_come_at_the_interval_and_later_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, said, outcomes = list[float](), list[str](), iter([False, OSError("a"), OSError("b"), False, False])
+
+    def round_of() -> bool:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def is_over(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 4
+
+    assert upload.copy_until_the_end(round_of, 1.5, is_over, said.append)
+    assert waits == [1.5, 1.5, 2.0, 1.5]
+    assert said == ["OSError: a", "OSError: b"]
+
+
+def test_after_the_end_a_store_that_fails_is_tried_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(upload.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(upload.time, "sleep", lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
+
+    def round_of() -> bool:
+        raise OSError("down")
+
+    said: list[str] = []
+    assert not upload.copy_until_the_end(round_of, 30.0, lambda _: True, said.append)
+    assert (now_s[0], len(said)) == (1 + 2 + 4 + 8 + 16, 7)
+
+
+def test_an_error_names_no_secret_and_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    said: list[str] = []
+
+    def round_of() -> bool:
+        raise OSError(f"signature of {SECRET}\nrefused")
+
+    monkeypatch.setattr(upload, "LONGEST_END_S", 0.0)
+    upload.copy_until_the_end(round_of, 1.0, lambda _: True, said.append)
+    assert said[0] == "OSError: signature of *** refused"
+
+
+# --- with a real server and a process of its own
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A client of the server, which has the empty bucket `runs`."""
+    from pyarrow import fs
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    client = fs.S3FileSystem(endpoint_override=endpoint, region="us-east-1", allow_bucket_creation=True)
+    client.create_dir("runs")
+    client.delete_dir_contents("runs")
+    return client
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    for process in uploader._left:
+        process.kill()
+        process.wait()
+    uploader._left.clear()
+
+
+def test_a_run_in_a_bucket_is_the_run_on_disk(tmp_path: Path, bucket: Any) -> None:
+    with start_run(
+        tmp_path / "run", "sampler", "w0", upload_to="s3://runs/monday", upload_interval_s=0.2, flush_interval_s=0.05
+    ) as run:
+        for _ in range(30):
+            run.engine_step(time.monotonic_ns(), time.monotonic_ns() + 1)
+            time.sleep(0.02)
+    assert run.faults.counts == {}
+    copy = fetch_run("s3://runs/monday")
+    assert read_back(copy) == read_back(tmp_path / "run")
+    assert read_back(copy)[1] == Completeness("complete", is_verified=True)
+
+
+def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(
+    tmp_path: Path, bucket: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start_run(
+        tmp_path / "run", "sampler", "w0", upload_to="s3://later/monday", upload_interval_s=0.1, flush_interval_s=0.05
+    )
+    run.engine_step(1, 2)
+    until(lambda: run.faults.counts.get("cannot copy to the store", 0) > 1)
+    bucket.create_dir("later")
+    assert run.stop()
+    assert read_back(fetch_run("s3://later/monday"))[0] == [1]
+    assert SECRET not in caplog.text
+
+
+def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_whole(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        run = start_run(tmp_path / "run", "sampler", "w0", upload_to="s3://runs/monday", flush_interval_s=0.05)
+        run.engine_step(1, 2)
+        assert run.flush()
+        assert run.stop(1.0)
+        assert run.faults.counts == {"cannot copy to the store": 1}
+        assert read_back(tmp_path / "run") == ([1], Completeness("complete", is_verified=True))
+
+
+SCRIPT = """
+import os, sys, time, rlscope_otel
+run = rlscope_otel.start_run(upload_to="s3://runs/monday", upload_interval_s=3600, flush_interval_s=0.05)
+run.engine_step(1, 2)
+run.flush()
+time.sleep(0.2)
+child = {child}
+run.engine_step(3, 4)
+run.flush()
+print(child, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("child", ["0", "os.fork() or time.sleep(60)"], ids=["alone", "with a fork that lives on"])
+def test_what_was_flushed_before_a_kill_is_copied_after_it(
+    child: str, tmp_path: Path, bucket: Any, start_script: "Callable[[str], subprocess.Popen[str]]"
+) -> None:
+    process = start_script(SCRIPT.replace("{child}", child))
+    assert process.stdout is not None
+    forked = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    def is_copied() -> bool:
+        try:
+            return read_back(fetch_run("s3://runs/monday"))[0] == [1, 3]
+        except (RlscopeError, FileNotFoundError):
+            return False
+
+    until(is_copied)
+    if forked:
+        os.kill(forked, signal.SIGKILL)
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("bucket/run", "no address"),
+        ("ftp://host/run", "an address of the scheme ftp"),
+        ("s3://", "an address without a folder"),
+        (f"s3://key:{SECRET}@bucket/run", "an address that holds credentials"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_at_the_start(address: str, found: str, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=found) as refused:
+        start_run(tmp_path / "run", "sampler", "w0", upload_to=address)
+    assert SECRET not in str(refused.value)
+
+
+def test_the_address_may_come_from_the_environment_and_the_names_of_workers_are_then_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLSCOPE_UPLOAD", f"file://{tmp_path}/shared/monday")
+    for node in ("a", "b"):
+        with start_run(tmp_path / node, "sampler", "w0") as run:
+            record(run)
+    workers, _ = read_workers(tmp_path / "shared" / "monday")
+    assert len({str(worker["worker_id"]) for worker in workers}) == 2
+    assert all(str(worker["worker_id"]).startswith("w0.") for worker in workers)
+    assert len(read_back(tmp_path / "shared" / "monday")[0]) == 2

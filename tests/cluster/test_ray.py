@@ -27,6 +27,7 @@ from tests.trace_folder import engine_row, sample_row, worker, write_rows, write
 ray = pytest.importorskip("ray", reason="Ray is not installed: make cluster")
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
+TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 10**6}
 MERGED = [name for name, question in questions().items() if question.merge is not None]
 
@@ -267,3 +268,23 @@ def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path
     divided |= {"delivered_samples": divided["delivered_samples"].sort(pl.all())}
     whole = merged_answers(folder, None)
     assert all(frame.equals(divided[name]) for name, frame in whole.items())
+
+
+def test_verdict_and_recommendation_are_those_of_one_process_though_a_node_is_lost_half_way(two_nodes: Any) -> None:
+    if not two_nodes.worker_nodes:
+        two_nodes.add_node(**NODE)
+        two_nodes.wait_for_nodes()
+    said = list[str]()
+
+    def lose_a_node(doing: str) -> None:
+        said.append(doing)
+        if doing == "pass latency":
+            (second,) = two_nodes.worker_nodes
+            two_nodes.remove_node(second, allow_graceful=False)
+
+    divided = rlscope.analyze(TRACE, progress=lose_a_node, ray=two_nodes.address)
+    whole = json.loads(rlscope.analyze(TRACE).to_json())
+    assert [each for each in said if each.endswith("is tried again: its process ended")]
+    assert whole["recommendation"]["action"] == "change"
+    assert whole["actions"]
+    assert json.loads(divided.to_json()) == whole

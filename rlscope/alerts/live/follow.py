@@ -201,12 +201,13 @@ class LiveRun:
         """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""
         found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
         self._pending = [file for file, ahead_ns in found if file.first_ns - ahead_ns >= until_ns]
-        for file, ahead_ns in found:
+        oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
+        due = [
+            each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
+        ]
+        self._rows.read_ahead(file for file, _ in due)
+        for file, ahead_ns in due:
             filled_ns = ticks.at_ns(self._filled) + ahead_ns
-            if file.first_ns - ahead_ns >= until_ns:
-                continue
-            if file.last_ns < filled_ns - self._keep_ns:
-                continue
             try:
                 rows = self._rows.add(file)
             except FileNotFoundError:

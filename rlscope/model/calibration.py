@@ -110,11 +110,10 @@ def calibrate(
     limit = _running_limit(observed)
     workload = _workload(observed, versions, prefetched_batches / steps_per_version, delivery)
     update = _update(observed)
-    curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [
         System(workload, engine_of(observed, curve), _per_version(trainer, steps_per_version), update, admission)
-        for curve, trainer in zip(curves, trainers, strict=True)
+        for curve, trainer in zip((fit.curve, *fit.draws), trainers, strict=True)
     ]
     return Calibration(
         system=systems[0],

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, softmax
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
@@ -27,6 +26,7 @@ from rlscope.model.decode.posterior import (
 )
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.numerics.mcmc import SamplerDiagnostics, anneal, draw, log_integral, maximise
+from rlscope.model.numerics.normal import normal_quantile
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
@@ -130,7 +130,7 @@ class CurveFit:
         """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
         pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
         noise = self._log_sd(running, kv_tokens)
-        pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
+        pass_s = pass_s[:, None] * np.exp(noise * normal_quantile((np.arange(_PARTS) + 0.5) / _PARTS))
         low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
         return PassInterval(float(median), float(low), float(high))
 
@@ -275,7 +275,9 @@ def _tilted(
 
 def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
     """As many draws of each form as it is likely given the passes, all forms alike before (Hoeting et al. 1999)."""
-    shares = softmax([part.log_evidence for part in parts])
+    evidence = np.array([part.log_evidence for part in parts])
+    shares = np.exp(evidence - evidence.max())
+    shares /= shares.sum()
     part = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(_SAMPLE) + 0.5) / _SAMPLE)
     chosen = [(int(number), row) for row, number in enumerate(rng.permutation(part))]
     weights: dict[Form, float] = {each.model.form: float(share) for each, share in zip(parts, shares, strict=True)}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
@@ -24,6 +23,7 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
+from rlscope.model.numerics.normal import normal_quantile
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 
@@ -88,7 +88,7 @@ def level_log_sd(prediction: Prediction | None) -> float:
 
 def _log_variance(low: float, high: float) -> float:
     """Of a normal law that has so much within its interval."""
-    return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
+    return (math.log(high / low) / (2.0 * float(normal_quantile((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
 def compare(

@@ -4,12 +4,12 @@ Seeded by the generator that the caller passes in. Separate modes are visited in
 `draw` goes on from where it is started. Not covered: more than about ten parameters.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import gammaln
 
 from rlscope.model.arrays import Reals
 
@@ -208,7 +208,7 @@ def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generat
     """
     (count, size), centre = vectors.shape, vectors.mean(axis=0)
     factor = np.linalg.cholesky(np.cov(vectors.T) + _JITTER * np.eye(size))
-    constant = gammaln((_DEGREES + size) / 2) - gammaln(_DEGREES / 2) - size / 2 * np.log(_DEGREES * np.pi)
+    constant = math.lgamma((_DEGREES + size) / 2) - math.lgamma(_DEGREES / 2) - size / 2 * np.log(_DEGREES * np.pi)
     constant -= np.log(np.diagonal(factor)).sum()
 
     def log_law(deviations: Reals) -> Reals:

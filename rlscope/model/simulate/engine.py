@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope.model.simulate.samples import NEVER, Piece, Samples
 
@@ -63,15 +63,9 @@ class EngineTotals:
     preemptions: int
 
 
-class _Lead(NamedTuple):
-    """Seconds before the passes, spent in this order."""
-
-    pause_s: float = 0.0
-    recompute_s: float = 0.0
-    prefill_s: float = 0.0
-
-
-_NO_LEAD: Final = _Lead()
+_Lead = tuple[float, float, float]
+"""Seconds before the passes, spent in this order: of a pause, of recomputation and of prefill."""
+_NO_LEAD: Final[_Lead] = (0.0, 0.0, 0.0)
 
 
 class SimulatedEngine:
@@ -80,7 +74,9 @@ class SimulatedEngine:
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:
         self.index, self._terms, self._samples = index, terms, samples
         self._is_limited = terms.kv_capacity_tokens < math.inf
-        self._prompt_lead = _Lead(prefill_s=terms.prompt_tokens * terms.prefill_s_per_token + terms.prefill_pass_s)
+        self._prompt_s = terms.prompt_tokens * terms.prefill_s_per_token + terms.prefill_pass_s
+        self._prompt_lead: _Lead = (0.0, 0.0, self._prompt_s)
+        self._prefills = bool(terms.prefill_s_per_token or terms.prefill_pass_s)
         self.waiting: deque[int] = deque()
         self.running, self.passes, self._resident_tokens = 0, 0, 0.0
         self.most_running = terms.max_running
@@ -157,8 +153,8 @@ class SimulatedEngine:
         resident_tokens -= prompt_tokens + samples.length_tokens[finished]
         self._resident_tokens = resident_tokens = resident_tokens + prompt_tokens
         self._lead = self._prompt_lead
-        self._prefill_s += self._prompt_lead.prefill_s
-        self._decode_from_s = now_s = now_s + self._prompt_lead.prefill_s
+        self._prefill_s += self._prompt_s
+        self._decode_from_s = now_s = now_s + self._prompt_s
         self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
         self._bend_s = bend_s = terms.kv_s_per_token * running / 2
         self._scheduled = scheduled = (due[0] >> _SAMPLE_BITS) - passes
@@ -182,7 +178,10 @@ class SimulatedEngine:
         if self._is_limited and self._resident_tokens + self.running > terms.kv_capacity_tokens:
             self._preempt()
         if self.waiting:
-            self._admit(now_s)
+            if self._is_limited:
+                self._admit(now_s)
+            else:
+                self._admit_new(now_s)
         running, lead, resident_tokens = self.running, self._next_lead, self._resident_tokens
         if running != self._booked_running:
             self._book(now_s)
@@ -206,8 +205,8 @@ class SimulatedEngine:
             done = min(self._passes_until(since_s), self._scheduled)
             done -= self._passes_s(done) > since_s
         early_s = max(self._decode_from_s - now_s, 0.0)
-        prefill_s = min(early_s, self._lead.prefill_s)
-        recompute_s = min(early_s - prefill_s, self._lead.recompute_s)
+        prefill_s = min(early_s, self._lead[2])
+        recompute_s = min(early_s - prefill_s, self._lead[1])
         resident_tokens = done * (self._resident_tokens + self.running * (done - 1) / 2)
         return EngineTotals(
             decode_s=self._decode_s + (since_s if self.running else 0.0),
@@ -227,8 +226,27 @@ class SimulatedEngine:
         self._tokens += self._booked_running * (self.passes - self._booked_passes)
         self._booked_running, self._booked_to_s, self._booked_passes = self.running, now_s, self.passes
 
+    def _admit_new(self, now_s: float) -> None:
+        """`_admit` where the cache is no limit, so that none was ever preempted. The same numbers, to the last bit."""
+        waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
+        joining = min(len(waiting), self.most_running - running)
+        if joining <= 0:
+            return
+        samples, due, passes, version, index = self._samples, self._due, self.passes, self.version, self.index
+        prompt_tokens, new_tokens = self._terms.prompt_tokens, 0.0
+        for _ in range(joining):
+            sample = waiting.popleft()
+            heappush(due, (passes + samples.left_tokens[sample]) << _SAMPLE_BITS | sample)
+            samples.start_pass[sample], samples.first_version[sample] = passes, version
+            samples.engine[sample], samples.admitted_s[sample] = index, now_s
+            resident_tokens += prompt_tokens
+            new_tokens += prompt_tokens
+        self.running, self._resident_tokens = running + joining, resident_tokens
+        if new_tokens and self._prefills:
+            self._spend(0.0, 0.0, new_tokens * self._terms.prefill_s_per_token + self._terms.prefill_pass_s)
+
     def _admit(self, now_s: float) -> None:
-        """Let waiting requests join while there is room for them."""
+        """Let waiting requests join while there is room for them in the batch and in the cache."""
         terms, samples, passes, version = self._terms, self._samples, self.passes, self.version
         waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
         left_tokens, length_tokens, first_version = samples.left_tokens, samples.length_tokens, samples.first_version
@@ -251,16 +269,15 @@ class SimulatedEngine:
                 new_tokens += context_tokens
             else:
                 again_tokens += context_tokens
-            if self._is_limited:
-                self._order.append(sample)
+            self._order.append(sample)
         self.running, self._resident_tokens = running, resident_tokens
-        if (again_tokens or new_tokens) and (terms.prefill_s_per_token or terms.prefill_pass_s):
+        if (again_tokens or new_tokens) and self._prefills:
             again_s, new_s = again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token
             self._spend(0.0, again_s, new_s + terms.prefill_pass_s)
 
     def _spend(self, pause_s: float, recompute_s: float, prefill_s: float) -> None:
         lead = self._next_lead
-        self._next_lead = _Lead(lead[0] + pause_s, lead[1] + recompute_s, lead[2] + prefill_s)
+        self._next_lead = (lead[0] + pause_s, lead[1] + recompute_s, lead[2] + prefill_s)
         self._pause_s += pause_s
         self._recompute_s += recompute_s
         self._prefill_s += prefill_s

@@ -12,6 +12,7 @@ The one function that the rest of the model calls.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, Literal
@@ -131,7 +132,7 @@ class EventLoop:
         # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round;
         # engines whose cache is a limit swap nothing.
         self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
-        self._leave_engine = self._go_outside if workload.environment_s else self._finish
+        self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
@@ -201,8 +202,7 @@ class EventLoop:
     def _next(self) -> None:
         fleet, now_s = self.fleet, self.fleet.next_boundary_s()
         if now_s < self._horizon_s:
-            for sample in fleet.reach_boundary():
-                self._leave_engine(sample, now_s)
+            self._leave_engines(fleet.reach_boundary(), now_s)
             self._starter.fill(self.version, now_s)
             fleet.leave_boundary(now_s)
         else:
@@ -217,7 +217,7 @@ class EventLoop:
         else:
             sample = heappop(self._outside)[1]
             self._starter.come_back(sample)
-            self._finish(sample, now_s)
+            self._finish((sample,), now_s)
         self._starter.fill(self.version, now_s)
         self._set_horizon()
 
@@ -225,22 +225,24 @@ class EventLoop:
         moment_s = self._moments[0][0] if self._moments else math.inf
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 
-    def _go_outside(self, sample: int, now_s: float) -> None:
-        wait_s = self._draws.environment_s()
-        if not wait_s:
-            self._finish(sample, now_s)
-            return
-        back_s = now_s + wait_s
-        heappush(self._outside, (back_s, sample))
-        self._starter.go_outside(sample)
-        self._horizon_s = min(self._horizon_s, back_s)
+    def _go_outside(self, samples: Sequence[int], now_s: float) -> None:
+        for sample in samples:
+            wait_s = self._draws.environment_s()
+            if not wait_s:
+                self._finish((sample,), now_s)
+                continue
+            back_s = now_s + wait_s
+            heappush(self._outside, (back_s, sample))
+            self._starter.go_outside(sample)
+            self._horizon_s = min(self._horizon_s, back_s)
 
-    def _finish(self, sample: int, now_s: float) -> None:
-        unfinished = self.samples.group_unfinished
-        group = sample // self.samples.group_size
-        unfinished[group] -= 1
-        if not unfinished[group]:
-            self._finish_group(group, now_s)
+    def _finish(self, samples: Sequence[int], now_s: float) -> None:
+        unfinished, group_size = self.samples.group_unfinished, self.samples.group_size
+        for sample in samples:
+            group = sample // group_size
+            unfinished[group] -= 1
+            if not unfinished[group]:
+                self._finish_group(group, now_s)
 
     def _finish_group(self, group: int, now_s: float) -> None:
         samples = self.samples

@@ -5,6 +5,13 @@
 CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS
 ((from_ns - origin_ns) // cell_ns < (to_ns - origin_ns) // cell_ns OR (from_ns - origin_ns) % cell_ns = 0);
 
+-- At which times between two do cells begin? One more may lie before them.
+CREATE MACRO cell_edges(from_ns, to_ns, origin_ns, cell_ns) AS
+list_transform(
+    range((from_ns - origin_ns) // cell_ns, (to_ns - origin_ns) // cell_ns + 1),
+    lambda place: origin_ns + place * cell_ns
+);
+
 -- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
 CREATE MACRO wait_state(role, reason) AS
 CASE

@@ -8,7 +8,6 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import gcd
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -183,14 +182,15 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
 def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]:
     """The arguments with those of questions that read the rows once for two grids: the one asked about and `beside`.
 
-    Whichever of the two is asked about, they are the same, so that the answer serves again. The cells asked about
-    divide both `cell_ns` and `bucket_ns`.
+    Whichever of the two is asked about, they are the same, so that the answer serves again. Buckets that are no whole
+    number of cells are a grid of their own.
     """
-    own = [length for name in ("cell_ns", "bucket_ns") if isinstance(length := arguments.get(name), int)]
-    if "origin_ns" not in arguments or not own or "first_cell_ns" in arguments:
+    lengths = [length for name in ("cell_ns", "bucket_ns") if isinstance(length := arguments.get(name), int)]
+    if "origin_ns" not in arguments or not lengths or "first_cell_ns" in arguments:
         return arguments
-    grids = [(arguments["origin_ns"], gcd(*own))]
-    if arguments.get("beside_cell_ns"):
+    own = lengths if lengths[-1] % (lengths[0] or 1) else lengths[:1]
+    grids: list[tuple[Argument, Argument]] = [(arguments["origin_ns"], length) for length in own]
+    if len(grids) == 1 and arguments.get("beside_cell_ns"):
         grids.append((arguments["beside_origin_ns"], arguments["beside_cell_ns"]))
     first, second = min(grids), max(grids)
     return {

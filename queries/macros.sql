@@ -5,6 +5,13 @@
 CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS
 ((from_ns - origin_ns) // cell_ns < (to_ns - origin_ns) // cell_ns OR (from_ns - origin_ns) % cell_ns = 0);
 
+-- At which times between two do cells begin? One more may lie before them.
+CREATE MACRO cell_edges(from_ns, to_ns, origin_ns, cell_ns) AS
+list_transform(
+    range((from_ns - origin_ns) // cell_ns, (to_ns - origin_ns) // cell_ns + 1),
+    lambda place: origin_ns + place * cell_ns
+);
+
 -- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
 CREATE MACRO wait_state(role, reason) AS
 CASE
@@ -158,8 +165,8 @@ SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_share(busy_ns
     state
 FROM straddling;
 
--- Which span or, with with_rows, engine row does each time belong to? Of those that cover it, the one that started last
--- (the innermost, if spans nest).
+-- Which span or, with with_rows, engine row does each time belong to, of the workers in the table named by whose? Of
+-- those that cover it, the one that started last (the innermost, if spans nest).
 --   heads: from its start to the next start, a piece is innermost; the rest are gaps.
 --   gaps: belong to a piece that extends past a later start. These are flattened first: each covers a row of intervals
 --   between edges, as at most two aligned blocks of intervals on each level (of 1, 2, 4, ... intervals); an interval
@@ -168,6 +175,7 @@ CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose, of_controlle
 WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
     FROM span_pieces(origin_ns, cell_ns, of_controllers := of_controllers)
+    WHERE worker_id IN (SELECT worker_id FROM query_table(whose))
     UNION ALL
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, NULL, 4
     FROM engine_pieces(origin_ns, cell_ns, whose)

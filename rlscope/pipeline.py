@@ -158,7 +158,7 @@ def find_problems(run: OpenRun) -> tuple[Finding, ...]:
 
 
 def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:
-    """The grid of a run, with buckets that begin and end with the stretch that is judged; beside: as of `make_grid`."""
+    """The grid of a run, with buckets that begin and end with the stretch that is judged. beside: of `make_grid`."""
     steps = ask(run, "training_steps")
     extents = ask(run, "worker_extents")
     whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))

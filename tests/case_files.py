@@ -78,7 +78,7 @@ def cell(text: str, kind: str) -> Any:
         return float(text)
     if kind.endswith("[]"):
         return [cell(each, kind.removesuffix("[]")) for each in text.split(",")]
-    if kind in ("BIGINT", "INTEGER"):
+    if kind in ("HUGEINT", "BIGINT", "INTEGER"):
         number, unit = re.fullmatch(r"(-?[\d_]+)(m?s)?", text).groups()  # type: ignore[union-attr]
         return int(number) * _UNITS_NS.get(unit, 1)
     return text

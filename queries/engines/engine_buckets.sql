@@ -1,6 +1,6 @@
 -- What did each engine do in each time bucket?
 --
--- in   engine_steps
+-- in   engine_cells
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
 -- out  worker_id       VARCHAR  engine
@@ -23,20 +23,20 @@
 -- merge: concatenate
 SELECT
     worker_id,
-    $origin_ns + (start_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,
-    end_ns > start_ns AS is_timed,
-    sum(end_ns - start_ns)::BIGINT AS row_ns,
+    $origin_ns + (first_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,
+    is_timed,
+    sum(row_ns)::BIGINT AS row_ns,
     sum(busy_ns)::BIGINT AS busy_ns,
     sum(decode_tokens)::BIGINT AS decode_tokens,
-    sum(running * (end_ns - start_ns))::BIGINT AS running_ns,
-    sum(forward_passes::BIGINT * running)::BIGINT AS running_passes,
-    max(running) AS running_max,
-    sum(waiting * (end_ns - start_ns))::BIGINT AS waiting_ns,
-    max(waiting) AS waiting_max,
-    sum(if(kv_used_tokens IS NULL, NULL, end_ns - start_ns))::BIGINT AS kv_row_ns,
-    sum(kv_used_tokens * (end_ns - start_ns))::DOUBLE AS kv_token_ns,
-    max(kv_used_tokens) AS kv_max_tokens,
-    sum(if(kv_used_tokens IS NULL, NULL, preemptions))::BIGINT AS kv_preemptions
-FROM engine_steps
+    sum(running_ns)::BIGINT AS running_ns,
+    sum(running_passes)::BIGINT AS running_passes,
+    max(running_max) AS running_max,
+    sum(waiting_ns)::BIGINT AS waiting_ns,
+    max(waiting_max) AS waiting_max,
+    sum(kv_row_ns)::BIGINT AS kv_row_ns,
+    sum(kv_token_ns)::DOUBLE AS kv_token_ns,
+    max(kv_max_tokens) AS kv_max_tokens,
+    sum(kv_preemptions)::BIGINT AS kv_preemptions
+FROM engine_cells
 GROUP BY worker_id, bucket_start_ns, is_timed
 ORDER BY worker_id, bucket_start_ns, is_timed

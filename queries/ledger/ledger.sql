@@ -1,6 +1,6 @@
 -- Where did every GPU-nanosecond of every worker go?
 --
--- in   workers, worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   engine_cells, workers, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns        BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns          BIGINT   length of a cell; affects speed only, smaller is faster for long runs
 -- arg  cells_per_bucket BIGINT   number of cells per bucket
@@ -15,8 +15,9 @@
 -- grain: one row per worker, bucket, state and reason
 -- partition: worker
 -- merge: concatenate
--- Rows that do not overlap need no sorting: nearly all lie inside the span interval that they start in, and the others
--- are split at the interval edges. Rows that may overlap are flattened together with the spans.
+-- Rows that do not overlap need no sorting: nearly all lie inside the span interval that they start in, where cells of
+-- them count as one row, and the others are split at the interval edges. Rows that may overlap are flattened together
+-- with the spans.
 WITH stretches AS MATERIALIZED (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, is_engine,
         dense_rank() OVER (ORDER BY worker_id, cell // $cells_per_bucket, state, reason)::INTEGER AS account
@@ -28,22 +29,26 @@ accounts AS MATERIALIZED (
     FROM stretches
     GROUP BY account, worker_id
 ),
-homes AS MATERIALIZED (
-    SELECT worker_id, cell, start_ns, end_ns, account,
-        (worker_id, cell) NOT IN (SELECT (worker_id, cell) FROM claims($origin_ns, $cell_ns)) AS is_free
-    FROM stretches
-    WHERE $rows_disjoint
+clipped_cells AS (
+    SELECT worker_id, greatest(first_ns, start_ns) AS since_ns, least(last_ns, end_ns) AS until_ns,
+        (since_ns - $origin_ns) // $cell_ns AS cell, passing_ns, row_ns, decodes, prefills
+    FROM engine_cells
+    JOIN worker_extents USING (worker_id)
+    WHERE is_timed AND since_ns < until_ns
 ),
 placed_rows AS MATERIALIZED (
     SELECT account, decodes, prefills,
-        if(is_free AND ended_ns <= homes.end_ns, NULL, began_ns) AS began_ns,
-        if(is_free AND ended_ns <= homes.end_ns, NULL, ended_ns) AS ended_ns,
-        sum(busy_ns)::BIGINT AS busy_ns, sum(ended_ns - began_ns)::BIGINT AS row_ns
-    FROM clipped_rows('workers') AS rows
-    JOIN homes
-        ON rows.worker_id = homes.worker_id AND (began_ns - $origin_ns) // $cell_ns = homes.cell
-        AND began_ns >= homes.start_ns AND began_ns < homes.end_ns
-    GROUP BY ALL
+        if(until_ns <= homes.end_ns, NULL, since_ns) AS began_ns,
+        if(until_ns <= homes.end_ns, NULL, until_ns) AS ended_ns,
+        sum(least(passing_ns, until_ns - since_ns))::BIGINT AS busy_ns, sum(least(row_ns, until_ns - since_ns)) AS row_ns
+    FROM clipped_cells AS rows
+    JOIN stretches AS homes
+        ON rows.worker_id = homes.worker_id AND rows.cell = homes.cell
+        AND since_ns >= homes.start_ns AND since_ns < homes.end_ns
+    ANTI JOIN claims($origin_ns, $cell_ns) AS claimed
+        ON claimed.worker_id = rows.worker_id AND claimed.cell = rows.cell AND since_ns >= from_ns AND since_ns < to_ns
+    WHERE $rows_disjoint
+    GROUP BY account, decodes, prefills, 4, 5
 ),
 cut_rows AS (
     SELECT worker_id, cell, began_ns, ended_ns, busy_ns, decodes, prefills,
@@ -53,11 +58,6 @@ cut_rows AS (
         SELECT worker_id, began_ns, ended_ns, busy_ns, decodes, prefills,
             unnest(range((began_ns - $origin_ns) // $cell_ns, (ended_ns - 1 - $origin_ns) // $cell_ns + 1)) AS cell
         FROM placed_rows JOIN accounts USING (account) WHERE began_ns IS NOT NULL
-    ) AS cut
-    WHERE NOT EXISTS (
-        FROM claims($origin_ns, $cell_ns) AS claimed
-        WHERE claimed.worker_id = cut.worker_id AND claimed.cell = (began_ns - $origin_ns) // $cell_ns
-            AND began_ns >= from_ns AND began_ns < to_ns
     )
 ),
 won AS MATERIALIZED (

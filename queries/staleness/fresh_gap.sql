@@ -15,6 +15,9 @@
 WITH first_steps AS (
     SELECT version_in, min(step) AS step FROM train_steps GROUP BY version_in
 ),
+unsure_steps AS (
+    SELECT step FROM train_steps WHERE fresh_tokens IS NULL AND len(importance) > 0
+),
 recomputing AS (
     SELECT worker_id FROM weight_updates WHERE phase = 'apply'
     GROUP BY worker_id HAVING bool_and(kv IS NOT DISTINCT FROM 'recomputed')
@@ -27,7 +30,7 @@ trained AS (
         list_contains(list_transform(versions, lambda run: run.version), consumer_version) AS has_newest
     FROM delivered_samples
     LEFT JOIN samples USING (sample_id)
-    WHERE outcome = 'trained' AND step IS NOT NULL
+    WHERE outcome = 'trained' AND step IN (SELECT step FROM unsure_steps)
 ),
 fresh_steps AS (
     SELECT step

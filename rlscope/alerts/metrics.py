@@ -190,7 +190,7 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return Overdue(tuple(known), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+        return Overdue(np.array(known, dtype=np.int64), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
 
     return series
 

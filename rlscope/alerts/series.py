@@ -5,11 +5,8 @@ Sums are integers or exactly rounded, so a window's value does not depend on wha
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
 from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -161,7 +158,7 @@ class Rate:
 class Overdue:
     """Time since the last event, in units of the median interval between events."""
 
-    moments_ns: tuple[int, ...]
+    moments_ns: Whole
     """Ascending."""
     ticks: Ticks
     first_bucket: int
@@ -171,13 +168,19 @@ class Overdue:
     def reading(self, first: int, after: int) -> Reading:
         """Intervals from HISTORY_NS before the tick count; the window only gives the tick."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
-        begin, end = bisect_left(self.moments_ns, at_ns - HISTORY_NS), bisect_left(self.moments_ns, at_ns)
-        seen = self.moments_ns[begin:end]
-        intervals_ns = [later - earlier for earlier, later in pairwise(seen)]
-        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := median(intervals_ns)):
+        begin, end = (int(np.searchsorted(self.moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
+        intervals_ns = np.diff(self.moments_ns[begin:end])
+        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := _median(intervals_ns)):
             return Reading(None, len(intervals_ns))
         now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
-        return Reading(max(0, now_ns - seen[-1]) / usual_ns, len(intervals_ns))
+        return Reading(max(0, now_ns - int(self.moments_ns[end - 1])) / usual_ns, len(intervals_ns))
+
+
+def _median(values: Whole) -> float:
+    """As of Python's integers, which have no largest; without sorting all of them at each tick."""
+    below, above = (len(values) - 1) // 2, len(values) // 2
+    parted = np.partition(values, (below, above))
+    return int(parted[above]) if below == above else (int(parted[below]) + int(parted[above])) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import gcd
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,6 +53,8 @@ IDLE_AFTER_NS: Final = 100_000_000
 PAGE_ROWS: Final = 20_000
 """Rows of a page: some megabytes of Python objects."""
 _LIMITS: Final = SqlLimits()
+_SMALL_ANSWER_BYTES: Final = 10**6
+"""Of an answer that is held, in case that it is asked again."""
 _ROWS_OF_A_BATCH: Final = 100_000
 
 
@@ -168,21 +169,28 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
     Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
     """
     question, given = find_question(name), with_both_grids(arguments)
-    with _named_errors(run.folder):
-        return interruptible(run.connection, lambda: _answered(run, question, given))
+    asked = name, frozenset((arg, type(value), value) for arg, value in _given(question, given).items())
+    if asked not in run.given_answers:
+        with _named_errors(run.folder):
+            answer = interruptible(run.connection, lambda: _answered(run, question, given))
+        if answer.estimated_size() > _SMALL_ANSWER_BYTES:
+            return answer
+        run.given_answers[asked] = answer
+    return run.given_answers[asked].clone()
 
 
 def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]:
     """The arguments with those of questions that read the rows once for two grids: the one asked about and `beside`.
 
-    Whichever of the two is asked about, they are the same, so that the answer serves again. The cells asked about
-    divide both `cell_ns` and `bucket_ns`.
+    Whichever of the two is asked about, they are the same, so that the answer serves again. Buckets that are no whole
+    number of cells are a grid of their own.
     """
-    own = [arguments[name] for name in ("cell_ns", "bucket_ns") if name in arguments]
-    if "origin_ns" not in arguments or not own or "first_cell_ns" in arguments:
+    lengths = [length for name in ("cell_ns", "bucket_ns") if isinstance(length := arguments.get(name), int)]
+    if "origin_ns" not in arguments or not lengths or "first_cell_ns" in arguments:
         return arguments
-    grids = [(arguments["origin_ns"], gcd(*own) if all(isinstance(each, int) for each in own) else own[0])]
-    if arguments.get("beside_cell_ns"):
+    own = lengths if lengths[-1] % (lengths[0] or 1) else lengths[:1]
+    grids: list[tuple[Argument, Argument]] = [(arguments["origin_ns"], length) for length in own]
+    if len(grids) == 1 and arguments.get("beside_cell_ns"):
         grids.append((arguments["beside_origin_ns"], arguments["beside_cell_ns"]))
     first, second = min(grids), max(grids)
     return {

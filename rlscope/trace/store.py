@@ -97,6 +97,8 @@ class OpenRun:
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The config as it was given, with what `config` leaves out."""
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
+    given_answers: dict[object, pl.DataFrame] = field(default_factory=dict[object, pl.DataFrame])
+    """Small answers that were given, by question and arguments: asked again, they are given again."""
     imported: Imported | None = None
     """Where the run comes from, if no hook recorded it."""
     completeness: Completeness = NOT_KNOWN

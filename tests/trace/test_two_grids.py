@@ -36,13 +36,16 @@ def spans(draw: st.DrawFn) -> dict[str, list[Row]]:
     drawn = draw(st.lists(st.tuples(st.sampled_from("ab"), SPANS, names), max_size=6))
     updates = draw(st.lists(st.tuples(st.sampled_from("ab"), SPANS), max_size=2))
     return {
-        "activities": [activity(own, *span, name, "requests" if name == "wait" else None) for own, span, name in drawn],
-        "weight_updates": [update_row(own, *span, 1, "apply") for own, span in updates],
+        "activities": [
+            activity(own, span[0], span[1], name, "requests" if name == "wait" else None) for own, span, name in drawn
+        ],
+        "weight_updates": [update_row(own, span[0], span[1], 1, "apply") for own, span in updates],
     }
 
 
 def answers(folder: Path, rows: list[Row], others: dict[str, list[Row]], asked: list[Any]) -> list[pl.DataFrame]:
-    run = write_run(folder, [worker(name, "sampler", *LIFE_NS) for name in "ab"], engine_steps=rows, **others)
+    workers = [worker(name, "sampler", *LIFE_NS) for name in "ab"]
+    run = write_run(folder, workers, None, engine_steps=rows, **others)
     with open_run(run) as opened:
         return [ask(opened, name, arguments) for name, arguments in asked]
 

@@ -346,7 +346,8 @@ TRL: Final = Dialect(
         Party(
             "trainer",
             "trainer",
-            ("perf/step_s",),
+            # The first step has no perf/step_s: TRL measures from the end of one step to that of the next.
+            ("perf/step_s", "perf/fwd_bwd_s"),
             ("perf/step_s",),
             (
                 Phase("perf/rollout_wait_s", _K.WAIT_SAMPLES),
@@ -360,14 +361,25 @@ TRL: Final = Dialect(
     strip=("train/",),
     step_names=("global_step",),
     columns={
-        "tokens": ("num_tokens_per_step",),
+        "tokens": ("batch/forwarded_tokens_per_step",),
+        "samples": ("batch/samples_per_step",),
         "loss": ("loss",),
         "grad_norm": ("grad_norm",),
         "entropy": ("entropy",),
         "reward_mean": ("reward",),
         "clip_ratio": ("clip_ratio/region_mean",),
     },
-    reported=("perf/weight_sync_", "staleness/", "queue/", "completions/mean_length", "completions/max_length"),
+    reported=(
+        "perf/weight_sync_",
+        "perf/forwarded_tok_s",
+        "perf/trained_tok_s",
+        "perf/mfu",
+        "sample/staleness",
+        "sample/dropped_stale",
+        "sample/rollout_queue_size",
+        "sample/time_in_queue_s",
+        "batch/trained_tokens_per_step",
+    ),
     settings={"group_size": (("num_generations",),), "max_staleness": (("max_staleness",),)},
     means_over_steps=True,
 )

@@ -26,7 +26,7 @@ class _Knobs(NamedTuple):
     """How far the samplers run ahead of training."""
     sampler_gpus: str | None
     publish_every: str | None = None
-    """Steps of one weight update."""
+    """How often weights are published."""
 
 
 _KNOBS: Final[Mapping[str, _Knobs]] = {
@@ -34,31 +34,46 @@ _KNOBS: Final[Mapping[str, _Knobs]] = {
         "actor_rollout_ref.rollout.max_num_seqs",
         "async_training.staleness_threshold",
         "rollout.n_gpus_per_node",
-        "async_training.trigger_parameter_sync_step",
+        "async_training.trigger_parameter_sync_step, or trainer.v1.separate_async.parameter_sync_step",
     ),
     "trl": _Knobs(
         "--max-num-seqs of the vLLM server", "max_staleness and max_inflight_tasks", None, "weight_sync_steps"
     ),
-    "prime-rl": _Knobs(None, "orchestrator.max_off_policy_steps", None),
-    "skyrl": _Knobs(
-        None,
-        "trainer.fully_async.max_staleness_steps and trainer.fully_async.num_parallel_generation_workers",
-        None,
+    "prime-rl": _Knobs(
+        "inference.vllm.max_num_seqs",
+        "orchestrator.max_off_policy_steps and orchestrator.concurrency.max_inflight",
+        "deployment.num_infer_gpus",
     ),
-    "nemo-rl": _Knobs(None, "grpo.async_grpo.max_trajectory_age_steps", None),
+    "skyrl": _Knobs(
+        "generator.inference_engine.max_num_seqs",
+        "trainer.fully_async.max_staleness_steps and trainer.fully_async.num_parallel_generation_workers",
+        "generator.inference_engine.num_engines",
+    ),
+    "nemo-rl": _Knobs(
+        "policy.generation.vllm_kwargs.max_num_seqs",
+        "grpo.async_grpo.max_trajectory_age_steps",
+        "policy.generation.colocated.resources.gpus_per_node",
+    ),
     "openrlhf": _Knobs(None, "--train.async_queue_size", "--vllm.num_engines"),
     "open-instruct": _Knobs(None, "--async_steps", "--vllm_num_engines"),
-    "areal": _Knobs(None, "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts", None),
-    "roll": _Knobs(None, "async_generation_ratio", None),
+    "areal": _Knobs(
+        "sglang.max_running_requests or vllm.max_num_seqs",
+        "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts",
+        None,
+    ),
+    "roll": _Knobs(None, "async_generation_ratio", "actor_infer.device_mapping"),
     "pipelinerl": _Knobs(
-        "actor.llm_max_rollouts", "finetune.max_lag", "world.actor_fraction", "weight_update_interval"
+        "actor.llm_max_rollouts",
+        "finetune.max_lag, in samples",
+        "world.actor_fraction",
+        "finetune.weight_update_interval, in samples",
     ),
     "slime": _Knobs("--sglang-server-concurrency", None, "--rollout-num-gpus", "--update-weights-interval"),
     "miles": _Knobs(
         "--sglang-server-concurrency", "--max-weight-staleness", "--rollout-num-gpus", "--update-weights-interval"
     ),
 }
-"""By what the name of the framework begins with."""
+"""By what the name of the framework begins with; read in the sources that docs/importers.md names."""
 
 
 def title(finding: Finding) -> str:
@@ -120,7 +135,7 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
             "how far samplers run ahead": known.ahead,
             "sampler GPUs": known.sampler_gpus,
         },
-        "weight_update_cost": {"steps per weight update": known.publish_every},
+        "weight_update_cost": {"how often weights are published": known.publish_every},
     }
     parts = by_rule.get(rule.name, {})
     words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)

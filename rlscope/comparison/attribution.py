@@ -19,6 +19,7 @@ from rlscope.comparison.facts import (
     ComparedRun,
     PromisedAction,
     Setting,
+    StateKey,
     is_same_size,
     one_sided_settings,
     plain,
@@ -95,7 +96,7 @@ class Cause:
     kind: CauseKind
     name: str
     """The entry of the config, "layout", or what was measured: response_lengths, engine_speed, training_speed,
-    update_time."""
+    update_time, checkpoint_time."""
     before: str
     after: str
     """Numbers as text."""
@@ -342,6 +343,10 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
     engines = engine_speed(before, after)
     if engines is not None:
         causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
+    saved = _checkpoint_time(before, after)
+    if saved is not None:
+        ends, change = (f"{saved[0]:.3g}", f"{saved[1]:.3g}"), Change(added_checkpoint_s=saved[1] - saved[0])
+        causes.append(_Asked("measured", "checkpoint_time", *ends, change))
     update = _update_time(before, after)
     if update is not None:
         ends = (f"{update[0]:.3g}", f"{update[1]:.3g}")
@@ -421,6 +426,25 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
     if max(means) / min(means) < _ALIKE_RATIO:
         return None
     return max(1, round(means[0])), max(1, round(means[1]))
+
+
+def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
+    """Seconds of a step that trainers save and evaluate in both runs; None where they differ by less than 5%, or by
+    less than 1% of the step period."""
+    tables = [each.table for each in (before, after) if each.table is not None and each.table.state_gpu_s]
+    gpus = [each.layout.trainer_gpus + each.layout.colocated_gpus for each in (before, after)]
+    if len(tables) < 2 or not all(gpus):
+        return None
+    first, then = (
+        math.fsum(float(spent.mean()) for key, spent in table.state_gpu_s.items() if _is_saving(key)) / count
+        for table, count in zip(tables, gpus, strict=True)
+    )
+    step_s = float(tables[0].period_s.mean())
+    return (first, then) if abs(then - first) >= max(_SPEED_RATIO * first, 0.01 * step_s) else None
+
+
+def _is_saving(key: StateKey) -> bool:
+    return key.role in ("trainer", "colocated") and key.state in ("checkpoint", "eval")
 
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:

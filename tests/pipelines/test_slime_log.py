@@ -23,9 +23,7 @@ def logged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slime")
     command = [sys.executable, "-m", "examples.pipeline_rl", str(folder / "run"), *TINY, *FLAGS, "--slime-log"]
     with (folder / "job.log").open("w") as log:
-        subprocess.run(
-            command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S, check=True
-        )
+        subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S, check=True)
     return folder
 
 

@@ -15,7 +15,6 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.trl.processes import run_module
 
-
 AGREE_RATIO = 0.03
 """Of the time that the steps took: what docs/importers.md promises of each state of TRL's trainer."""
 _STATES = {

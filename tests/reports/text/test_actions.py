@@ -265,13 +265,20 @@ def test_a_starved_trainer_is_told_the_settings_of_its_framework(framework, name
 
 @pytest.mark.parametrize(
     ("framework", "named"),
-    [("verl", "async_training.trigger_parameter_sync_step"), ("slime", "--update-weights-interval"), ("roll", None)],
+    [("trl", "weight_sync_steps"), ("slime", "--update-weights-interval"), ("roll", None)],
 )
 def test_expensive_weight_updates_name_the_setting_of_their_framework(framework, named):
     (updates,) = [rule for rule in RULES if rule.name == "weight_update_cost"]
     told = findings.remedy(found(updates), (), framework)
-    words = f" In {framework}: {named} (steps per weight update)." if named else ""
+    words = f" In {framework}: {named} (how often weights are published)." if named else ""
     assert told == f"{updates.remedy}{words} {updates.besides}".rstrip()
+
+
+def test_expensive_checkpoints_name_the_settings_of_their_framework():
+    (saving,) = [rule for rule in RULES if rule.name == "checkpoint_cost"]
+    told = findings.remedy(found(saving), (), "verl")
+    words = "In verl: trainer.save_freq (how often it saves); trainer.test_freq (how often it evaluates)."
+    assert told == f"{saving.remedy} {words}"
 
 
 @pytest.mark.parametrize("framework", [None, "torch", 7])

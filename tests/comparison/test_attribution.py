@@ -11,7 +11,7 @@ import rlscope
 from benchmarks.token_simulator import Layout, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, SettingChange, engine_speed, merged, setting_changes
-from rlscope.comparison.facts import ComparedRun, RunLayout, flattened, halves, run_of
+from rlscope.comparison.facts import ComparedRun, RunLayout, StateKey, flattened, halves, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, Interval
@@ -295,6 +295,34 @@ def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> 
 def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
     promise = Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True)
     assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
+
+
+def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
+    """The same run with trainers that save for so long in every step."""
+    assert run.table is not None
+    spent = np.full(run.table.period_s.size, seconds * run.layout.trainer_gpus)
+    states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
+    return replace(run, table=replace(run.table, period_s=run.table.period_s + seconds, state_gpu_s=states))
+
+
+def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
+    first = run_of(before.result)
+    assert first.table is not None
+    step_s = float(first.table.period_s.mean())
+    second = with_checkpoints(first, 4.0 * step_s)
+    (cause,) = compare_runs(first, [second]).pairs[0].attribution.causes
+    assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoint_time", "0")
+    assert float(cause.after) == pytest.approx(4.0 * step_s, rel=0.01)
+    # The trainer has little else to do while it waits for samples, and then writes for four times as long.
+    assert cause.alone_ratio is not None and -0.8 < cause.alone_ratio < -0.6
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoint_time"]), (0.019, [])])
+def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds: float, named: list[str]) -> None:
+    plain = made_run(periods_s=EVEN)
+    causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes
+    assert [each.name for each in causes] == named
+    assert all(each.unpriced_because == "no_model" for each in causes)
 
 
 def test_changes_are_merged_field_by_field() -> None:

@@ -72,6 +72,10 @@ WORDS = {
         action("trainer_speed", "trainers", "fix", 1.0, 1.1),
         "Make training faster (a faster step, or more trainer GPUs)",
     ),
+    "checkpoints": (
+        action("checkpoints", "checkpoints", "fix", 3.0, None),
+        "Make checkpoints and evaluation cheaper (less often, in the background, or on other GPUs)",
+    ),
     "forward_speed": (
         action("forward_speed", "samplers", "fix", 1.0, 1.1),
         "Make sampling faster (faster engines, or more of them)",
@@ -297,6 +301,7 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "lockstep": "more_samples",
         "long_tail": "more_samples",
         "weight_update_cost": None,
+        "checkpoint_cost": None,
         "straggling_engine": None,
         "data_quality_gaps": None,
         "gpu_disagreement": None,

@@ -10,7 +10,8 @@ import pytest
 import rlscope
 from benchmarks.token_simulator import Layout, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, engine_speed, merged, setting_changes
+from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
 from rlscope.comparison.facts import ComparedRun, RunLayout, StateKey, flattened, halves, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
@@ -166,6 +167,50 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
     assert engine_speed(long, short) is None and engine_speed(short, long) is None
     slower = engine_speed(long, with_kv(capped[150], 0.030))
     assert slower is not None and slower < 0.9
+
+
+def with_pass_s(run: ComparedRun, factor: float) -> ComparedRun:
+    """The same run with passes so many times as long at each batch size."""
+    assert run.passes is not None
+    return replace(run, passes=run.passes.with_columns(pl.col("pass_mean_s", "between_mean_s") * factor))
+
+
+def test_engines_that_get_faster_with_a_lower_cap_are_credited_to_it_up_to_the_longest_contexts(
+    capped: dict[int, ComparedRun],
+) -> None:
+    """As engines do that compute attention up to the longest running sequence."""
+    long, short = capped[600], capped[150]
+    most = speed_of_cap(long, short, CapChange(600, 150))
+    assert most > 1.5
+    found = compare_runs(long, [with_pass_s(short, 1.0 / 1.25)]).pairs[0].attribution
+    assert [each.name for each in found.causes] == ["max_output_tokens"]
+    plain = compare_runs(long, [short]).pairs[0].attribution
+    assert found.causes[0].log_ratio is not None and plain.causes[0].log_ratio is not None
+    assert found.causes[0].log_ratio > plain.causes[0].log_ratio
+
+
+def test_engines_that_get_faster_by_more_or_slower_with_a_lower_cap_have_a_cause_of_their_own(
+    capped: dict[int, ComparedRun],
+) -> None:
+    long, short = capped[600], capped[150]
+    most = speed_of_cap(long, short, CapChange(600, 150))
+    for factor in (1.0 / (1.5 * most), 2.0):
+        found = compare_runs(long, [with_pass_s(short, factor)]).pairs[0].attribution
+        assert {each.name for each in found.causes} == {"max_output_tokens", "engine_speed"}
+
+
+def test_engines_are_not_credited_to_a_cap_that_changed_beside_something_else(capped: dict[int, ComparedRun]) -> None:
+    short = with_settings(with_pass_s(capped[150], 1.0 / 1.25), attention_backend="flash")
+    found = compare_runs(capped[600], [short]).pairs[0].attribution
+    assert {"max_output_tokens", "attention_backend", "engine_speed"} == {each.name for each in found.causes}
+
+
+def test_the_longest_of_many_running_responses_is_near_the_cap() -> None:
+    even = LengthLaw(np.array([100.0]), np.array([1.0]))
+    # Ages are even over 0 to 100: the mean of the largest of n is 100 n / (n + 1).
+    assert longest_age(even, 1) == pytest.approx(50.0, rel=0.01)
+    assert longest_age(even, 9) == pytest.approx(90.0, rel=0.01)
+    assert longest_age(even.with_cap(50), 9) == pytest.approx(45.0, rel=0.01)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Options:
     verl_metrics: str | None = _flag(
         None, "also log each step as verl does, to these backends of its Tracking: console,file", str
     )
+    slime_log: bool = _flag(False, "also print the console lines of slime's trainer", bool)
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -142,6 +143,20 @@ def verl_config(options: Options) -> dict[str, object]:
         "trainer": {"n_gpus_per_node": 1, "nnodes": options.trainers, "total_training_steps": options.steps},
         "actor_rollout_ref": {"rollout": {**rollout, "tensor_model_parallel_size": 1}},
         "data": {"train_batch_size": options.groups_per_step, "max_response_length": options.response_cap},
+    }
+
+
+def slime_config(options: Options) -> dict[str, object]:
+    """The same in the words of slime's arguments."""
+    return {
+        "actor_num_nodes": 1,
+        "actor_num_gpus_per_node": options.trainers,
+        "rollout_num_gpus": options.samplers,
+        "rollout_num_gpus_per_engine": 1,
+        "colocate": False,
+        "rollout_batch_size": options.groups_per_step,
+        "n_samples_per_prompt": options.group,
+        "num_rollout": options.steps,
     }
 
 

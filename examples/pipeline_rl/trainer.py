@@ -16,7 +16,7 @@ from examples.pipeline_rl.groups import FinishedGroup
 from examples.pipeline_rl.grpo import ScoredGroup
 from examples.pipeline_rl.inbox import Inbox
 from examples.pipeline_rl.links import Links
-from examples.pipeline_rl.options import Options, verl_config
+from examples.pipeline_rl.options import Options, slime_config, verl_config
 from examples.pipeline_rl.ranks import Peers, Replica, record_step
 from examples.pipeline_rl.step_metrics import StepMetrics
 from examples.pipeline_rl.task import PROMPT_TOKENS, draw_target, prompt_of, reward_of
@@ -37,7 +37,12 @@ class Trainer:
         self._keeps_cap_by_dropping = options.staleness_policy == "drop" and not options.synchronous
         links.mailbox.publish(self.replica.weights, 0)
         self._is_published = True
-        self._metrics = StepMetrics(options.verl_metrics, options.run_dir.name, verl_config(options))
+        self._metrics = StepMetrics(
+            options.verl_metrics,
+            options.run_dir.name,
+            verl_config(options),
+            slime_config(options) if options.slime_log else None,
+        )
 
     def train(self) -> TrainerCounts:
         """Step until the last step or until told to stop."""

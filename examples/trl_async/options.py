@@ -28,6 +28,7 @@ class Options:
     tied: bool = False
     pin: bool = True
     hooks: bool = True
+    report_to: str = ""
     port: int = 0
     flush_interval_s: float = 2.0
 
@@ -47,6 +48,7 @@ _HELP = {
     "tied": "tie the head to the embedding, which vLLM's CPU build then never gets: a silent fault to look at",
     "pin": "give the trainer the last core and the engine the first",
     "hooks": "record a trace",
+    "report_to": "have TRL log as well, into RUN_DIR/trl_logs: none (trainer_state.json alone), tensorboard or wandb",
     "port": "port of the vLLM server; 0 for a free one",
     "flush_interval_s": "seconds between flushes of the trace",
 }

@@ -21,6 +21,8 @@ from examples.trl_async.options import Options
 from examples.trl_async.tiny_model import RESPONSE_TEMPLATE, save_tiny
 
 PROMPTS = 64
+LOGS = "trl_logs"
+"""Folder of what TRL logs itself, in the run's folder."""
 
 
 class Logbook(TrainerCallback):
@@ -42,6 +44,9 @@ def train(options: Options) -> Counts:
     torch.set_num_threads(1)
     prepare_trl()
     options.run_dir.mkdir(parents=True, exist_ok=True)
+    if options.report_to:
+        (options.run_dir / LOGS).mkdir(exist_ok=True)
+        os.environ["TENSORBOARD_LOGGING_DIR"] = os.environ["WANDB_DIR"] = str(options.run_dir / LOGS)
     counts = Counts()
     with tempfile.TemporaryDirectory() as scratch, recording(options, "trainer") as run:
         with run.startup():
@@ -54,6 +59,8 @@ def train(options: Options) -> Counts:
             begin_s = time.perf_counter()
             trainer.train()
             counts.train_s = time.perf_counter() - begin_s
+            if options.report_to:
+                trainer.state.save_to_json(str(options.run_dir / LOGS / "trainer_state.json"))
     counts.write(options.run_dir)
     return counts
 
@@ -130,7 +137,7 @@ def _config(options: Options, scratch: Path, server_url: str | None) -> AsyncGRP
         token_budget=0,  # Fixed batches; otherwise TRL asks the server how long a row may be.
         logging_steps=1,
         save_strategy="no",
-        report_to=[],
+        report_to=[options.report_to] if options.report_to else [],
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,

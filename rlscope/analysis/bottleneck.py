@@ -7,6 +7,7 @@ run, or from the end of its first step to the end of its last.
 - trainers: samplers are held back (full queue, nothing to generate), or generate what is dropped as stale.
 - lockstep: each side waits while the other works.
 - staleness_cap, weight_updates, environment: what either side waits for.
+- checkpoints: trainers save or evaluate, and do not train.
 - balanced: by the ranking, nothing brings 5%; without one, neither side loses more than BALANCED_SHARE_RATIO of its
   GPU-seconds, nor has so much in no recorded state.
 - unknown: too little data.
@@ -41,6 +42,7 @@ _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
     "samplers": ("sampler", "colocated"),
 }
 _HELD_BACK: Final = ("backpressure", "barrier", "requests")
+_SAVING: Final = ("checkpoint", "eval")
 _UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
@@ -162,6 +164,7 @@ def measure_losses(
         ("staleness_cap", _gpu_s(inside, capped), both_gpu_s),
         ("weight_updates", _gpu_s(inside, updating), both_gpu_s),
         ("environment", _gpu_s(inside, reason == "environment"), both_gpu_s),
+        ("checkpoints", _gpu_s(inside, _saving()), trainer_gpu_s),
     )
     losses = [
         Loss(
@@ -171,6 +174,11 @@ def measure_losses(
         for cause, gpu_s, side_gpu_s in found
     ]
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
+
+
+def _saving() -> pl.Expr:
+    """Trainers that save or evaluate; samplers that evaluate run what they are there for."""
+    return pl.col("state").is_in(_SAVING) & pl.col("role").is_in(_SIDES["trainers"])
 
 
 def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: float, sampler_gpu_s: float) -> float:
@@ -183,8 +191,9 @@ def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: floa
 
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
-    """Whether idle and updating states of each side, and generation that is dropped, stay within the threshold."""
-    idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING))
+    """Whether idle and updating states of each side, trainers that save or evaluate, and generation that is dropped,
+    stay within the threshold."""
+    idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING)) | _saving()
     trainers = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():
         lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))

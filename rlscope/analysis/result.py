@@ -99,7 +99,15 @@ class Finding:
 
 
 Bottleneck = Literal[
-    "samplers", "trainers", "lockstep", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"
+    "samplers",
+    "trainers",
+    "lockstep",
+    "staleness_cap",
+    "weight_updates",
+    "environment",
+    "checkpoints",
+    "balanced",
+    "unknown",
 ]
 
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
-import polars as pl
-
 from rlscope.comparison.differences import Differences
+from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
     ComparedRun,
     PromisedAction,
     Setting,
+    StateKey,
     is_same_size,
     one_sided_settings,
     plain,
@@ -53,8 +53,6 @@ model has no such input. cannot_run: by the model the run could not run so. too_
 not_together: by the model the run could not run with all causes at once."""
 MOST_CAUSES: Final = 6
 """That the model is asked about: the settings first."""
-_SPEED_RATIO: Final = 0.05
-"""Two runs on one machine differ by less in what a pass or an update takes."""
 _LEAST_LOG_RATIO: Final = 0.01
 """What moves the rate by less is no cause that anybody would look for."""
 _ALIKE_RATIO: Final = 1.25
@@ -95,7 +93,7 @@ class Cause:
     kind: CauseKind
     name: str
     """The entry of the config, "layout", or what was measured: response_lengths, engine_speed, training_speed,
-    update_time."""
+    update_time, checkpoint_time."""
     before: str
     after: str
     """Numbers as text."""
@@ -179,7 +177,7 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
     rate = found.row("tokens_per_s")
     # A model that was fitted to another network knows nothing of this one.
     model = before.model if takes_as_long(before, after) else None
-    lengths = _Lengths.of(before, after, found, model)
+    lengths = _Lengths.of(before, after, found, model, changes)
     asked = [
         *_setting_causes(before, after, changes, lengths),
         *(each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)),
@@ -212,18 +210,39 @@ class _Lengths:
     cap: CapChange | None
     measured: Difference
     credit: LengthCredit
+    engines: float | None
+    """How much faster engines were at equal work, as a factor; None where that does not matter."""
+    engines_of_cap: float
+    """The part of it that the cap explains; 1 unless it is all that was set otherwise."""
 
     @classmethod
-    def of(cls, before: ComparedRun, after: ComparedRun, found: Differences, model: ModelResult | None) -> "_Lengths":
+    def of(
+        cls,
+        before: ComparedRun,
+        after: ComparedRun,
+        found: Differences,
+        model: ModelResult | None,
+        changes: Sequence[SettingChange],
+    ) -> "_Lengths":
         law = None if model is None else law_of(before)
         cap, measured = cap_change(before, after), found.row("response_tokens")
-        return cls(law, cap, measured, length_credit(law, cap, measured))
+        engines = engine_speed(before, after)
+        others = [each for each in changes if each.name != CAP and not is_same_size(each.name, each.before, each.after)]
+        most = speed_of_cap(before, after, cap) if model is not None and engines is not None and not others else 1.0
+        of_cap = min(max(engines or 1.0, min(1.0, most)), max(1.0, most))
+        return cls(law, cap, measured, length_credit(law, cap, measured), engines, of_cap)
 
     def of_cap(self) -> Change | None:
         """What the model is asked for the changed cap; None where it cannot be."""
         if self.law is None or self.cap is None:
             return None
-        return change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
+        change = change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
+        return change if self.engines_of_cap == 1.0 else replace(change, forward_speed=self.engines_of_cap)
+
+    def engines_beyond_cap(self) -> float | None:
+        """The factor on the speed of engines that no cap explains; None for less than 5%."""
+        beyond = (self.engines or 1.0) / self.engines_of_cap
+        return beyond if abs(beyond - 1.0) >= SPEED_RATIO else None
 
     def beyond_cap(self) -> Change:
         """What the model is asked for the change that no cap explains, beside that for the cap."""
@@ -339,9 +358,13 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
     training = _training_speed(before, after)
     if training is not None:
         causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
-    engines = engine_speed(before, after)
+    engines = lengths.engines_beyond_cap()
     if engines is not None:
         causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
+    saved = _checkpoint_time(before, after)
+    if saved is not None:
+        ends, change = (f"{saved[0]:.3g}", f"{saved[1]:.3g}"), Change(added_checkpoint_s=saved[1] - saved[0])
+        causes.append(_Asked("measured", "checkpoint_time", *ends, change))
     update = _update_time(before, after)
     if update is not None:
         ends = (f"{update[0]:.3g}", f"{update[1]:.3g}")
@@ -365,51 +388,9 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > _ALIKE_RATIO:
         return None
     speed = difference(sides[0], sides[1], "ratio")
-    if speed.change is None or not speed.is_significant or abs(speed.change) < _SPEED_RATIO:
+    if speed.change is None or not speed.is_significant or abs(speed.change) < SPEED_RATIO:
         return None
     return 1.0 + speed.change
-
-
-def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
-    """How much faster decode passes of one batch size were: the mean over the sizes that both ran, by their passes.
-
-    Each size is compared at the other run's KV, so that shorter responses make no engine faster. None without sizes in
-    common, and for less than 5%.
-    """
-    if before.passes is None or after.passes is None:
-        return None
-    seconds = (pl.col("pass_mean_s") + pl.col("between_mean_s")) * pl.col("passes")
-    sides = [
-        run.passes.group_by("running").agg(seconds=seconds.sum(), passes=pl.col("passes").sum())
-        for run in (before, after)
-        if run.passes is not None
-    ]
-    both = sides[0].join(sides[1], on="running", suffix="_after").filter(
-        (pl.col("passes") > 0) & (pl.col("passes_after") > 0) & (pl.col("seconds") > 0) & (pl.col("seconds_after") > 0)
-    )  # fmt: skip
-    if both.is_empty():
-        return None
-    weights = both.select(pl.min_horizontal("passes", "passes_after")).to_series().to_numpy().astype(float)
-    pass_s, pass_after_s = (both[f"seconds{side}"] / both[f"passes{side}"] for side in ("", "_after"))
-    # No pass gets shorter by more than all of its KV, whatever the model makes of the slope.
-    at_kv_s = (pass_s + both["running"] * _kv_s_per_request(before, after)).clip(lower_bound=0.5 * pass_s)
-    ratios = (at_kv_s / pass_after_s).to_numpy()
-    speed = math.exp(float((weights * [math.log(each) for each in ratios]).sum() / weights.sum()))
-    return speed if abs(speed - 1.0) >= _SPEED_RATIO else None
-
-
-def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
-    """What a running request adds to a pass of the baseline's engine, in seconds, with as much KV as in the other run.
-
-    A running request has its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
-    (Ross, Stochastic Processes, 1996, 3.6). 0 without models.
-    """
-    models = [run.model for run in (before, after) if run.model is not None]
-    if len(models) < 2 or not takes_as_long(before, after):
-        return 0.0
-    loads = [each.calibration.system.workload for each in models]
-    held = [load.prompt_tokens + load.lengths.second_moment / (2.0 * load.lengths.mean_tokens) for load in loads]
-    return (held[1] - held[0]) * models[0].calibration.system.engine.curve.kv_s_per_token
 
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
@@ -423,6 +404,25 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
     return max(1, round(means[0])), max(1, round(means[1]))
 
 
+def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
+    """Seconds of a step that trainers save and evaluate in both runs; None where they differ by less than 5%, or by
+    less than 1% of the step period."""
+    tables = [each.table for each in (before, after) if each.table is not None and each.table.state_gpu_s]
+    gpus = [each.layout.trainer_gpus + each.layout.colocated_gpus for each in (before, after)]
+    if len(tables) < 2 or not all(gpus):
+        return None
+    first, then = (
+        math.fsum(float(spent.mean()) for key, spent in table.state_gpu_s.items() if _is_saving(key)) / count
+        for table, count in zip(tables, gpus, strict=True)
+    )
+    step_s = float(tables[0].period_s.mean())
+    return (first, then) if abs(then - first) >= max(SPEED_RATIO * first, 0.01 * step_s) else None
+
+
+def _is_saving(key: StateKey) -> bool:
+    return key.role in ("trainer", "colocated") and key.state in ("checkpoint", "eval")
+
+
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
     """Seconds of an update in both runs as the model sees them; None where they differ by less than 5%, or by less than
     1% of the step period."""
@@ -430,7 +430,7 @@ def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float]
         return None
     seconds = tuple(update_seconds(each.calibration.system.update) for each in (before.model, after.model))
     step_s = float(before.table.period_s.mean())
-    if not all(seconds) or abs(seconds[1] - seconds[0]) < max(_SPEED_RATIO * seconds[0], 0.01 * step_s):
+    if not all(seconds) or abs(seconds[1] - seconds[0]) < max(SPEED_RATIO * seconds[0], 0.01 * step_s):
         return None
     return seconds[0], seconds[1]
 
@@ -517,15 +517,17 @@ def _asked_gain(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
 
 
 def merged(changes: Sequence[Change]) -> Change:
-    """One change that makes all of them; of two that set the same, the last. Factors on lengths multiply."""
+    """One change that makes all of them; of two that set the same, the last. Factors on lengths and speeds multiply."""
     values = {
         each.name: value
         for change in changes
         for each in fields(change)
         if (value := getattr(change, each.name)) is not None
     }
-    factors = [change.length_factor for change in changes if change.length_factor is not None]
-    return replace(Change(**values), length_factor=math.prod(factors) if factors else None)
+    for name in ("length_factor", "forward_speed"):
+        if name in values:
+            values[name] = math.prod(getattr(change, name) or 1.0 for change in changes)
+    return Change(**values)
 
 
 def _promise(
@@ -545,8 +547,8 @@ def _promise(
             alone = {each.name for each in changes} <= carried
             return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, alone)
     settings = [
-        # Lengths that were measured under a new cap are no part of what was to be expected of it.
-        replace(each.change, length_factor=None)
+        # Lengths and speeds that were measured under a new cap are no part of what was to be expected of it.
+        replace(each.change, length_factor=None, forward_speed=None)
         for each in asked
         if each.kind == "setting" and each.change is not None
     ]

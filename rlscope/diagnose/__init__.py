@@ -10,6 +10,7 @@ from typing import Final
 from rlscope.analysis.result import Finding
 from rlscope.diagnose import (
     capped_staleness,
+    checkpoint_cost,
     data_quality_gaps,
     gpu_disagreement,
     lockstep,
@@ -33,6 +34,7 @@ RULES: Final[tuple[FindingRule, ...]] = (
     lockstep.RULE,
     long_tail.RULE,
     weight_update_cost.RULE,
+    checkpoint_cost.RULE,
     straggling_engine.RULE,
     data_quality_gaps.RULE,
     gpu_disagreement.RULE,

@@ -149,13 +149,20 @@ SKYRL: Final = Dialect(
     reported=("async/", "generate/", "reward/avg_pass"),
     gpus={
         "trainer": (("trainer.placement.policy_num_gpus_per_node", "trainer.placement.policy_num_nodes"),),
-        "sampler": (("generator.num_inference_engines", "generator.inference_engine_tensor_parallel_size"),),
+        "sampler": (
+            ("generator.inference_engine.num_engines", "generator.inference_engine.tensor_parallel_size"),
+            ("generator.num_inference_engines", "generator.inference_engine_tensor_parallel_size"),
+        ),
     },
     settings={
         "samples_per_step": (("trainer.train_batch_size", "generator.n_samples_per_prompt"),),
         "group_size": (("generator.n_samples_per_prompt",),),
         "max_output_tokens": (("generator.sampling_params.max_generate_length",),),
-        "gpus_per_engine": (("generator.inference_engine_tensor_parallel_size",),),
+        "max_running_per_engine": (("generator.inference_engine.max_num_seqs",),),
+        "gpus_per_engine": (
+            ("generator.inference_engine.tensor_parallel_size",),
+            ("generator.inference_engine_tensor_parallel_size",),
+        ),
     },
 )
 NEMO_RL: Final = Dialect(
@@ -230,14 +237,20 @@ OPENRLHF: Final = Dialect(
     },
     reported=("timing/generation", "response_length", "total_length", "truncated"),
     gpus={
-        "trainer": (("actor_num_nodes", "actor_num_gpus_per_node"),),
-        "sampler": (("vllm_num_engines", "vllm_tensor_parallel_size"),),
+        "trainer": (("actor.num_nodes", "actor.num_gpus_per_node"), ("actor_num_nodes", "actor_num_gpus_per_node")),
+        "sampler": (
+            ("vllm.num_engines", "vllm.tensor_parallel_size"),
+            ("vllm_num_engines", "vllm_tensor_parallel_size"),
+        ),
     },
     settings={
-        "samples_per_step": (("rollout_batch_size", "n_samples_per_prompt"),),
-        "group_size": (("n_samples_per_prompt",),),
-        "max_output_tokens": (("generate_max_len",),),
-        "gpus_per_engine": (("vllm_tensor_parallel_size",),),
+        "samples_per_step": (
+            ("rollout.batch_size", "rollout.n_samples_per_prompt"),
+            ("rollout_batch_size", "n_samples_per_prompt"),
+        ),
+        "group_size": (("rollout.n_samples_per_prompt",), ("n_samples_per_prompt",)),
+        "max_output_tokens": (("rollout.max_new_tokens",), ("generate_max_len",)),
+        "gpus_per_engine": (("vllm.tensor_parallel_size",), ("vllm_tensor_parallel_size",)),
     },
 )
 OPEN_INSTRUCT: Final = Dialect(
@@ -346,7 +359,8 @@ TRL: Final = Dialect(
         Party(
             "trainer",
             "trainer",
-            ("perf/step_s",),
+            # The first step has no perf/step_s: TRL measures from the end of one step to that of the next.
+            ("perf/step_s", "perf/fwd_bwd_s"),
             ("perf/step_s",),
             (
                 Phase("perf/rollout_wait_s", _K.WAIT_SAMPLES),
@@ -360,14 +374,25 @@ TRL: Final = Dialect(
     strip=("train/",),
     step_names=("global_step",),
     columns={
-        "tokens": ("num_tokens_per_step",),
+        "tokens": ("batch/forwarded_tokens_per_step",),
+        "samples": ("batch/samples_per_step",),
         "loss": ("loss",),
         "grad_norm": ("grad_norm",),
         "entropy": ("entropy",),
         "reward_mean": ("reward",),
         "clip_ratio": ("clip_ratio/region_mean",),
     },
-    reported=("perf/weight_sync_", "staleness/", "queue/", "completions/mean_length", "completions/max_length"),
+    reported=(
+        "perf/weight_sync_",
+        "perf/forwarded_tok_s",
+        "perf/trained_tok_s",
+        "perf/mfu",
+        "sample/staleness",
+        "sample/dropped_stale",
+        "sample/rollout_queue_size",
+        "sample/time_in_queue_s",
+        "batch/trained_tokens_per_step",
+    ),
     settings={"group_size": (("num_generations",),), "max_staleness": (("max_staleness",),)},
     means_over_steps=True,
 )

@@ -22,7 +22,7 @@ from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.skyrl import SKYRL_CONSOLE
 from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importers
-from rlscope.importers.steps import CARRIERS, carrier_of
+from rlscope.importers.steps import CARRIERS, carrier_of, known_names
 from rlscope.importers.vllm import VLLM_LOG
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
@@ -170,7 +170,7 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
         return ImportFileError.of(
             path,
             found=f"none of the names that {framework} gives to its metrics",
-            expected=kinds,
+            expected=kinds + (f" ({known})" if (known := known_names(framework)) else ""),
             next_step="Leave --as out, or pass the file that `rlscope doctor` names.",
         )
     return ImportFileError.of(

@@ -5,6 +5,7 @@ The step and the time are taken from the names that writers of metrics give them
 """
 
 import csv
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,8 @@ from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_jso
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """A log_history of a million rows is smaller."""
+_MOST_BAD_ENTRIES: Final = 100
+"""Of a damaged document; each may be read to its end before it is given up."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -39,20 +42,41 @@ def _fits(source: Source) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """The rows of `log_history`: one JSON document, so a file that is cut off holds none."""
+    """The rows of `log_history`; of a file that is cut off, or damaged, those before the damage."""
     tally.bytes = path.stat().st_size
     if tally.bytes > _LARGEST_STATE_BYTES:
         tally.bad_lines += 1
         return
-    document = parsed_json(path.read_bytes())
+    text = path.read_bytes()
+    document = parsed_json(text)
     progress(tally.bytes)
-    history = document.get("log_history") if isinstance(document, dict) else None
+    if isinstance(document, dict):
+        history = document.get("log_history")
+    else:
+        tally.bad_lines += 1
+        history = _whole_entries(text.decode("utf-8", errors="replace"))
     for each in history if isinstance(history, list) else ():
         tally.lines += 1
         row = row_of(cast("dict[str, Any]", each)) if isinstance(each, dict) else None
         tally.bad_lines += row is None
         if row is not None:
             yield row
+
+
+def _whole_entries(text: str) -> list[object]:
+    """The entries of `log_history` that a cut or damaged document holds whole; after a bad one, from the next on."""
+    opened = text.find('"log_history"')
+    at = text.find("{", opened) if opened >= 0 else -1
+    found, decoder, bad = list[object](), json.JSONDecoder(), 0
+    while at >= 0 and bad < _MOST_BAD_ENTRIES:
+        try:
+            entry, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            bad, end = bad + 1, at + 1
+        else:
+            found.append(entry)
+        at = text.find("{", end)
+    return found
 
 
 def _is_state(source: Source) -> bool:

@@ -284,13 +284,17 @@ def tells_trainer(source: Source) -> bool:
     return False
 
 
+def known_names(framework: str) -> str:
+    """The metrics by which a framework's files are known, as a phrase; empty for one whose metrics nobody reads."""
+    names = " or ".join(_known_names(each) for each in DIALECTS if each.framework == framework)
+    return f"metrics named {names}" if names else ""
+
+
 def _no_steps(source: Source, framework: str) -> ImportFileError:
-    known = [each for each in DIALECTS if each.framework == framework]
-    names = " or ".join(map(_known_names, known))
     return ImportFileError.of(
         source.path,
         found=f"no step of {framework}",
-        expected=f"metrics named {names}",
+        expected=known_names(framework),
         next_step="Pass the file that holds them, or leave --as out.",
     )
 

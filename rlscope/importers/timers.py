@@ -1,6 +1,8 @@
 """Named timers whose start and end a console prints with stamps: the spans that they mean, on one worker's time."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from rlscope.importers.lines import to_ns
@@ -26,11 +28,20 @@ class Meaning(NamedTuple):
     reason: str | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Started:
+    """A timer that runs."""
+
+    start_ns: int
+    inner_ns: int | None = None
+    """When the first timer was started since."""
+
+
 class Timers:
     """The timers of one process, which follow each other or lie inside each other.
 
     Stamps of whole seconds say the time to a second; durations are printed more finely. A start is laid as early in its
-    second as what came before allows, and an end its duration after.
+    second as what came before and the stamp of its end allow, and an end its duration after.
     """
 
     def __init__(self, worker_id: str) -> None:
@@ -39,35 +50,41 @@ class Timers:
         self.last_ns = 0
         self.unpaired = 0
         """Ends whose start is not in the file."""
-        self._open: dict[str, list[int]] = {}
+        self._open: dict[str, list[_Started]] = {}
 
     def start(self, name: str, stamp_ns: int) -> None:
         """A timer that was started. Tasks that overlap have timers of one name that do, too."""
-        self._open.setdefault(name, []).append(self._move(stamp_ns))
+        start_ns = self._move(stamp_ns)
+        for each in chain.from_iterable(self._open.values()):
+            each.inner_ns = start_ns if each.inner_ns is None else each.inner_ns
+        self._open.setdefault(name, []).append(_Started(start_ns))
 
     def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> Span:
         """A timer that ended; without its start in the file it began its duration before."""
         length_ns = to_ns(elapsed_s or 0.0)
-        started_ns = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
-        if started_ns is None:
+        started = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
+        if started is None:
             self.unpaired += 1
             end_ns = self._move(stamp_ns)
             self.first_ns = min(self.first_ns or end_ns, end_ns - length_ns)
             return Span(name, end_ns - length_ns, end_ns)
-        end_ns = stamp_ns
+        started_ns, end_ns = started.start_ns, stamp_ns
         if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
             end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
+            # It began later in its second: the duration is printed more finely than the stamps.
+            latest_ns = end_ns - length_ns if started.inner_ns is None else min(started.inner_ns, end_ns - length_ns)
+            started_ns = max(started_ns, latest_ns)
         return Span(name, started_ns, self._move(max(end_ns, started_ns)))
 
-    def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> int | None:
+    def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> _Started | None:
         """The start of this name that fits the duration best, if one fits."""
         starts = self._open.get(name)
         if not starts:
             return None
         if length_ns is None:
             return starts.pop()
-        best = min(starts, key=lambda start_ns: abs(stamp_ns - length_ns - start_ns))
-        if abs(stamp_ns - length_ns - best) > _FITS_WITHIN_NS:
+        best = min(starts, key=lambda each: abs(stamp_ns - length_ns - each.start_ns))
+        if abs(stamp_ns - length_ns - best.start_ns) > _FITS_WITHIN_NS:
             return None
         starts.remove(best)
         return best

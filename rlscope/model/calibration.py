@@ -22,6 +22,7 @@ from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.observed import Observed, OtherRun, PassCosts
 from rlscope.model.policies import Delivery
 from rlscope.model.system import (
+    CHECKPOINTS_PHASE,
     Admission,
     DecodeCurve,
     Engine,
@@ -165,7 +166,7 @@ def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:
     steps = observed.steps
     phases = (
         TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / publications, shrinks_with_gpus=True),
-        TrainerPhase("checkpoints and evaluation", float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),
+        TrainerPhase(CHECKPOINTS_PHASE, float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),
         TrainerPhase("between steps", _between_s(observed) / publications, shrinks_with_gpus=False),
     )
     return tuple(phase for phase in phases if phase.step_s > 0.0)

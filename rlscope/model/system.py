@@ -78,6 +78,10 @@ class Engine:
     """Seconds of a pass that computes prompts, however many, besides what their tokens take."""
 
 
+CHECKPOINTS_PHASE: Final = "checkpoints and evaluation"
+"""The name of the phase that saves, evaluates and does what else was recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerPhase:
     """Time of a trainer's step that is not the forward and backward pass: log-probabilities, a checkpoint, ..."""

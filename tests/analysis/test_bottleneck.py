@@ -96,6 +96,8 @@ def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any)
         ([("sampler", "transferring_weights", None, 11.0)], "weight_updates"),
         ([("trainer", "waiting", "weights", 11.0)], "weight_updates"),
         ([("sampler", "no_requests", "environment", 11.0)], "environment"),
+        ([("trainer", "checkpoint", None, 11.0)], "checkpoints"),
+        ([("trainer", "checkpoint", None, 6.0), ("trainer", "eval", None, 5.0)], "checkpoints"),
     ],
 )
 def test_the_word_is_what_most_of_the_lost_gpu_seconds_wait_for(lost: list[State], bottleneck: str) -> None:
@@ -118,7 +120,21 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
         ("trainers", 5.0, 0.05),
         ("lockstep", 0.0, 0.0),
         ("environment", 0.0, 0.0),
+        ("checkpoints", 0.0, 0.0),
     ]
+
+
+def test_samplers_that_evaluate_lose_nothing() -> None:
+    states = filled(("sampler", "eval", None, 60.0))
+    assert lost_to(states) == {}
+    assert word(states) == "balanced"
+
+
+def test_gpus_that_both_sides_share_lose_what_they_save() -> None:
+    states = [("colocated", "train", None, 40.0), ("colocated", "generating", None, 30.0)]
+    verdict = judged(timeline([*states, ("colocated", "checkpoint", None, 30.0)]))
+    assert verdict.bottleneck == "checkpoints"
+    assert (verdict.losses[0].gpu_s, verdict.losses[0].side_share_ratio) == (30.0, pytest.approx(0.3))
 
 
 @pytest.mark.parametrize(
@@ -127,6 +143,7 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
         ("trainer", "waiting_for_samples", "samples"),
         ("sampler", "no_requests", "backpressure"),
         ("sampler", "applying_weights", None),
+        ("trainer", "eval", None),
     ],
 )
 def test_a_side_that_loses_exactly_a_tenth_is_balanced_and_a_little_more_is_not(lost: tuple[str, str, str]) -> None:
@@ -312,7 +329,7 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() ->
     assert [loss.cause for loss in verdict.losses[:2]] == ["weight_updates", "samplers"]
     assert verdict.losses[1] == Loss("samplers", 40.0, 0.4, Spread(0.10, 0.10, 0.10))
     # Those that the ranking lacks follow, as measured.
-    assert [loss.gain_ratio for loss in verdict.losses[2:]] == [None] * 4
+    assert [loss.gain_ratio for loss in verdict.losses[2:]] == [None] * 5
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 import rlscope
 from benchmarks.token_simulator import Layout, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, engine_speed, merged, setting_changes
-from rlscope.comparison.facts import ComparedRun, RunLayout, flattened, halves, run_of
+from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
+from rlscope.comparison.facts import ComparedRun, RunLayout, StateKey, flattened, halves, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, Interval
@@ -168,6 +169,50 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
     assert slower is not None and slower < 0.9
 
 
+def with_pass_s(run: ComparedRun, factor: float) -> ComparedRun:
+    """The same run with passes so many times as long at each batch size."""
+    assert run.passes is not None
+    return replace(run, passes=run.passes.with_columns(pl.col("pass_mean_s", "between_mean_s") * factor))
+
+
+def test_engines_that_get_faster_with_a_lower_cap_are_credited_to_it_up_to_the_longest_contexts(
+    capped: dict[int, ComparedRun],
+) -> None:
+    """As engines do that compute attention up to the longest running sequence."""
+    long, short = capped[600], capped[150]
+    most = speed_of_cap(long, short, CapChange(600, 150))
+    assert most > 1.5
+    found = compare_runs(long, [with_pass_s(short, 1.0 / 1.25)]).pairs[0].attribution
+    assert [each.name for each in found.causes] == ["max_output_tokens"]
+    plain = compare_runs(long, [short]).pairs[0].attribution
+    assert found.causes[0].log_ratio is not None and plain.causes[0].log_ratio is not None
+    assert found.causes[0].log_ratio > plain.causes[0].log_ratio
+
+
+def test_engines_that_get_faster_by_more_or_slower_with_a_lower_cap_have_a_cause_of_their_own(
+    capped: dict[int, ComparedRun],
+) -> None:
+    long, short = capped[600], capped[150]
+    most = speed_of_cap(long, short, CapChange(600, 150))
+    for factor in (1.0 / (1.5 * most), 2.0):
+        found = compare_runs(long, [with_pass_s(short, factor)]).pairs[0].attribution
+        assert {each.name for each in found.causes} == {"max_output_tokens", "engine_speed"}
+
+
+def test_engines_are_not_credited_to_a_cap_that_changed_beside_something_else(capped: dict[int, ComparedRun]) -> None:
+    short = with_settings(with_pass_s(capped[150], 1.0 / 1.25), attention_backend="flash")
+    found = compare_runs(capped[600], [short]).pairs[0].attribution
+    assert {"max_output_tokens", "attention_backend", "engine_speed"} == {each.name for each in found.causes}
+
+
+def test_the_longest_of_many_running_responses_is_near_the_cap() -> None:
+    even = LengthLaw(np.array([100.0]), np.array([1.0]))
+    # Ages are even over 0 to 100: the mean of the largest of n is 100 n / (n + 1).
+    assert longest_age(even, 1) == pytest.approx(50.0, rel=0.01)
+    assert longest_age(even, 9) == pytest.approx(90.0, rel=0.01)
+    assert longest_age(even.with_cap(50), 9) == pytest.approx(45.0, rel=0.01)
+
+
 @dataclass(frozen=True)
 class HeldCurve:
     """Decode passes of a known length."""
@@ -295,6 +340,34 @@ def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> 
 def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
     promise = Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True)
     assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
+
+
+def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
+    """The same run with trainers that save for so long in every step."""
+    assert run.table is not None
+    spent = np.full(run.table.period_s.size, seconds * run.layout.trainer_gpus)
+    states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
+    return replace(run, table=replace(run.table, period_s=run.table.period_s + seconds, state_gpu_s=states))
+
+
+def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
+    first = run_of(before.result)
+    assert first.table is not None
+    step_s = float(first.table.period_s.mean())
+    second = with_checkpoints(first, 4.0 * step_s)
+    (cause,) = compare_runs(first, [second]).pairs[0].attribution.causes
+    assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoint_time", "0")
+    assert float(cause.after) == pytest.approx(4.0 * step_s, rel=0.01)
+    # The trainer has little else to do while it waits for samples, and then writes for four times as long.
+    assert cause.alone_ratio is not None and -0.8 < cause.alone_ratio < -0.6
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoint_time"]), (0.019, [])])
+def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds: float, named: list[str]) -> None:
+    plain = made_run(periods_s=EVEN)
+    causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes
+    assert [each.name for each in causes] == named
+    assert all(each.unpriced_because == "no_model" for each in causes)
 
 
 def test_changes_are_merged_field_by_field() -> None:

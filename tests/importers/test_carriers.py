@@ -3,6 +3,7 @@
 import csv
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from shutil import copy
 from struct import pack
@@ -74,6 +75,45 @@ def test_a_file_with_times_ends_where_the_hooks_saw_the_run_end(tmp_path: Path, 
     import_run(VERL / name, tmp_path / "run")
     (end_ns,) = seconds(tmp_path / "run", "SELECT 0, max(stopped_ns) FROM workers").values()
     assert 0 <= (end_ns - RECORDED["last_step_end_ns"]) / 1e9 < 1.0
+
+
+TRL_STATE = VERL.parent / "trl" / "trainer_state.json"
+
+
+def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_path: Path) -> None:
+    """The bound of docs/importers.md: 3%. The first step has no perf/step_s, and counts."""
+    recorded = json.loads((TRL_STATE.parent / "recorded.json").read_text())
+    import_run(TRL_STATE, tmp_path / "run")
+    found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "wait samples", "train": "train"}
+    for state, name in {**names, "publishing_weights": "publish"}.items():
+        assert found[name] == pytest.approx(recorded[state], abs=0.03 * found["step_time"]), state
+    with open_run(tmp_path / "run") as run:
+        steps = run.connection.sql("SELECT count(*), sum(samples), min(tokens) > 0 FROM train_steps").fetchall()
+    assert steps == [(recorded["steps"], 16 * recorded["steps"], True)]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.62, 0.97])
+def test_a_trainer_state_that_is_cut_off_gives_its_whole_entries(tmp_path: Path, share: float) -> None:
+    whole = TRL_STATE.read_bytes()
+    cut = tmp_path / "trainer_state.json"
+    cut.write_bytes(whole[: int(share * len(whole))])
+    if share < 0.1:
+        # Two rows that last any time are the least of a run.
+        with suppress(ImportFileError):
+            import_run(cut, tmp_path / "run")
+        return
+    imported = import_run(cut, tmp_path / "run")
+    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    assert 20 * share - 2 <= steps <= 20 * share + 1
+    assert imported.files[0].bad_lines >= 1
+
+
+def test_a_trainer_state_with_a_damaged_entry_loses_that_entry(tmp_path: Path) -> None:
+    damaged = TRL_STATE.read_text().replace('"batch/groups_per_step":', '"batch/groups_per_step"', 1)
+    (tmp_path / "trainer_state.json").write_text(damaged)
+    import_run(tmp_path / "trainer_state.json", tmp_path / "run")
+    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    assert steps == 19
 
 
 def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:

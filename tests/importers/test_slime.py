@@ -1,5 +1,6 @@
 """The console of slime and miles: what train_wait holds does not count as waiting; SGLang's lines share the clock."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,27 @@ def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     log = tmp_path / "job.log"
     log.write_text("".join(lines))
     return fill(tmp_path / "run", (log, SLIME_CONSOLE), **{"utc_offset_s": 0, **options})
+
+
+FIXTURE = Path(__file__).parent / "fixtures" / "slime"
+
+
+def test_lines_of_slime_s_own_timers_say_what_the_hooks_recorded(tmp_path: Path) -> None:
+    """The bound of docs/importers.md: each phase within 1% of the time that the steps took."""
+    recorded = json.loads((FIXTURE / "recorded.json").read_text())
+    run = fill(tmp_path / "run", (FIXTURE / "job.log", SLIME_CONSOLE), utc_offset_s=0)
+    states = ledger_s(run.folder)["actor"]
+    for state in ("waiting_for_samples", "train", "checkpoint"):
+        assert states.get(state, 0.0) == pytest.approx(recorded[state], abs=0.01 * sum(states.values())), state
+    assert len(run.rows("train_steps")) == recorded["steps"]
+
+
+def test_a_timer_in_stamps_of_whole_seconds_lasts_as_long_as_it_says(tmp_path: Path) -> None:
+    """It may have begun late in the second of its start: 0.3 s from 5.9 on ends in another second."""
+    lines = [start(2, "train_wait", False), end(5, "train_wait", 3.9, False), start(5, "actor_train", False)]
+    run = imported(tmp_path, SEPARATE, *lines, end(6, "actor_train", 0.3, False))
+    (step,) = run.rows("train_steps")
+    assert (step["end_ns"] - step["start_ns"]) / NS == pytest.approx(0.3)
 
 
 def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> N
     (tmp_path / "a.log").write_text("hello\nstep:1 - loss:0.5\n")
     with pytest.raises(ImportFileError, match=r"a\.log: found nothing that rlscope knows; expected .*verl"):
         import_run(tmp_path / "a.log", tmp_path / "run")
-    with pytest.raises(ImportFileError, match="found none of the names that verl gives to its metrics"):
+    with pytest.raises(
+        ImportFileError, match=r"found none of the names that verl gives to its metrics; expected .*`timing_s/step`"
+    ):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("verl"))
     with pytest.raises(ArgumentError, match=r"--as: found 'torch'; expected one of .*verl, openrlhf"):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("torch"))

@@ -24,6 +24,7 @@ from rlscope.model.forecast.change import (
     changed_systems,
     scaled_update,
     update_seconds,
+    with_checkpoints,
     with_forward_speed,
     with_trainer_speed,
 )
@@ -42,11 +43,11 @@ from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Groun
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run, simulation_noise, staleness_simulated
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Layout, System
+from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 
-Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep"]
+Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep", "checkpoints"]
 """What the run loses its rate to. samplers, trainers: that side is too slow. staleness_cap: any limit on what is in
-flight or how stale it may be. lockstep: sampling and training alternate."""
+flight or how stale it may be. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
 ActionKind = Literal["change", "probe", "fix"]
 """change: a setting, at least 90% likely to bring 5% or more. probe: a setting that is worth a try, and less sure. fix:
 not a setting; its gain is that of all of the cost removed, or of a side a tenth faster."""
@@ -64,6 +65,7 @@ ActionWhat = Literal[
     "slow_engines",
     "trainer_speed",
     "forward_speed",
+    "checkpoints",
 ]
 """What an action changes. layout: the split of the GPUs, with the running requests of an engine. asynchronous: the
 split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means."""
@@ -84,6 +86,8 @@ _FORM_ERROR: Final = 0.05
 """Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, in
 today's rate and in the other, of which half is in common."""
 _SEED: Final = 4
+_SEEDED_CAUSES: Final = 6
+"""Causes whose removal is solved on its own, first in `Cause`: what keeps the numbers below apart."""
 _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
 """What lets samples grow older in optimizer steps than the cap did."""
 _LIMIT_FACTOR: Final = 2
@@ -383,12 +387,22 @@ class _Bench:
         # Where no environment was recorded, the time is that of clients between two samples.
         if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
+        saved_s = self._checkpoint_s(observed)
+        if saved_s:
+            yield self._fix("checkpoints", "checkpoints", saved_s, lambda each: _without_checkpoints(each, saved_s))
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:
             evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
             yield None if evened is None else replace(evened, engines=names)
         yield self._fix("forward_speed", "samplers", 1.0, lambda each: with_forward_speed(each, _FASTER), _FASTER)
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
+
+    def _checkpoint_s(self, observed: Observed) -> float:
+        """Seconds of a version that trainers save or evaluate, of all that the phase of that name holds."""
+        lost_s = self._grounds.lost_gpu_s.get("checkpoints", 0.0) / max(1, observed.trainer_gpus)
+        phase_s = float(observed.steps.other_s.sum())
+        held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
+        return min(1.0, lost_s / phase_s) * held[0].step_s if phase_s and held else 0.0
 
     def _evened(self, keeping_up: float) -> Action | None:
         """Every engine as fast as the others: in a simulation each has its own speed, elsewhere all share one.
@@ -550,12 +564,16 @@ def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals
     side that is a tenth faster shares nearly all of today's error, and has as much less as the change is smaller than a
     doubling (own assumption).
     """
-    drawn = np.random.default_rng([_SEED, number + len(get_args(Cause))]).standard_normal(gains.size)
+    drawn = np.random.default_rng([_SEED, number + _SEEDED_CAUSES]).standard_normal(gains.size)
     return (1.0 + gains) * np.exp(log_sd * (drawn - np.median(drawn))) - 1.0
 
 
 def _without_updates(system: System) -> System:
     return replace(system, update=replace(scaled_update(system.update, 0.0), kv_kept=True))
+
+
+def _without_checkpoints(system: System, saved_s: float) -> System:
+    return replace(system, trainer=with_checkpoints(system.trainer, -saved_s))
 
 
 def _without_environment(system: System) -> System:

@@ -4,6 +4,7 @@ Each change is one premise: all else stays as the run was. Where the run says li
 says so. Not covered: how the time of an update grows with the engines, and prompts.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,6 +13,7 @@ from rlscope.model.decode.curves import SpedUpCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import (
+    CHECKPOINTS_PHASE,
     Admission,
     System,
     Trainer,
@@ -66,6 +68,8 @@ class Change:
     """The same cap in groups; NO_LIMIT: none. Not beside max_in_flight_samples."""
     steps_per_version: int | None = None
     """Optimizer steps of one publication."""
+    added_checkpoint_s: float | None = None
+    """Seconds of an optimizer step that trainers save or evaluate longer; below 0: less."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, object]) -> "Change":
@@ -91,7 +95,13 @@ def changed_systems(
     return tuple(
         replace(
             with_forward_speed(replace(system, workload=workload), speeds[0]),
-            trainer=_of_more_steps(with_trainer_speed(system.trainer, speeds[1]), steps_ratio),
+            trainer=_of_more_steps(
+                with_checkpoints(
+                    with_trainer_speed(system.trainer, speeds[1]),
+                    (change.added_checkpoint_s or 0.0) * steps_per_version,
+                ),
+                steps_ratio,
+            ),
             update=system.update if change.weight_update_s is None else timed_update(system.update, change),
             admission=_admission(system, change, new_cap_policy),
         )
@@ -143,6 +153,16 @@ def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
         overhead_s=trainer.overhead_s / speed,
         phases=tuple(map(sped_up, trainer.phases)),
     )
+
+
+def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
+    """Checkpoints and evaluation of a version longer by so many seconds, or shorter, to 0 at most."""
+    if not added_s:
+        return trainer
+    own_s = math.fsum(phase.step_s for phase in trainer.phases if phase.name == CHECKPOINTS_PHASE)
+    others = tuple(phase for phase in trainer.phases if phase.name != CHECKPOINTS_PHASE)
+    changed = TrainerPhase(CHECKPOINTS_PHASE, max(0.0, own_s + added_s), shrinks_with_gpus=False)
+    return replace(trainer, phases=(*others, changed) if changed.step_s > 0.0 else others)
 
 
 def update_seconds(update: WeightUpdate) -> float:

@@ -60,6 +60,7 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
 _FIXES: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
     "environment": "Make the environment faster, or run more of it in parallel",
+    "checkpoints": "Make checkpoints and evaluation cheaper (less often, in the background, or on other GPUs)",
     "slow_engines": "Bring the slow engines up to the speed of the others",
     "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
     "forward_speed": "Make sampling faster (faster engines, or more of them)",
@@ -70,6 +71,7 @@ _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": " if weight updates took no time",
     "environment": " if the environment took no time",
     "slow_engines": " once every engine keeps up",
+    "checkpoints": " if checkpoints and evaluation took no time",
 }
 """What a fix brings its gain for, at the most."""
 _MAKING_MORE: Final = frozenset(

@@ -67,6 +67,13 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         cause="waits for the environment",
         side="all GPU time",
     ),
+    "checkpoints": _Words(
+        label="Checkpoints",
+        headline="Checkpoints and evaluation take {share} of the trainers' time",
+        plain_headline="Checkpoints and evaluation are the largest loss",
+        cause="checkpoints and evaluation",
+        side="trainer GPU time",
+    ),
     "balanced": _Words(
         label="Balanced",
         headline="No single change that rlscope models brings 5%",
@@ -91,6 +98,7 @@ _REMEDIES: Final[Mapping[Bottleneck, str]] = {
     "staleness_cap": "removing the staleness cap",
     "weight_updates": "removing weight updates",
     "environment": "removing waits for the environment",
+    "checkpoints": "removing checkpoints and evaluation",
     "balanced": "no change",
     "unknown": "no known change",
 }

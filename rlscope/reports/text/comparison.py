@@ -48,6 +48,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "engine_speed": "engine speed at equal batch sizes, relative",
     "publish_every": "optimizer steps per weight update",
     "update_time": "weight update time in seconds",
+    "checkpoint_time": "checkpoints and evaluation, seconds a step",
 }
 _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "other_network": "the model of A was fitted to another network",

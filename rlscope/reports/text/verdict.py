@@ -23,6 +23,7 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     "staleness_cap": "Raise the cap if training stays stable with staler tokens.",
     "weight_updates": "Publish less often, or make updates cheaper: transfer while engines generate, and drain none.",
     "environment": "Run more environments in parallel, or make the environment faster.",
+    "checkpoints": "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
     "balanced": "To go faster, speed up both sides, or add GPUs in the same ratio.",
     "unknown": (
         "Record the missing data and analyse again. A verdict needs at least one sampler and one trainer with GPUs, "
@@ -107,6 +108,7 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     "staleness_cap": "No limit on staleness and samples in flight",
     "weight_updates": "Weight updates that cost nothing",
     "environment": "An environment that costs nothing",
+    "checkpoints": "Checkpoints and evaluation that cost nothing",
 }
 
 

@@ -302,6 +302,37 @@ def test_an_environment_is_a_fix():
     assert found.before == pytest.approx(2.0)
 
 
+def saving(run: Observed, seconds: float, rewards_s: float = 0.0) -> tuple[Observed, Grounds]:
+    """The run with trainers that also save, and compute rewards, for so long in each step; and what that cost."""
+    steps = run.steps
+    longer = replace(steps, other_s=steps.other_s + seconds + rewards_s, period_s=steps.period_s + seconds + rewards_s)
+    lost_gpu_s = {"checkpoints": run.trainer_gpus * seconds * len(steps.period_s)}
+    return replace(run, steps=longer), replace(PLAIN, lost_gpu_s=lost_gpu_s)
+
+
+def test_checkpoints_of_a_run_that_trains_all_the_time_are_worth_their_share_of_the_step():
+    plain = of_small("trainers")
+    step_s = float(plain.steps.period_s.mean())
+    run, grounds = saving(plain, step_s)
+    ranking, _, forecasts = ranked(run, grounds=grounds)
+    found = first_of(ranking, "checkpoints")
+    assert (found.kind, found.cause, found.after) == ("fix", "checkpoints", None)
+    assert found.before == pytest.approx(step_s)
+    without = ranked(plain)[2].today.tokens_per_s
+    assert found.gain_ratio.median == pytest.approx(without / forecasts.today.tokens_per_s - 1.0, rel=0.02)
+    assert found.gain_ratio.median > 0.5
+    assert ranking.cause == "checkpoints"
+
+
+def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
+    run, grounds = saving(of_small("trainers"), 1.0, rewards_s=3.0)
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    found = replace(found, draws=found.draws[:3])
+    bench = _Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
+    assert bench._checkpoint_s(run) == pytest.approx(1.0)
+    assert _Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
+
+
 def test_every_limit_is_moved_by_a_step():
     admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
     found = calibrate(of_small("samplers"), admission, None, np.random.default_rng(0))

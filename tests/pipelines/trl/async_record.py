@@ -1,4 +1,4 @@
-"""A recorded run of `examples.trl_async`, and what its tests ask of it."""
+"""A recorded run of `examples.trl_async`, what TRL logged of it itself, and what its tests ask of both."""
 
 import json
 from dataclasses import dataclass
@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
+from rlscope import api
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.trl.processes import run_module
+
+AGREE_RATIO = 0.03
+"""Of the time that the steps took: what docs/importers.md promises of each state of TRL's trainer."""
+_STATES = {
+    "waiting_for_samples": ("waiting_for_samples",),
+    "train": ("train",),
+    "publishing_weights": ("publishing_weights", "transferring_weights"),
+}
+"""By the state of an imported run, the states of a recorded one: TRL's log does not tell the transfer apart."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,11 @@ class Recorded:
     @cached_property
     def analysis(self) -> AnalysisResult:
         return analyze(self.run_dir)
+
+    @property
+    def logs(self) -> Path:
+        """What TRL wrote itself."""
+        return self.run_dir / "trl_logs"
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return pq.read_table(self.run_dir / table).to_pylist()
@@ -52,7 +68,22 @@ class Recorded:
         return [list(islice(rest, size)) for size in sizes]
 
 
-def record(run_dir: Path, *flags: str) -> Recorded:
-    """Run the example in a process of its own."""
-    run_module("examples.trl_async", run_dir, *flags)
+def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
+    """Seconds of the trainer in each of the states that TRL's log tells."""
+    own = [state for state in result.ledger.states if state.role == "trainer"]
+    return {name: sum(state.gpu_s for state in own if state.state in same) for name, same in _STATES.items()}
+
+
+def assert_agrees(recorded: AnalysisResult, log: Path) -> None:
+    """A log that TRL left says the same of each state of the trainer as the hooks."""
+    imported = api.analyze(log).result
+    steps_s = sum(state.gpu_s for state in imported.ledger.states if state.role == "trainer")
+    expected, found = trainer_seconds(recorded), trainer_seconds(imported)
+    for state in _STATES:
+        assert found[state] == pytest.approx(expected[state], abs=AGREE_RATIO * steps_s), (log.name, state)
+
+
+def record(run_dir: Path, *flags: str, report_to: str = "tensorboard") -> Recorded:
+    """Run the example in a process of its own; TRL logs besides."""
+    run_module("examples.trl_async", run_dir, "--report-to", report_to, *flags)
     return Recorded(run_dir)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rlscope_otel.integrations.trl_rollouts import limits_of
 
-from tests.pipelines.trl.async_record import Recorded, record
+from tests.pipelines.trl.async_record import Recorded, assert_agrees, record
 
 pytestmark = pytest.mark.pipelines
 
@@ -100,6 +100,12 @@ def test_the_ledger_closes_and_nothing_is_missing(recorded):
     assert analysis.answers["row_faults"].rows() == []
     assert analysis.data_quality.dropped_rows == {}
     assert analysis.data_quality.workers_without_end == ()
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "events.out.tfevents.*"])
+def test_what_trl_logs_itself_says_the_same_of_the_trainer(recorded, name):
+    (log,) = recorded.logs.glob(name)
+    assert_agrees(recorded.analysis, log)
 
 
 @pytest.mark.parametrize("recorded", ["drops what is stale"], indirect=True)

@@ -1,19 +1,27 @@
 """TRL's AsyncGRPOTrainer and its own rollout process against a real `vllm serve`: three records that agree."""
 
+from datetime import UTC, datetime
 from itertools import groupby
 
 import pytest
 
-from tests.pipelines.trl.async_record import Recorded, record
+from rlscope.importers.join import import_run
+from rlscope.importers.target import ImportOptions
+from rlscope.trace.store import open_run
+from tests.pipelines.trl.async_record import Recorded, assert_agrees, record
 
 pytestmark = pytest.mark.vllm
 
-STEPS = 20
+STEPS = 30
+SECOND_NS = 10**9
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Recorded:
-    return record(tmp_path_factory.mktemp("server"), "--engine", "vllm", "--steps", str(STEPS))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("VLLM_LOGGING_LEVEL", "INFO")  # For its lines every ten seconds.
+        folder = tmp_path_factory.mktemp("server")
+        return record(folder, "--engine", "vllm", "--steps", str(STEPS), report_to="none")
 
 
 def test_steps_samples_and_tokens_are_those_of_trl_s_log(recorded):
@@ -93,3 +101,26 @@ def test_the_ledger_closes_and_nothing_is_missing(recorded):
     assert analysis.data_quality.dropped_rows == {}
     # vLLM kills its engine core when that takes longer to end than vLLM waits, as it may on a busy machine.
     assert set(analysis.data_quality.workers_without_end) <= {"sampler"}
+
+
+def test_what_trl_logs_itself_says_the_same_of_the_trainer(recorded):
+    assert_agrees(recorded.analysis, recorded.logs / "trainer_state.json")
+
+
+def test_tokens_of_vllm_s_own_log_are_those_that_the_hooks_recorded(recorded, tmp_path):
+    """Its stamps are whole seconds: what is decoded in a second at either end may be on the other side."""
+    offset_s = datetime.now().astimezone().utcoffset().total_seconds()
+    options = ImportOptions(utc_offset_s=round(offset_s), year=datetime.now(UTC).year)
+    import_run(recorded.run_dir / "vllm_serve.log", tmp_path / "run", options)
+    with open_run(tmp_path / "run") as run:
+        [(logged, first_ns, last_ns)] = run.connection.sql(
+            "SELECT sum(decode_tokens), min(start_ns), max(end_ns) FROM engine_steps"
+        ).fetchall()
+
+    def decoded(from_ns: int, to_ns: int) -> int:
+        rows = recorded.rows("engine_steps")
+        return sum(row["decode_tokens"] for row in rows if from_ns <= row["start_ns"] < to_ns)
+
+    assert logged > 0
+    assert logged <= decoded(first_ns - SECOND_NS, last_ns + SECOND_NS)
+    assert logged >= decoded(first_ns + SECOND_NS, last_ns - SECOND_NS)

@@ -72,6 +72,10 @@ WORDS = {
         action("trainer_speed", "trainers", "fix", 1.0, 1.1),
         "Make training faster (a faster step, or more trainer GPUs)",
     ),
+    "checkpoints": (
+        action("checkpoints", "checkpoints", "fix", 3.0, None),
+        "Make checkpoints and evaluation cheaper (less often, in the background, or on other GPUs)",
+    ),
     "forward_speed": (
         action("forward_speed", "samplers", "fix", 1.0, 1.1),
         "Make sampling faster (faster engines, or more of them)",
@@ -286,13 +290,20 @@ def test_a_starved_trainer_is_told_the_settings_of_its_framework(framework, name
 
 @pytest.mark.parametrize(
     ("framework", "named"),
-    [("verl", "async_training.trigger_parameter_sync_step"), ("slime", "--update-weights-interval"), ("roll", None)],
+    [("trl", "weight_sync_steps"), ("slime", "--update-weights-interval"), ("roll", None)],
 )
 def test_expensive_weight_updates_name_the_setting_of_their_framework(framework, named):
     (updates,) = [rule for rule in RULES if rule.name == "weight_update_cost"]
     told = findings.remedy(found(updates), (), framework)
-    words = f" In {framework}: {named} (steps per weight update)." if named else ""
+    words = f" In {framework}: {named} (how often weights are published)." if named else ""
     assert told == f"{updates.remedy}{words} {updates.besides}".rstrip()
+
+
+def test_expensive_checkpoints_name_the_settings_of_their_framework():
+    (saving,) = [rule for rule in RULES if rule.name == "checkpoint_cost"]
+    told = findings.remedy(found(saving), (), "verl")
+    words = "In verl: trainer.save_freq (how often it saves); trainer.test_freq (how often it evaluates)."
+    assert told == f"{saving.remedy} {words}"
 
 
 @pytest.mark.parametrize("framework", [None, "torch", 7])
@@ -311,6 +322,7 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "lockstep": "more_samples",
         "long_tail": "more_samples",
         "weight_update_cost": None,
+        "checkpoint_cost": None,
         "straggling_engine": None,
         "data_quality_gaps": None,
         "gpu_disagreement": None,

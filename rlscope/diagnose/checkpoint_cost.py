@@ -1,0 +1,55 @@
+"""Checkpoints and evaluation take a visible share of the trainers' time.
+
+Symptom: trainers save or evaluate between steps, and no step begins meanwhile.
+Evidence: the trainers' GPU-seconds in `checkpoint` and in `eval`.
+Threshold: 10% of the trainers' GPU-seconds, as for waits; critical from 30%.
+Remedy: save and evaluate less often, save in the background, or evaluate on GPUs that do not train.
+Limits: what is saved in the background, or evaluated on samplers, costs the trainers nothing and is not counted. How
+much work a crash would lose is not weighed against it.
+"""
+
+from typing import Final
+
+from rlscope.analysis.result import Finding
+from rlscope.diagnose.evidence import Evidence, FindingRule
+
+# One GPU in ten, as for waits.
+WARNING_SHARE_RATIO: Final = 0.10
+# Every third trainer only saves and evaluates.
+CRITICAL_SHARE_RATIO: Final = 0.30
+_ROLES: Final = ("trainer", "colocated")
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """The finding, or None below the threshold."""
+    trainer_gpu_s = evidence.role_gpu_s(*_ROLES)
+    checkpoint_gpu_s = evidence.state_gpu_s("checkpoint", roles=_ROLES)
+    eval_gpu_s = evidence.state_gpu_s("eval", roles=_ROLES)
+    cost_gpu_s = checkpoint_gpu_s + eval_gpu_s
+    if not trainer_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
+        return None
+    share_ratio = cost_gpu_s / trainer_gpu_s
+    return Finding(
+        rule="checkpoint_cost",
+        severity="critical" if share_ratio >= CRITICAL_SHARE_RATIO else "warning",
+        cost_gpu_s=cost_gpu_s,
+        evidence={
+            "checkpoint_gpu_s": checkpoint_gpu_s,
+            "eval_gpu_s": eval_gpu_s,
+            "trainer_share_ratio": share_ratio,
+        },
+        start_ns=evidence.run.started_ns,
+        end_ns=evidence.end_ns,
+    )
+
+
+RULE = FindingRule(
+    name="checkpoint_cost",
+    title="Checkpoint and evaluation cost",
+    sentences=(
+        "Checkpoints took {checkpoint_gpu_s} of trainers and evaluation {eval_gpu_s}, {trainer_share_ratio} of the "
+        "trainers' GPU time.",
+    ),
+    remedy="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
+    find=find,
+)

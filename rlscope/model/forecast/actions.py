@@ -421,9 +421,8 @@ class _Bench:
         if self._calibration.synchronous:
             return
         admission = self._calibration.system.admission
-        cap = admission.max_staleness
-        if cap is not None:
-            yield self._raised_cap(cap)
+        if admission.max_staleness is not None:
+            yield self._raised_cap(admission.max_staleness)
         doubled: tuple[tuple[ActionWhat, Cause, int | None, Callable[[int], Admission]], ...] = (
             (
                 "in_flight_limit",

@@ -43,7 +43,7 @@ _SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
         "staleness_cap": "trainer.fully_async.max_staleness_steps",
         "in_flight_limit": "trainer.fully_async.num_parallel_generation_workers",
     },
-    "pipelinerl": {"staleness_cap": "finetune.max_lag", "publish_every": "weight_update_interval"},
+    "pipelinerl": {"staleness_cap": "finetune.max_lag", "publish_every": "finetune.weight_update_interval"},
     "miles": {"staleness_cap": "--max-weight-staleness", "in_flight_limit": "--async-max-concurrent-samples"},
     "vllm": {"running_limit": "--max-num-seqs"},
     "sglang": {"running_limit": "--max-running-requests"},

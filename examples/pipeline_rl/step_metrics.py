@@ -6,7 +6,7 @@ What they say is compared with what the hooks record of the same steps: `test_im
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pprint import pprint
@@ -101,14 +101,14 @@ class SlimeLog:
 def slime_timer() -> Any:  # noqa: ANN401
     """slime's own timers where slime is installed, which no package index has; else ones that print the same lines."""
     try:
-        from slime.observability.timer import Timer
+        from slime.observability.timer import Timer  # pyright: ignore[reportMissingImports]
     except ImportError:
         return StandInTimer()
     import torch.distributed as dist
 
     if not dist.is_initialized():
         # Without ranks they count and print nothing.
-        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # pyright: ignore[reportPrivateImportUsage]
     return Timer()
 
 
@@ -116,7 +116,7 @@ class StandInTimer:
     """Named timers with the interface, and the lines, of slime's."""
 
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._started_s: dict[str, float] = {}
 
     def start(self, name: str) -> None:

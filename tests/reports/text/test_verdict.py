@@ -28,6 +28,7 @@ EVIDENCE = {
     "lockstep": {"barrier_gpu_s": 9.0, "barrier_share_ratio": 0.5, "waiting_gpu_s": 8.0, "waiting_share_ratio": 0.4,
                  "recoverable_gpu_s": 15.0},
     "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
+    "checkpoint_cost": {"checkpoint_gpu_s": 8.0, "eval_gpu_s": 2.0, "trainer_share_ratio": 0.1},
     "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
                            "apply_mean_s": 0.1},
     "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,

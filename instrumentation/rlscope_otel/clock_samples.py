@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from rlscope_otel.faults import Faults
 
@@ -43,7 +43,8 @@ class ClockSample(NamedTuple):
 
 def fault_of(sample: ClockSample) -> str | None:
     """Why a sample cannot be one; None if it can."""
-    host, *times = sample
+    # A host may pass anything.
+    host, *times = cast("tuple[object, ...]", sample)
     if not isinstance(host, str) or not 0 < len(host) <= _LONGEST_NAME:
         return "host is no name"
     if not all(isinstance(time, int) and not isinstance(time, bool) and abs(time) < _LATEST_NS for time in times):

@@ -43,7 +43,8 @@ class ClockSample(NamedTuple):
 
 def fault_of(sample: ClockSample) -> str | None:
     """Why a sample cannot be one; None if it can."""
-    host, times = cast("object", sample.host), cast("tuple[object, ...]", sample[1:])
+    # A host may pass anything.
+    host, *times = cast("tuple[object, ...]", sample)
     if not isinstance(host, str) or not 0 < len(host) <= _LONGEST_NAME:
         return "host is no name"
     if not all(isinstance(time, int) and not isinstance(time, bool) and abs(time) < _LATEST_NS for time in times):

@@ -71,7 +71,7 @@ class Seams:
         return True
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> bool:
-        """Put what `wrapper` makes of a plain function in its place, for calls so frequent that a `Watch` costs much.
+        """Put what `wrapper` makes of a plain function in its place: for calls too frequent for a `Watch`.
 
         It has to see to it that nothing but the host's own errors reaches the host: `failed` counts the others.
         """

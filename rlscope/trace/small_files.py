@@ -4,19 +4,33 @@ All or nothing: where any of them cannot be read, or is not what its footer said
 and so finds which.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import duckdb
 import pyarrow as pa
 
+SMALL_ROWS: Final = 5_000
+"""The most rows of a file that is read so."""
+_LEAST_TOGETHER: Final = 50
+"""Files that are read in one call: with fewer, starting it costs more than it saves."""
+_MOST_TOGETHER: Final = 5_000
 _GLOBS: Final = frozenset("*?[]{}")
 """In a path, DuckDB takes these for patterns."""
 _MEMORY_LIMIT: Final = "500MB"
 _FILE: Final = "filename"
+_File = TypeVar("_File")
 _READ: Final = "SELECT * FROM read_parquet($paths, union_by_name = true, filename = true)"
+
+
+def worth_one_call(files: Sequence[_File]) -> Iterator[Sequence[_File]]:
+    """Small files of one table in groups, each of which is worth one call; what is left over is not among them."""
+    for first in range(0, len(files), _MOST_TOGETHER):
+        together = files[first : first + _MOST_TOGETHER]
+        if len(together) >= _LEAST_TOGETHER:
+            yield together
 
 
 def read_small_files(files: Sequence[tuple[Path, int]]) -> list[pa.Table] | None:

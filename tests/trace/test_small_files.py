@@ -11,6 +11,7 @@ from rlscope_otel.schema import FileNumbers
 from rlscope.alerts.live import rows as live_rows
 from rlscope.alerts.live.files import NewFile
 from rlscope.alerts.live.rows import LiveRows
+from rlscope.trace import small_files
 from rlscope.trace.small_files import read_small_files
 from tests.trace_folder import engine_row, sample_row, write_rows, write_run
 
@@ -79,7 +80,7 @@ def new_files(files: list[tuple[Path, int]]) -> list[NewFile]:
 def test_a_watch_has_the_same_rows_from_files_that_it_reads_together(
     least: int, engine_files: list[tuple[Path, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_rows, "_LEAST_TOGETHER", least)
+    monkeypatch.setattr(small_files, "_LEAST_TOGETHER", least)
     opened = list[Path]()
 
     def stored_rows(file: NewFile) -> pa.Table:
@@ -97,7 +98,7 @@ def test_a_watch_has_the_same_rows_from_files_that_it_reads_together(
 def test_of_files_that_a_watch_reads_together_the_damaged_one_is_the_one_that_fails(
     engine_files: list[tuple[Path, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_rows, "_LEAST_TOGETHER", 1)
+    monkeypatch.setattr(small_files, "_LEAST_TOGETHER", 1)
     expected = by_themselves(engine_files)
     (path, _), new, held = engine_files[2], new_files(engine_files), LiveRows()
     path.write_bytes(path.read_bytes()[:-5])
@@ -110,7 +111,7 @@ def test_of_files_that_a_watch_reads_together_the_damaged_one_is_the_one_that_fa
 def test_a_row_without_a_value_that_must_be_is_left_out_and_counted_though_files_are_read_together(
     engine_files: list[tuple[Path, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_rows, "_LEAST_TOGETHER", 1)
+    monkeypatch.setattr(small_files, "_LEAST_TOGETHER", 1)
     path, _ = engine_files[1]
     rows = [dict(row, start_ns=None) for row in pq.read_table(path).to_pylist()]
     schema = pa.schema([field.with_nullable(True) for field in pq.read_schema(path)])

@@ -1,6 +1,6 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Final
@@ -13,7 +13,7 @@ from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
 from rlscope.trace.row_checks import possible_rows
-from rlscope.trace.small_files import read_small_files
+from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """How late a row can arrive and still count: as long as the rows around it are kept."""
@@ -27,11 +27,6 @@ _LACKS: Final = "lack a value that the format requires"
 _CANNOT_BE: Final = "have a value that cannot be"
 _MANY_ROWS: Final = 10_000
 """Of a file: reading its columns side by side costs more than it saves below that."""
-_LEAST_TOGETHER: Final = 50
-"""Files of a table that are read in one call: with fewer, starting it costs more than it saves."""
-_MOST_TOGETHER: Final = 5_000
-_SMALL_ROWS: Final = 5_000
-"""Rows of a file that is read so."""
 Ahead = Mapping[str, int]
 _NOT_AHEAD: Final[Ahead] = {}
 
@@ -133,18 +128,15 @@ class LiveRows:
         return [row for worker_id, row in self._first_rows.items() if worker_id not in here]
 
 
-def _together(files: Iterable[NewFile]) -> Iterator[tuple[str, list[NewFile]]]:
+def _together(files: Iterable[NewFile]) -> Iterator[tuple[str, Sequence[NewFile]]]:
     """Whole small files of one table, in groups that are worth one call."""
     small: dict[str, list[NewFile]] = {}
     for file in files:
         # One number: a file that was flushed, and not merged, of which all rows are new.
-        if file.rows <= _SMALL_ROWS and file.numbers.first == file.numbers.last and file.first_row == 0:
+        if file.rows <= SMALL_ROWS and file.numbers.first == file.numbers.last and file.first_row == 0:
             small.setdefault(file.table, []).append(file)
     for table, own in small.items():
-        for first in range(0, len(own), _MOST_TOGETHER):
-            together = own[first : first + _MOST_TOGETHER]
-            if len(together) >= _LEAST_TOGETHER:
-                yield table, together
+        yield from ((table, together) for together in worth_one_call(own))
 
 
 def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:

@@ -19,7 +19,8 @@
 -- partition: sample
 -- merge: concatenate
 WITH fates AS (
-    SELECT sample_id, arg_min(outcome, (coalesce(step, 9223372036854775807), taken_ns, outcome)) AS outcome, min(step) AS step
+    SELECT sample_id, min(step) AS step,
+        arg_min(outcome, (coalesce(step, 9223372036854775807), taken_ns, outcome)) AS outcome
     FROM delivered_samples
     GROUP BY sample_id
 )

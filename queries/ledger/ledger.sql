@@ -30,17 +30,17 @@ accounts AS MATERIALIZED (
     GROUP BY account, worker_id
 ),
 clipped_cells AS (
-    SELECT worker_id, greatest(first_ns, start_ns) AS since_ns, least(last_ns, end_ns) AS until_ns,
+    SELECT worker_id, greatest(first_ns, start_ns) AS since_ns, least(last_ns, end_ns) AS till_ns,
         (since_ns - $origin_ns) // $cell_ns AS cell, passing_ns, row_ns, decodes, prefills
     FROM engine_cells
     JOIN worker_extents USING (worker_id)
-    WHERE is_timed AND since_ns < until_ns
+    WHERE is_timed AND since_ns < till_ns
 ),
 placed_rows AS MATERIALIZED (
     SELECT account, decodes, prefills,
-        if(until_ns <= homes.end_ns, NULL, since_ns) AS began_ns,
-        if(until_ns <= homes.end_ns, NULL, until_ns) AS ended_ns,
-        sum(least(passing_ns, until_ns - since_ns))::BIGINT AS busy_ns, sum(least(row_ns, until_ns - since_ns)) AS row_ns
+        if(till_ns <= homes.end_ns, NULL, since_ns) AS began_ns,
+        if(till_ns <= homes.end_ns, NULL, till_ns) AS ended_ns,
+        sum(least(passing_ns, till_ns - since_ns))::BIGINT AS busy_ns, sum(least(row_ns, till_ns - since_ns)) AS row_ns
     FROM clipped_cells AS rows
     JOIN stretches AS homes
         ON rows.worker_id = homes.worker_id AND rows.cell = homes.cell

@@ -27,8 +27,8 @@ segments AS (
         finish_reason
     FROM samples
 )
-SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 1 AS segments, submitted_ns, started_ns, finished_ns,
-    oldest_version, newest_version, finish_reason
+SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 1 AS segments, submitted_ns, started_ns,
+    finished_ns, oldest_version, newest_version, finish_reason
 FROM segments
 ANTI JOIN resumed USING (sample_id)
 UNION ALL

@@ -4,7 +4,7 @@
 -- out  sample_id         VARCHAR  sample
 -- out  queued_ns         BIGINT   first entered a queue, UTC epoch; NULL if not recorded
 -- out  taken_ns          BIGINT   first left one, UTC epoch
--- out  trained_ns        BIGINT   first end of a step that it was delivered to; of a delivery without, when it was taken
+-- out  trained_ns        BIGINT   first end of a step that it was delivered to; without a step, when it was taken
 -- out  trained_step      BIGINT   first step that trained on it; NULL if none did
 -- out  trained_taken_ns  BIGINT   when it was first taken to be trained on; NULL if it was not
 -- out  fate              VARCHAR  trained if it ever was, else dropped_stale, else filtered, else abandoned

@@ -295,12 +295,14 @@ class Analysis:
 
         return as_markdown(self.result)
 
-    def to_html(self, path: Folder) -> Path:
-        """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
+    def to_html(self, path: Folder, *, stills: bool = False) -> Path:
+        """Write the page, one file that loads nothing, and return its path; stills: with static pictures of its charts,
+        for viewers without scripts. Raises OutputError.
+        """
         from rlscope.reports.page.html import render
         from rlscope.text_out import write_file
 
-        return write_file(Path(path), render(self.result).encode())
+        return write_file(Path(path), render(self.result, stills=stills).encode())
 
     def to_png(self, path: Folder) -> Path:
         """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""

@@ -51,6 +51,10 @@ Page = Annotated[
     ),
 ]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Write no HTML report, which takes longer than the summary.")]
+Stills = Annotated[
+    bool,
+    typer.Option("--stills", help="Draw the report's charts as static pictures too, for viewers without scripts."),
+]
 Quiet = Annotated[
     bool,
     typer.Option(
@@ -99,6 +103,7 @@ def analyze(
     gpu_owner: GpuOwner = None,
     ray: Ray = None,
     no_page: NoPage = False,
+    stills: Stills = False,
     quiet: Quiet = False,
     require_complete: Complete = False,
 ) -> None:
@@ -123,7 +128,7 @@ def analyze(
     if not no_page:
         # Last, because it takes longest, and because it may fail where the summary does not.
         with progress_on(notes, "drawing the page"):
-            page = analysis.to_html(output or analysis.page_path)
+            page = analysis.to_html(output or analysis.page_path, stills=stills)
         note_written(notes, page)
     if require_complete:
         _fail_unless_complete(analysis)

@@ -1,7 +1,7 @@
 """A figure of the page: a chart, its caption, its queries, and its numbers as a table.
 
-Each chart also has a static SVG of the same spec for viewers without scripts. It keeps the page's CSS variables for its
-colours, so it follows light and dark mode. It has no tooltips; the table below it has the numbers.
+A chart can have a static SVG of the same spec too, for viewers without scripts. It keeps the page's CSS variables for
+its colours, so it follows light and dark mode. It has no tooltips; the table below it has the numbers.
 """
 
 import json

@@ -167,26 +167,31 @@ class _Picture(NamedTuple):
     anchor: str
     spec: str | None
     still: Markup | None
+    is_still_asked: bool
 
 
-def render(analysis: AnalysisResult) -> str:
-    """The page as one string of at most PAGE_MAX_BYTES."""
+def render(analysis: AnalysisResult, *, stills: bool = False) -> str:
+    """The page as one string of at most PAGE_MAX_BYTES; stills: with a static picture of each chart too."""
     page = _page(analysis)
     figures = [figure for made in page.sections for figure in figures_in(made.words)]
-    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
+    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures}, stills=stills)
 
 
-def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
-    """The page with as many charts as fit: those drawn by scripts first, then static ones."""
+def with_pictures(html: str, figures: Mapping[str, Drawn], *, stills: bool = False) -> str:
+    """The page with as many charts as fit: those drawn by scripts first, then static ones if they are asked for.
+
+    A static chart takes about 80 ms to draw, and is seen only where no scripts run.
+    """
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
-    stills = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec}
-    place_bytes = len(filled("picture.html", picture=_Picture("", "0", None)).encode())
+    pictures = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec and stills}
+    place_bytes = len(filled("picture.html", picture=_Picture("", "0", None, stills)).encode())
     room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
     live = fitting(_sizes(specs), room_bytes)
     kept_bytes = sum(len(specs[anchor].encode()) for anchor in live)
-    drawn = fitting({name: size for name, size in _sizes(stills).items() if name in live}, room_bytes - kept_bytes)
+    drawn = fitting({name: size for name, size in _sizes(pictures).items() if name in live}, room_bytes - kept_bytes)
     for anchor, spec in specs.items():
-        shown = _Picture(anchor, spec if anchor in live else None, stills[anchor] if anchor in drawn else None)
+        picture = pictures[anchor] if anchor in drawn else None
+        shown = _Picture(anchor, spec if anchor in live else None, picture, stills)
         html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
     return html
 

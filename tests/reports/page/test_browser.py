@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 def texts():
     priced = replace(full_analysis(), model=changing_model())
     return {
-        "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))),
+        "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR")), stills=True),
         "hostile": render(replace(hostile_analysis(), model=short_model())),
         "many": render(full_analysis(64)),
         "empty": render(empty_analysis()),

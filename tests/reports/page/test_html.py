@@ -249,3 +249,11 @@ def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_
     assert html_module._bundle() == "vega()\r\n" and len(made) == 3
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/no")
     assert html_module._bundle() == "vega()\r\n" and len(made) == 4
+
+
+def test_static_pictures_are_drawn_only_where_they_are_asked_for():
+    plain, asked = render(full_analysis()), render(full_analysis(), stills=True)
+    charts = len(Page(plain).specs)
+    note = "the option --stills adds a static picture"
+    assert (plain.count('class="still"'), plain.count(note)) == (0, charts)
+    assert (asked.count('class="still"'), asked.count(note)) == (charts, 0)

@@ -7,10 +7,13 @@ recommendation is in `advice.py`.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity, Prediction
+from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, gains_over
 from rlscope.model.forecast.replay import (
     Observable,
     ObservableName,
@@ -293,6 +296,7 @@ def baseline_sentence(model: ModelResult) -> str:
     text = (
         f"The upper bound{interval} is for the best layout of these GPUs at measured mean costs. Each bar is what its "
         "cause costs once those below it are gone, so the upper ones can be larger than what a single action brings."
+        f"{_limit_alone(model)}"
     )
     if model.synchronous_tokens_per_s is not None:
         rate, achieved = model.synchronous_tokens_per_s, model.gap.achieved_tokens_per_s
@@ -302,6 +306,22 @@ def baseline_sentence(model: ModelResult) -> str:
             f"{fmt.tokens_per_second(rate)}{beside}, if changing over costs nothing."
         )
     return text
+
+
+def _limit_alone(model: ModelResult) -> str:
+    """What a higher limit on running requests brings by itself; empty where its bar is small, or it brings as much."""
+    today, measured = model.forecasts.today, model.gap.achieved_tokens_per_s
+    bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == "running_limit"), 0.0)
+    higher = [
+        float(np.median(gains_over(each, today)))
+        for each in model.forecasts.rivals
+        if each.layout.trainer_gpus == today.layout.trainer_gpus
+        and each.layout.running_per_engine > today.layout.running_per_engine
+    ]
+    if not higher or bar < WORTHWHILE_RATIO * measured or max(higher) >= WORTHWHILE_RATIO:
+        return ""
+    brought = f"{fmt.gain(max(higher))} at most" if max(higher) > 0.0 else "nothing"
+    return f" A higher limit on running requests by itself brings {brought}: something else binds first."
 
 
 def batch_sentence(model: ModelResult) -> str | None:

@@ -12,7 +12,7 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Spread
+from rlscope.model.forecast.layouts import Exclusion, Forecasts, Spread
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
 from rlscope.model.forecast.result import ModelResult, model_run
@@ -266,6 +266,28 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
         ("not explained", "+50 tokens/s", 746.1),
     ]
     assert model_words.loss_rows(made)[-1].cause.meaning == names.BETTER_THAN_MODEL
+
+
+@pytest.mark.parametrize(
+    ("bar_tokens_per_s", "gain_ratio", "words"),
+    [
+        (50.0, 0.02, "A higher limit on running requests by itself brings +2.0% at most: something else binds first."),
+        (50.0, -0.02, "A higher limit on running requests by itself brings nothing: something else binds first."),
+        (50.0, 0.05, None),
+        (49.9, 0.02, None),
+    ],
+)
+def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_tokens_per_s, gain_ratio, words):
+    made = changing_model()
+    today = made.forecasts.today
+    higher = replace(today.layout, running_per_engine=2 * today.layout.running_per_engine)
+    other = replace(
+        today, layout=higher, drawn_tokens_per_s=today.drawn_tokens_per_s * (1.0 + gain_ratio) * (1 + 1e-12)
+    )
+    steps = (GapStep("running_limit", bar_tokens_per_s, 1000.0),)
+    gap = Gap(1000.0 + bar_tokens_per_s, steps, 1000.0, Spread(1100.0, 1000.0, 1200.0))
+    told = model_words.baseline_sentence(replace(made, gap=gap, forecasts=Forecasts(today, (other,))))
+    assert words in told if words else "by itself" not in told
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def _settled_verdict(document: Any) -> Any:
     losses = [{name: loss[name] for name in ("cause", "gpu_s", "side_share_ratio")} for loss in verdict["losses"]]
     return {
         **{name: entry for name, entry in verdict.items() if name not in ("then", "tied_with")},
-        "headline": verdict["headline"].partition("; removing ")[0],
+        "headline": verdict["headline"].partition("; ")[0],
         "why": without_gains(verdict["why"].partition(" Also lost: ")[0]),
         "next": without_gains(verdict["next"]) if is_settled else None,
         "losses": sorted(losses, key=lambda loss: loss["cause"]),

@@ -7,7 +7,7 @@ import numpy as np
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import EQUAL_RATIO, Recommendation, UncertaintySource
+from rlscope.model.forecast.recommend import EQUAL_RATIO, Recommendation, UncertaintySource, gains_over
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.text.actions import gain_words, layout_words
@@ -193,16 +193,16 @@ def _odds(model: ModelResult) -> str:
     worth = fmt.percent(advised.worthwhile_probability)
     fastest = fmt.percent(advised.best_probability)
     text = f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
-    best = _median(advised.best)
-    near = [_median(each) for each in model.forecasts.rivals if _median(each) > best]
-    if not near or max(near) * (1.0 - EQUAL_RATIO) > best:
+    best, *rates = (_typical(each, model) for each in (advised.best, *model.forecasts.rivals))
+    if max(rates, default=0.0) <= best or max(rates) * (1.0 - EQUAL_RATIO) > best:
         return text
     within = fmt.percent(EQUAL_RATIO)
     return f"{text} Of layouts within {within} of the fastest it is the nearest to what ran, or the freshest."
 
 
-def _median(forecast: Forecast) -> float:
-    return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
+def _typical(forecast: Forecast, model: ModelResult) -> float:
+    """The rate over today's, draw by draw, as layouts are ranked by it."""
+    return 1.0 + float(np.median(gains_over(forecast, model.forecasts.today)))
 
 
 def _doubts(model: ModelResult) -> list[str]:

@@ -345,7 +345,7 @@ def _agreement(compared: Compared) -> str:
     if off is None:
         return ", not in agreement"
     said = f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
-    return f"{said}, within the uncertainty" if compared.agrees else said
+    return f"{said}, {'within' if compared.agrees else 'beyond'} the uncertainty"
 
 
 def no_gaps(quality: DataQuality) -> str:

@@ -37,7 +37,7 @@ from rlscope.reports.text.names import (
     scaling_sentence,
 )
 
-REPLAY_TITLE: Final = "Measured and replayed, current layout"
+REPLAY_TITLE: Final = "Measured and replayed, current layout, steady steps"
 PREDICTION_TITLE: Final = "Predicted and measured, held-out steady steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady steps"
 BOUND: Final = "upper bound, modelled"
@@ -365,17 +365,19 @@ def remarks(model: ModelResult) -> list[str]:
 
 
 def _runs_below_limit(model: ModelResult) -> bool:
-    """Whether the recommended layout allows more requests than ran, and is expected to run none of those batches."""
-    best, today = model.recommendation.best, model.forecasts.today
-    more = best.layout.running_per_engine > today.layout.running_per_engine
-    return model.recommendation.advice in ("change", "probe") and more and best.grade in ("measured", "interpolated")
+    """Whether a layout that is shown allows more requests than ran, and is expected to run no larger batches."""
+    limit = model.forecasts.today.layout.running_per_engine
+    more = (each for each in model.forecasts.rivals if each.layout.running_per_engine > limit)
+    advises = model.recommendation.advice in ("change", "probe")
+    return advises and any(each.grade in ("measured", "interpolated") for each in more)
 
 
 def _compared(compared: Compared) -> ComparedRow:
     name, achieved = compared.quantity, compared.achieved
     predicted = compared.predicted
     interval = _with_interval(name, Achieved(predicted.median, predicted.low, predicted.high))
-    remark = agreement(compared) if compared.agrees else _off(compared)
+    off = _off(compared)
+    remark = agreement(compared) if compared.agrees else f"{off}, beyond the uncertainty" if off else ""
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
 
 

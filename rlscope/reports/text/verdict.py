@@ -74,8 +74,15 @@ def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
     verdict = analysis.verdict
-    tied = [causes.remedy_words(cause) for cause in verdict.tied_with]
-    return f"{text}; {' or '.join(tied)} would bring about as much" if tied else text
+    tied = [f"{causes.remedy_words(cause)}{_brought(analysis, cause)}" for cause in verdict.tied_with]
+    return f"{text}; {' or '.join(tied)} may bring as much" if tied else text
+
+
+def _brought(analysis: AnalysisResult, cause: Bottleneck) -> str:
+    """What the removal of a cause would bring, in brackets; empty where no ranking says."""
+    ranking = ranking_of(analysis)
+    gains = [each.gain_ratio.median for each in ranking.losses if each.cause == cause] if ranking else []
+    return f" ({fmt.gain(gains[0])})" if gains else ""
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

@@ -296,12 +296,12 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
         ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the uncertainty")),
         ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the uncertainty")),
         ("tokens_per_s", (100, 90, 110), (101.9, 95, 130), ("trained", "as predicted")),
-        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%")),
+        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%, beyond the uncertainty")),
         (
             "trainer_idle_ratio",
             (0.3, 0.29, 0.31),
             (0.1, 0.09, 0.11),
-            ("trainers waiting or publishing", "−20.0 points"),
+            ("trainers waiting or publishing", "−20.0 points, beyond the uncertainty"),
         ),
         (
             "trainer_idle_ratio",
@@ -315,7 +315,7 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
             (0.27, 0.26, 0.28),
             ("trainers waiting or publishing", "+2.0 points, within the uncertainty"),
         ),
-        ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
+        ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%, beyond the uncertainty")),
         ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), ("mean staleness", "")),
     ],
 )

@@ -136,7 +136,7 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
     losses = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2))
     verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
     words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
-    assert words == "Trainers wait for samples 25.0% of the time; removing weight updates would bring about as much"
+    assert words == "Trainers wait for samples 25.0% of the time; removing weight updates may bring as much"
 
 
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():

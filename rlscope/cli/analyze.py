@@ -127,11 +127,15 @@ def analyze(
         _print(analysis, card_format, notes if json_to == STDOUT else Console())
     if not no_page:
         # Last, because it takes longest, and because it may fail where the summary does not.
-        with progress_on(notes, "drawing the page"):
-            page = analysis.to_html(output or analysis.page_path, stills=stills)
-        note_written(notes, page)
+        _write_page(analysis, output, notes, stills=stills)
     if require_complete:
         _fail_unless_complete(analysis)
+
+
+def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console, *, stills: bool) -> None:
+    with progress_on(notes, "drawing the page"):
+        page = analysis.to_html(output or analysis.page_path, stills=stills)
+    note_written(notes, page)
 
 
 def _fail_unless_complete(analysis: rlscope.Analysis) -> None:

@@ -91,8 +91,7 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
 def test_the_promise_is_said_with_what_came(measured: float, end: str) -> None:
     said = promise_sentence(Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True))
     assert said == (
-        "The analysis of A recommended this change (action 1) and promised +20.0% (90% interval +10.0% to +30.0%); "
-        + end
+        "The analysis of A recommended this change (action 1) and promised +20% (90% interval +10% to +30%); " + end
     )
 
 

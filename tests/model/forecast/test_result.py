@@ -249,7 +249,7 @@ def test_lengths_that_drift_are_said_to():
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
-@pytest.mark.parametrize(("change_ratio", "reason"), [(0.1, "worthwhile"), (1.0, "lengths_drift")])
+@pytest.mark.parametrize(("change_ratio", "reason"), [(0.05, "worthwhile"), (1.0, "lengths_drift")])
 def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change(change_ratio: float, reason: str):
     run = longer(observed(), change_ratio)
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
@@ -292,8 +292,11 @@ def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
     best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
     advice, ranking = told(observed(slow, best))
     assert ranking.cause == "weight_updates"
-    assert ranking.first is not None
-    assert (ranking.first.kind, ranking.first.what) == ("fix", "weight_updates")
+    # To publish half as often is a setting: first where samples stay fresh enough, though updates for free bring more.
+    assert {(each.kind, each.what) for each in ranking.actions} == {
+        ("fix", "weight_updates"),
+        ("change", "publish_every"),
+    }
     assert advice.advice == "keep"
 
 

@@ -87,9 +87,9 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
 )
 def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: Change):
     said = model()
-    layout = Layout(3, 5, 45)  # drawn, and with nothing to simulate
+    layout = Layout(3, 5, 48)  # drawn, and with nothing to simulate
     candidate = next(each for each in said.forecasts.others if each.layout == layout)
-    answer = what_if(said, replace(change, running_per_engine=45))
+    answer = what_if(said, replace(change, running_per_engine=48))
     found = answer.predicted
     assert (found.layout, answer.simulated) == (layout, False)
     assert found.tokens_per_s == pytest.approx(candidate.tokens_per_s)
@@ -120,10 +120,11 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
     found, expected = what_if(model(), change), truth(system)
-    # What the fit errs at this context; engines that are slower fill batches beyond those that the run had.
-    error_ratio = 0.2 if change.forward_speed else 0.07
+    # What the fit errs at this context; engines that are slower fill batches beyond those that the run had, where the
+    # truth lies in the outer tenth of the draws.
+    error_ratio, outside = (0.12, 0.01) if change.forward_speed else (0.07, 0.05)
     assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=error_ratio)
-    low, high = np.quantile(found.predicted.drawn_tokens_per_s, [0.05, 0.95])
+    low, high = np.quantile(found.predicted.drawn_tokens_per_s, [outside, 1.0 - outside])
     assert low <= expected.trained_tokens_per_s <= high
     assert found.predicted.pace is not None
     assert found.predicted.pace.step_s == pytest.approx(expected.step_s, rel=error_ratio)

@@ -52,8 +52,9 @@ def analysis(run_dir: Path) -> rlscope.Analysis:
 def known(analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch) -> Known:
     drawn: list[Path] = []
 
-    def to_html(_self: rlscope.Analysis, path: Path) -> Path:
+    def to_html(_self: rlscope.Analysis, path: Path, *, stills: bool = False) -> Path:
         drawn.append(path)
+        assert not stills
         if path.name == "report.html" and path.is_dir():
             raise OutputError.of(path, found="a folder", expected="the name of a file", next_step="Name another one.")
         return path

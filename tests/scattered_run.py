@@ -47,6 +47,10 @@ class _Draws:
         return start_ns, start_ns + self.random.randrange(1, longest_ms * MS)
 
 
+UNORDERED = ("delivered_samples", "sample_uses")
+"""Questions whose header says that their rows are in no order."""
+
+
 def scattered_run(folder: Path, seed: int = 0, samples: int = 300) -> Path:
     """Write a run of six workers on two hosts, whose causes and effects contradict each other."""
     draws = _Draws(seed)

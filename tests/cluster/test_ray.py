@@ -20,7 +20,7 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Share
 from rlscope.trace.store import Divide, open_run
-from tests.scattered_run import scattered_run
+from tests.scattered_run import UNORDERED, scattered_run
 from tests.trace.recorded import record
 from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
 
@@ -54,7 +54,7 @@ def merged_answers(folder: Path, divide: Divide | None) -> dict[str, pl.DataFram
     with open_run(folder, divide=divide) as run:
         arguments = standard_arguments(run)
         answers = {name: ask(run, name, arguments) for name in MERGED}
-    return answers | {"delivered_samples": answers["delivered_samples"].sort(pl.all())}
+    return answers | {name: answers[name].sort(pl.all()) for name in UNORDERED}
 
 
 def document(folder: Path, address: str | None) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path
                 end_node(two_nodes, run.split)
             divided[name] = ask(run, name, arguments)
     assert [each for each in said if each.endswith("is tried again: its process ended")]
-    divided |= {"delivered_samples": divided["delivered_samples"].sort(pl.all())}
+    divided |= {name: divided[name].sort(pl.all()) for name in UNORDERED}
     whole = merged_answers(folder, None)
     assert all(frame.equals(divided[name]) for name, frame in whole.items())
 

@@ -20,14 +20,10 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import SAMPLE, WORKER, Question, find_question, questions
 from rlscope.trace.shares import Argument, Lost, LostShareError, Share, Split, merge_answers, merged_sql, plan_shares
 from rlscope.trace.store import Divide, OpenRun, StoredRun, open_empty, open_run
-from tests.scattered_run import scattered_run
+from tests.scattered_run import UNORDERED, scattered_run
 from tests.several_hosts import made_run, off
 from tests.trace.recorded import record
 from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
-
-UNORDERED = ("delivered_samples", "sample_uses")
-"""Questions whose header says that their rows are in no order."""
-
 
 SOME = (
     "ledger", "engine_buckets", "preemptions", "engine_row_order", "sample_totals", "delivered_samples",

@@ -120,7 +120,7 @@ def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept)
 )
 def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch, max_bytes, has_charts, said):
     monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", max_bytes)
-    page = Page(render(full_analysis()))
+    page = Page(render(full_analysis(), stills=True))
     assert bool(page.specs) == has_charts and said in page.text
     assert "Response length" in page.text, "the numbers stay"
 

@@ -64,9 +64,9 @@ FEW_VERSIONS: Final = 4
 """So stale a run may become whatever it is today: off-policy corrections hold that far."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
-EQUAL_RATIO: Final = 0.02
-"""Layouts so near the fastest are as fast, as neither the model nor two runs tell them apart: the rest of what is known
-of them decides."""
+EQUAL_RATIO: Final = 0.01
+"""Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides. More than that is
+given away too often, by `benchmarks/advice_value.py`."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
 """How far from the evidence, as a reason to choose another layout: within the batches that ran, none is."""
 

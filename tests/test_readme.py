@@ -140,7 +140,7 @@ def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
     )
     assert f"throughput is {error} over {pairs} pairs, and {covered} of the 90% intervals" in words
     ((median, worst),) = re.findall(
-        r"every other layout, noisy +\d+ +([\d.]+)% +[\d.]+% +([\d.]+%)", figures("prediction_error")
+        r"every other layout, noisy +\d+ +([\d.]+)% +[\d.]+% +([\d.]+)%", figures("prediction_error")
     )
     assert f"the median error is {float(median):.1f}%" in words and f"more than {float(worst):.1f}%" in words
 

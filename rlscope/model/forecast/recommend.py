@@ -65,8 +65,7 @@ FEW_VERSIONS: Final = 4
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 EQUAL_RATIO: Final = 0.01
-"""Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides. More than that is
-given away too often, by `benchmarks/advice_value.py`."""
+"""Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
 """How far from the evidence, as a reason to choose another layout: within the batches that ran, none is."""
 

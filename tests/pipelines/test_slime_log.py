@@ -16,7 +16,7 @@ FLAGS = ("--steps", "16", "--slow-sampler", "30", "--slow-trainer", "60", "--che
 AGREE_RATIO = 0.01
 """Of the time that the steps took: what docs/importers.md promises beside the rounding."""
 ROUNDING_S = 0.05
-"""By which a duration printed to a tenth may be off. Phases of one length are all off alike: it does not average out."""
+"""By which a duration printed to a tenth may be off. Phases of one length are all off alike: no sum averages it out."""
 TIMERS = {
     "waiting_for_samples": ("train_wait", "update_weights", "save_model"),
     "train": ("actor_train",),

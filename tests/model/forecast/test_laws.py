@@ -11,7 +11,7 @@ from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, 
 from rlscope.diagnose import RULES
 from rlscope.model import calibration
 from rlscope.model.decode import fit
-from rlscope.model.forecast import actions, recommend, sensitivity, simulated
+from rlscope.model.forecast import actions, ranking, recommend, sensitivity, simulated
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -31,7 +31,8 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws hold of any draws: few of them, and short simulations, so that there is time for many runs."""
     for module, name, value in (
         (calibration, "DRAWS", 12),
-        (actions, "_DRAWS", 8),
+        (actions, "DRAWS", 8),
+        (ranking, "DRAWS", 8),
         (fit, "_SETTLE_STEPS", 10),
         (fit, "_SAMPLE", 64),
         (fit, "_THIN_STEPS", 2),

@@ -66,6 +66,8 @@ class FindingRule:
     """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
     besides: str = ""
     """What else to do about it, whatever the first action is."""
+    action: str | None = None
+    """The action that is its remedy, by what it changes, where the remedy takes the run nowhere else."""
     keeps_remedy: bool = False
     """Whether an action in the same direction leaves it alone, so that its remedy is shown."""
 

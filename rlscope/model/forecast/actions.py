@@ -161,7 +161,7 @@ class Bench:
         gpus = layout.trainer_gpus + layout.sampler_gpus
         best = colocated_step(calibration.system, gpus, layout.running_per_engine)
         least = (1.0 + WORTHWHILE_RATIO) * float(np.median(self._rates))
-        if calibration.synchronous or best is None or best.trained_tokens_per_s < least:
+        if best is None or best.trained_tokens_per_s < least:
             return None
         steps = [colocated_step(draw, gpus, layout.running_per_engine) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])

@@ -182,7 +182,9 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     by_setting = {each.cause for each in settings}
     # A side is made faster by work; where a setting does as much, that is not worth a line.
     worth = [each for each in worth if each.what not in SPEEDS or each.cause not in by_setting]
-    reached = max((each.gain_ratio.median for each in settings if not each.is_staler), default=0.0)
+    # A synchronous run may have to stay on-policy: what overlaps it is no substitute.
+    fresh = [each for each in settings if not each.is_staler and each.what != "asynchronous"]
+    reached = max((each.gain_ratio.median for each in fresh), default=0.0)
     least = (1.0 + reached) * (1.0 + WORTHWHILE_RATIO) - 1.0
     worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.median >= least]
 

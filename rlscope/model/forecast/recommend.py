@@ -69,6 +69,8 @@ UNTESTED_LOG: Final = math.log(1.15)
 see how well it is predicted, a gain must exceed what a change is worth by so much."""
 EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
+LIMIT_RATIO: Final = 0.02
+"""The same for a layout that leaves the limit on running requests as it is: to move that as well must bring more."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
 """How far from the evidence, as a reason to choose another layout: within the batches that ran, none is."""
 
@@ -205,11 +207,16 @@ def gains_over(forecast: Forecast, today: Forecast) -> Reals:
 
 def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     """The one with the largest median gain; of those that gain as much, the nearest to what ran, then the least stale,
-    then the smallest.
+    then the one whose limit on running requests is today's, then the smallest.
     """
-    ratios = [1.0 + float(np.median(gains_over(each, today))) for each in forecasts]
-    most = (1.0 - EQUAL_RATIO) * max(ratios)
-    return min((each for each, ratio in zip(forecasts, ratios, strict=True) if ratio >= most), key=_trouble)
+    ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
+    most, limit = max(ratios.values()), today.layout.running_per_engine
+
+    def is_equal(forecast: Forecast) -> bool:
+        margin = LIMIT_RATIO if forecast.layout.running_per_engine == limit else EQUAL_RATIO
+        return ratios[forecast.layout] >= (1.0 - margin) * most
+
+    return min(filter(is_equal, forecasts), key=lambda each: _trouble(each, limit))
 
 
 def _fastest(forecasts: Forecasts) -> Reals:
@@ -217,10 +224,11 @@ def _fastest(forecasts: Forecasts) -> Reals:
     return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
 
 
-def _trouble(forecast: Forecast) -> tuple[int, int, int]:
+def _trouble(forecast: Forecast, limit: int) -> tuple[int, int, bool, int]:
+    running = forecast.layout.running_per_engine
     staleness = forecast.staleness.sample_p95 if forecast.staleness else sys.maxsize
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
-    return (grade, staleness, forecast.layout.running_per_engine)
+    return (grade, staleness, running != limit, running)
 
 
 def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:

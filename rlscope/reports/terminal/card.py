@@ -188,7 +188,7 @@ def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
     return [
         ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
         ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
-        ("effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s)),
+        ("effective (importance ratios)", fmt.tokens_per_second(rates.effective_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
         (
             "trained in total",
@@ -213,7 +213,7 @@ def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
                 f"p99 {tokens.p99}, max {tokens.max}",
             ),
             (
-                "oldest in sample",
+                "samples (oldest token)",
                 "no data"
                 if samples is None
                 else f"mean {fmt.significant(samples.mean)}, p95 {samples.p95}, max {samples.max}",

@@ -69,13 +69,13 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
 _ENGINES_NAMED: Final = 3
 """Of the slow ones; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": " if weight updates took no time",
-    "environment": " if the environment took no time",
-    "slow_engines": " once every engine keeps up",
-    "checkpoints": " if checkpoints and evaluation took no time",
-    "colocated": " if both sides fit on a GPU and switching costs nothing",
+    "weight_updates": "if weight updates took no time",
+    "environment": "if the environment took no time",
+    "slow_engines": "once every engine keeps up",
+    "checkpoints": "if checkpoints and evaluation took no time",
+    "colocated": "if both sides fit on a GPU and switching costs nothing",
 }
-"""What a fix brings its gain for, at the most."""
+"""What a fix brings its gain for: the most that it can."""
 _MAKING_MORE: Final = frozenset(
     {
         "staleness_cap",
@@ -164,7 +164,7 @@ def effect(action: Action) -> str:
     if action.what in ("trainer_speed", "forward_speed"):
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
-        return f"at most {gain} throughput{_IF.get(action.what, '')}"
+        return f"{gain} throughput {_IF[action.what]}"
     return f"{gain} throughput{_how(action)}"
 
 
@@ -189,7 +189,7 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
     if action.what == "publish_every":
         unit = " optimizer steps"
         caps = _ages(action, cap, cap) if cap is not None else None
-        spanned = f", under a cap of {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+        spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
@@ -316,7 +316,7 @@ def _gain_cell(action: Action) -> str:
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in ("trainer_speed", "forward_speed"):
         return f"{gain} for 10%"
-    return f"at most {gain}" if action.kind == "fix" else gain
+    return f"{gain} {_IF[action.what]}" if action.kind == "fix" else gain
 
 
 def _staleness_cell(action: Action, own_p95: int, p95: int, cap: int | None) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import EQUAL_RATIO, Recommendation, UncertaintySource, gains_over
+from rlscope.model.forecast.recommend import LIMIT_RATIO, Recommendation, UncertaintySource, gains_over
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.text.actions import gain_words, layout_words
@@ -194,10 +194,9 @@ def _odds(model: ModelResult) -> str:
     fastest = fmt.percent(advised.best_probability)
     text = f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
     best, *rates = (_typical(each, model) for each in (advised.best, *model.forecasts.rivals))
-    if max(rates, default=0.0) <= best or max(rates) * (1.0 - EQUAL_RATIO) > best:
+    if max(rates, default=0.0) <= best or max(rates) * (1.0 - LIMIT_RATIO) > best:
         return text
-    within = fmt.percent(EQUAL_RATIO)
-    return f"{text} Of layouts within {within} of the fastest it is the nearest to what ran, or the freshest."
+    return f"{text} Of the layouts that are as fast it is the nearest to what ran, then the freshest."
 
 
 def _typical(forecast: Forecast, model: ModelResult) -> float:
@@ -220,7 +219,7 @@ def _doubts(model: ModelResult) -> list[str]:
 
 
 _UNKNOWN: Final[dict[UncertaintySource, str]] = {
-    "decode_curve": "decode time at other batch sizes",
+    "decode_curve": "how decode time depends on the batch size",
     "trainer_rate": "training speed",
     "trainer_scaling": "how training scales with GPUs",
 }

@@ -36,7 +36,10 @@ class Fact(NamedTuple):
 
 
 CAUSES_SHOWN: Final = 3
-NO_GAPS: Final = "No gaps: every row that the workers counted was read, and every worker recorded its end."
+NO_GAPS: Final = (
+    "Nothing that was recorded is missing: every row that the workers counted was read, and every worker recorded its "
+    "end."
+)
 NOT_KNOWN: Final = (
     "Every file was read and every worker recorded its end. Whether files are missing is not known: the run does not "
     "state how many rows its workers wrote."
@@ -349,7 +352,7 @@ def _agreement(compared: Compared) -> str:
 
 
 def no_gaps(quality: DataQuality) -> str:
-    """The sentence for data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    """The sentence for data in which no gap was found: that nothing is missing only where the workers' counts agree."""
     return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
 
 

@@ -34,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Samplers lose {share} of their time to {cause}",
+        headline="Training sets the pace: samplers lose {share} of their time to {cause}",
         plain_headline="Training sets the pace of the run",
         cause="sampler waits",
         side="sampler GPU time",

@@ -118,9 +118,15 @@ _KNOBS: Final[Mapping[str, _Knobs]] = {
 """By what the name of the framework begins with; read in the sources that docs/importers.md names."""
 
 
+WITHOUT_TURNS: Final = frozenset({"starved_trainer", "lockstep", "overproduction"})
+"""Findings about one side that waits for the other, or makes more than it can take: colocated GPUs have no sides."""
+
+
 def title(finding: Finding) -> str:
     """The finding's title."""
     rule = _RULES.get(finding.rule)
+    if finding.rule == "overproduction" and not finding.evidence.get("backpressure_gpu_s"):
+        return "Dropped samples"
     return rule.title if rule else finding.rule.replace("_", " ").capitalize()
 
 
@@ -156,12 +162,23 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
     aim = actions.direction_of(ranked[0])
     if aim is not None and rule.towards in actions.OPPOSITES[aim]:
         return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
-    against = [number for number, each in enumerate(ranked, 1) if actions.direction_of(each) == rule.towards]
-    if rule.towards is None or rule.keeps_remedy or not against:
+    against = [number for number, each in enumerate(ranked, 1) if _addresses(each, rule)]
+    if rule.keeps_remedy or not against:
         return own
     place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
     words = _lower(actions.imperative(ranked[against[0] - 1]))
     return f"{place} addresses this: {words}. {rule.besides}".rstrip()
+
+
+def _addresses(action: "Action", rule: FindingRule) -> bool:
+    """Whether the action is a remedy of the finding."""
+    from rlscope.reports.text import actions
+
+    if rule.towards is None:
+        return action.what == rule.action
+    if action.what == "colocated":
+        return rule.name in WITHOUT_TURNS
+    return actions.direction_of(action) == rule.towards
 
 
 def _settings_sentence(rule: FindingRule, framework: object) -> str:

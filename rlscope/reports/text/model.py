@@ -167,14 +167,14 @@ def scheduling_words(scheduling: Scheduling) -> str:
     if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
         words.append("in-flight limit includes the batch in training")
     if scheduling.turnaround_s:
-        words.append(f"a slot stays empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
+        words.append(f"a slot is empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
     return ", ".join(words)
 
 
 def _stated(replay: Replay) -> str:
     """How many schedulings were tried."""
     tried = len(replay.tried)
-    return f" (best of {tried} that fit the recorded facts)" if tried > 1 else ""
+    return f"; the best of {tried} schedulings that fit the recorded facts" if tried > 1 else ""
 
 
 def _replay_row(observable: Observable) -> ReplayRow:
@@ -294,8 +294,9 @@ def baseline_sentence(model: ModelResult) -> str:
     low, high = map(fmt.tokens_per_second, model.gap.bound_spread[1:])
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
-        f"The upper bound{interval} is for the best layout of these GPUs at measured mean costs. Each bar is what its "
-        "cause costs once those below it are gone, so the upper ones can be larger than what a single action brings."
+        f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
+        "limit and measured mean costs. Each bar is what its cause costs once those below it are gone, so the upper "
+        "ones can be larger than what a single action brings."
         f"{_limit_alone(model)}"
     )
     if model.synchronous_tokens_per_s is not None:
@@ -364,10 +365,21 @@ def remarks(model: ModelResult) -> list[str]:
     lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
     if _runs_below_limit(model):
         lines.append("Evidence is about the batch that is expected to run, which may be smaller than the limit.")
+    if (stale := _rough_staleness(model)) is not None:
+        lines.append(stale)
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event, because no closed form covers a limit that applies there.")
     return [*lines, scaling_sentence(model)]
+
+
+def _rough_staleness(model: ModelResult) -> str | None:
+    """That staleness is forecast roughly, where today's own is replayed beyond its tolerance; None elsewhere."""
+    off = [each for each in model.replay.off if each.name in ("staleness_p95", "staleness_mean")]
+    if not off:
+        return None
+    row = _replay_row(off[0])
+    return f"Forecasts of staleness are rough: {row.name} was {row.measured} and is replayed as {row.replayed}."
 
 
 def _runs_below_limit(model: ModelResult) -> bool:
@@ -383,7 +395,10 @@ def _compared(compared: Compared) -> ComparedRow:
     predicted = compared.predicted
     interval = _with_interval(name, Achieved(predicted.median, predicted.low, predicted.high))
     off = _off(compared)
-    remark = agreement(compared) if compared.agrees else f"{off}, beyond the uncertainty" if off else ""
+    # Where only the prediction has an interval, a difference is no more than that.
+    has_interval = compared.achieved.low < compared.achieved.high
+    beyond = f"{off}, beyond the uncertainty" if off and has_interval else off
+    remark = agreement(compared) if compared.agrees else beyond
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
 
 

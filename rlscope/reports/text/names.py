@@ -16,14 +16,16 @@ from rlscope.model.training.scaling import TrainingRate
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "Worth a restart: at least 90% likely to bring 5% or more.",
+    "worthwhile": "Worth the change: at least 90% likely to bring 5% or more.",
     "unsure": "Likely faster, but less than 90% sure to bring 5%: worth a short try.",
     "lengths_drift": (
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --scale-lengths` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other layout of these GPUs is faster.",
-    "small_gain": "No other layout of these GPUs is likely to bring 5%, and less is not worth a restart.",
+    "best_already": "No other split of these GPUs, and no other running limit, is faster.",
+    "small_gain": (
+        "No other split of these GPUs, and no other running limit, is likely to bring 5%; less is not worth a restart."
+    ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "
@@ -51,7 +53,7 @@ CAUSES: Final[Mapping[GapCause, CauseWords]] = {
         "limit on running requests", "Engines may run fewer requests at once than the fastest layout does."
     ),
     "whole_gpus": CauseWords(
-        "whole GPUs only", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
+        "indivisible GPUs", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
     ),
     "layout_imbalance": CauseWords(
         "split of the GPUs", "Another split of whole GPUs would keep both sides busier at this limit."

@@ -75,8 +75,14 @@ def headline(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     said = {"staleness_cap"} if dropped else set[str]()
-    tied = [f"{causes.remedy_words(each)}{_brought(analysis, each)}" for each in verdict.tied_with if each not in said]
+    tied = [_tied_words(analysis, each) for each in verdict.tied_with if each not in said]
     return f"{text}{dropped}; {' or '.join(tied)} may bring as much" if tied else f"{text}{dropped}"
+
+
+def _tied_words(analysis: AnalysisResult, cause: Bottleneck) -> str:
+    """What removes a cause, and what that would bring where a ranking says."""
+    brought = _brought(analysis, cause)
+    return f"{_TWICE.get(cause, causes.remedy_words(cause))}{brought}" if brought else causes.remedy_words(cause)
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -120,7 +126,8 @@ def why(analysis: AnalysisResult) -> str:
         f"{stretch(analysis)}, {causes.loss_words(first)} cost {fmt.gpu_time(first.gpu_s)}, "
         f"{fmt.percent(first.side_share_ratio)} of {causes.side_words(first.cause)}."
     )
-    others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
+    further = "further " if verdict.bottleneck == "lockstep" else ""
+    others = [f"{further}{_briefly(loss)}" for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
     return f"{text}{_pace(analysis)} Also lost: {'; '.join(others)}." if others else text + _pace(analysis)
 
 
@@ -135,12 +142,23 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
 }
 
 
+_TWICE: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "sampling twice as fast",
+    "trainers": "training twice as fast",
+}
+"""What the removal of a side's cause stands for, where it has a figure."""
+_SAME_GAIN: Final = 0.02
+"""Gains that differ by less are one for a reader."""
+
+
 def _pace(analysis: AnalysisResult) -> str:
     """What the removal of the cause would bring, as a sentence after a space; empty where the model does not say."""
     verdict = analysis.verdict
     loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
-    by_an_action = any(loss is not None and each.gain_ratio == loss.gain_ratio for each in actions_of(analysis))
-    if loss is None or loss.gain_ratio is None or by_an_action:
+    if loss is None or loss.gain_ratio is None:
+        return ""
+    listed = (each for each in actions_of(analysis) if each.cause == loss.cause)
+    if any(abs(each.gain_ratio.median - loss.gain_ratio.median) <= _SAME_GAIN for each in listed):
         return ""
     return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
 

@@ -275,3 +275,9 @@ def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):
     write_run(tmp_path, workers, samples=samples, deliveries=[delivery_row("x", "t0", step=1)])
     (line,) = [line for line in verdict_words.gap_lines(analyze(tmp_path)) if "clock" in line]
     assert "at least" in line
+
+
+def test_dropped_samples_alone_are_no_overproduction():
+    dropped = finding("overproduction", {**EVIDENCE["overproduction"], "backpressure_gpu_s": 0.0})
+    assert findings.title(dropped) == "Dropped samples"
+    assert findings.title(finding("overproduction", EVIDENCE["overproduction"])) == "Overproduction"

@@ -114,6 +114,14 @@ def outcomes_reading(answers: Mapping[str, pl.DataFrame]) -> str:
     return f"Tokens by the delivery outcome of their sample. {share} Healthy: nearly all trained."
 
 
+def all_trained(answers: Mapping[str, pl.DataFrame]) -> str:
+    """That every delivered token was trained on, of which a chart of one bar shows no more; empty otherwise."""
+    outcomes = answers.get("delivery_outcomes")
+    if outcomes is None or outcomes["outcome"].to_list() != [IS_TRAINED]:
+        return ""
+    return f"All {fmt.tokens(int(outcomes['tokens'][0]))} that left the queue were trained on."
+
+
 def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
@@ -127,6 +135,8 @@ class LengthsSection(NamedTuple):
     mirrored: Drawn | None
     """None if nothing was dropped."""
     outcomes: Drawn
+    all_trained: str
+    """Said in place of the chart of outcomes where there is one outcome; empty otherwise."""
 
 
 def lengths_section(analysis: AnalysisResult) -> LengthsSection:
@@ -142,6 +152,7 @@ def lengths_section(analysis: AnalysisResult) -> LengthsSection:
         bias=bias_sentence(mirrored, answers),
         mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
         outcomes=drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis),
+        all_trained=all_trained(answers),
     )
 
 

@@ -95,8 +95,14 @@ def queue_section(analysis: AnalysisResult) -> QueueSection:
             updates_s=update_moments(analysis),
         ),
         wait_counts=drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis),
-        updates=drawn(_with_sentence(_UPDATES, f"{updates_sentence(spread)} {hosts}".strip()), analysis),
+        updates=drawn(_with_sentence(updates_figure(spread), f"{updates_sentence(spread)} {hosts}".strip()), analysis),
     )
+
+
+def updates_figure(spread: pl.DataFrame | None) -> Figure:
+    """The figure of the weight updates; with a single engine there is no line from a first one to a last one."""
+    engines = 0 if spread is None or spread.is_empty() else int(spread["engines"].max() or 0)  # pyright: ignore[reportArgumentType]
+    return _UPDATES_OF_ONE if engines == 1 else _UPDATES
 
 
 def _with_sentence(figure: Figure, sentence: str) -> Figure:
@@ -130,3 +136,7 @@ _UPDATES: Final = Figure(
     "weight_update_spread", "to_last_s", queue.weight_update_spread,
     "no engine recorded applying a version whose publication was recorded", True,
 )  # fmt: skip
+_UPDATES_OF_ONE: Final = _UPDATES._replace(
+    title="Weight updates, from publication to the engine",
+    reading="From the start of a publication until the engine runs it. Healthy: much shorter than a step.",
+)

@@ -21,6 +21,7 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded
 
 TO_LAST: Final = "last engine"
+IN_USE: Final = "engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
 _SHORT_S: Final = 0.1
@@ -78,7 +79,8 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     longest_s = float(rows["to_last_s"].max() or 0.0)  # pyright: ignore[reportArgumentType]
     unit, per_s = ("milliseconds", 1e3) if longest_s < _SHORT_S else ("seconds", 1.0)
     rows = rows.with_columns(pl.col("to_first_s", "to_last_s", "paused_mean_s") * per_s)
-    kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
+    is_one = not (rows["engines"] > 1).any()
+    kinds = {"to_last_s": IN_USE if is_one else TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
     index = ["start_s", "first_version", "last_version", "engines", "last_s"]
     long = rows.with_columns(last_s="to_last_s").unpivot(list(kinds), index=index, value_name="time")
     alone = (pl.col("variable") == "to_first_s") & (pl.col("time") == pl.col("last_s"))

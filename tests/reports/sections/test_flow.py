@@ -135,7 +135,7 @@ def test_stations_count_from_the_start_of_the_sample_and_end_with_its_step():
         ("generated", 0.0, 31.0, False),
         ("until queued", 31.0, 32.0, False),
         ("in the queue", 32.0, 40.0, False),
-        ("taken, waiting for its step", 40.0, 41.0, True),
+        ("at the trainer", 40.0, 41.0, True),
     ]
     assert stations_frame(strip_rows("median", "e0", [(1, 4)], (None, 5, 6, 7, 8), 5)).is_empty()
 

@@ -160,7 +160,7 @@ def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
     run = replace(analysis.run, n_gpus=36, gpu_hour_price=None)
     assert [fact.value for fact in per_gpu_facts(replace(analysis, run=run))] == ["27.8 tokens/s", "10"]
     priced = per_gpu_facts(replace(analysis, run=replace(run, gpu_hour_price=2.5, currency="EUR")))[1]
-    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, measured")
+    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, steady stretch")
     assert "25" in priced.value
     assert per_gpu_facts(empty_analysis()) == []
 

@@ -65,8 +65,8 @@ def _efficient_running(analysis: AnalysisResult) -> int | None:
 def _note(engine_count: int) -> str:
     low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
     return (
-        f"{fmt.count(engine_count)} engines: their median, a band from decile {low} to decile {high}, and a line for each "
-        f"of the {fmt.count(_NAMED)} with the smallest mean batch."
+        f"{fmt.count(engine_count)} engines: their median, a band from decile {low} to decile {high}, and a line for "
+        f"each of the {fmt.count(_NAMED)} with the smallest mean batch."
     )
 
 

@@ -91,7 +91,7 @@ def shares_reading(run: RunFacts, over_cap_tokens: int) -> str:
     """The caption of all tokens by staleness: what a bar above the cap means, where there is one."""
     if run.max_staleness is None:
         return "Trained tokens by staleness. Healthy: a narrow peak."
-    over = "Bars in the colour of the cap: tokens beyond it. " if over_cap_tokens else ""
+    over = f"Beyond the cap: {fmt.tokens(over_cap_tokens)}, drawn in its colour. " if over_cap_tokens else ""
     return f"{over}Healthy: a narrow peak at or below the cap."
 
 

@@ -209,6 +209,17 @@ def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
     assert tails_sentence({}) == ""
 
 
+def test_the_caption_of_the_lengths_says_how_many_samples_hit_the_cap():
+    analysis = full_analysis()
+    capped = replace(analysis, run=replace(analysis.run, settings={"max_output_tokens": 32}))
+    rows = frame("length_from_tokens length_to_tokens finished_samples capped_samples censored_samples\n"
+                 "1 31 3 0 1\n32 32 0 12 0")  # fmt: skip
+    section = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows}))
+    assert "The cap is 32 tokens: 75.0% of the samples hit it." in section.figures[0].figure.reading
+    none = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows.clear()}))
+    assert "The cap is 32 tokens." in none.figures[0].figure.reading
+
+
 def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples():
     counts = frame("wait_from_s wait_to_s trained not_trained\n0.0 1.0 4 6\n1.0 2.0 9 0\n5.0 6.0 0 1")
     assert waits_sentence(counts) == "Half of the samples waited less than 1 s, 95% less than 2 s."

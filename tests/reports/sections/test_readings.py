@@ -66,6 +66,14 @@ def test_the_mean_batch_is_set_against_the_efficient_one(mean, said):
 
 
 @pytest.mark.parametrize(
+    ("mean", "limit", "said"),
+    [(30.4, 32, "at the limit of 32"), (30.3, 32, "too few requests arrive"), (30.4, None, "too few requests arrive")],
+)
+def test_a_batch_at_its_limit_is_not_said_to_lack_requests(mean, limit, said):
+    assert said in batch_reading(batches(mean, 32), None, limit)
+
+
+@pytest.mark.parametrize(
     ("median", "said"),
     [
         (0.03, "less than 1 of 100 samples: mostly empty, so samplers set the pace."),
@@ -213,7 +221,7 @@ def test_captions_name_a_cap_only_where_the_run_has_one_and_tokens_beyond_it_onl
     assert "at or below the cap" in heat_reading(capped) and "cap" not in heat_reading(free)
     assert "cap" not in shares_reading(free, 0)
     assert shares_reading(capped, 0) == "Healthy: a narrow peak at or below the cap."
-    assert shares_reading(capped, 1).startswith("Bars in the colour of the cap: tokens beyond it.")
+    assert shares_reading(capped, 1).startswith("Beyond the cap: 1 token, drawn in its colour.")
 
 
 def test_outcomes_are_said_instead_of_drawn_where_everything_was_trained_on():

@@ -87,7 +87,7 @@ def heat_reading(run: RunFacts) -> str:
     return f"{_HEAT.reading} Healthy: {healthy}."
 
 
-def shares_reading(run: RunFacts, over_cap_tokens: int) -> str:
+def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
     """The caption of all tokens by staleness: what a bar above the cap means, where there is one."""
     if run.max_staleness is None:
         return "Trained tokens by staleness. Healthy: a narrow peak."

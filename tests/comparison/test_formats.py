@@ -141,6 +141,17 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) 
     assert not hasattr(pair.charts, "_ipython_display_")
 
 
+def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_folded(pair: rlscope.Comparison) -> None:
+    page = render_comparison(pair.result)
+    tables = re.findall(r"<table class=\"rows compared\">.*?</table>", page, flags=re.DOTALL)
+    assert len(tables) > 4 and any("significant</th>" not in table for table in tables)
+    for table in tables:
+        rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr.*?</tr>", table, flags=re.DOTALL)]
+        assert all(any(column) for column in zip(*rows[1:], strict=True))
+    before, folded = page.split('<details class="fold"')
+    assert before.count('class="rows compared"') == 1 < folded.count('class="rows compared"')
+
+
 def test_names_from_runs_stay_text_in_every_format() -> None:
     runs = [made_run(f"{HOSTILE}{n}", periods_s=EVEN, settings={HOSTILE: n}) for n in range(3)]
     comparison = Comparison(compare_runs(runs[0], runs[1:]))

@@ -97,7 +97,7 @@ STACKED_PX: Final = 76
 """Width left of charts on the shared time axis: room for a worker's name."""
 LINES_MAX: Final = 4
 """More lines cannot be told apart by colour."""
-_LONG_NAME: Final = 18
+_LONG_NAME: Final = 19
 """Characters of a legend label; two of that length fit side by side on a phone."""
 _SHORT_NAME: Final = 12
 """Three of that length do."""

@@ -92,7 +92,7 @@ def _over_time(
             tip(f"{column}:Q", title, ",.3~f"),
         ],
     )  # fmt: skip
-    band = [] if middle is None else [_band(middle, run)]
+    band = [] if middle is None else [_band(middle, run, title)]
     return layered(*band, line, *([] if mark is None else limit_rule(*mark))).properties(height=_HEIGHT)
 
 
@@ -110,7 +110,7 @@ def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
     )
 
 
-def _band(middle: pl.DataFrame, run: RunFacts) -> alt.Chart:
+def _band(middle: pl.DataFrame, run: RunFacts, title: str) -> alt.Chart:
     rows = stepped(drawable(middle, run.started_ns))
     band = alt.Chart(rounded(rows)).mark_area(interpolate="step-after", color=BAND, aria=False)
-    return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(None), y2="high:Q")
+    return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(title), y2="high:Q")

@@ -7,7 +7,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import GENERATED, GREY, INK, LIMIT, MUTED, PAGE, PLAIN, STALE, TRAINED
+from rlscope.reports.charts.colors import DISCARDED, GENERATED, GREY, INK, LIMIT, MUTED, PAGE, PLAIN, TRAINED
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     TITLE_PX,
@@ -22,7 +22,7 @@ from rlscope.reports.charts.series import rounded
 
 IS_TRAINED: Final = "trained"
 _ENDINGS: Final = {"finished": GENERATED, "capped": LIMIT, "censored": GREY}
-_OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": STALE, "filtered": MUTED, "abandoned": GREY}
+_OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": DISCARDED, "filtered": MUTED, "abandoned": GREY}
 _ROOM_FOR_MEANS: Final = 0.3
 """Of the higher side."""
 _MEAN_TURNS: Final = 0.7

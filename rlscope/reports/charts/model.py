@@ -126,7 +126,7 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Measured passes, the fitted curve with its band, and operating points; extrapolated stretches are shaded."""
     times = pl.col("pass_s", "low_s", "high_s")
     rows = rounded(frame.with_columns((times * 1e3).name.map(lambda name: name.removesuffix("s") + "ms")))
-    x = alt.X("running:Q").title("requests in the pass").scale(nice=False, zero=True)
+    x = alt.X("running:Q").title("requests in the pass").scale(nice=False, zero=True).axis(tickCount=_TICKS_MOST)
     kinds = list(dict.fromkeys(frame["kind"]))
     tips = [
         tip("kind:N", "what"), tip("running:Q", "requests", ",.3~f"), tip("pass_ms:Q", "ms", ",.3~f"),
@@ -221,6 +221,8 @@ def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_cu
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
     """A colour per series, joined ones first; slower and infeasible ones are grey."""
     names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
+    # Simulated layouts have the same colour on every page, whether they come first or last.
+    names.sort(key=lambda name: name.endswith(SIMULATED))
     colors = dict(zip(names, palette(len(names)), strict=True))
     return series_palette(
         "series",

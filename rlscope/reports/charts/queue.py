@@ -21,8 +21,12 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded
 
 TO_LAST: Final = "last engine"
+IN_USE: Final = "engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
+_SHORT_S: Final = 0.1
+"""Shorter updates are drawn in milliseconds."""
+_ABOVE: Final = 1.12
 _TRAINED: Final = "trained"
 _NOT_TRAINED: Final = "not trained"
 
@@ -72,27 +76,34 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
 def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """For each version, from the first engine that applies it to the last, and the mean pause of an engine."""
     rows = rounded(drawable(frame, run.started_ns))
-    kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
+    longest_s = float(rows["to_last_s"].max() or 0.0)  # pyright: ignore[reportArgumentType]
+    unit, per_s = ("milliseconds", 1e3) if longest_s < _SHORT_S else ("seconds", 1.0)
+    rows = rows.with_columns(pl.col("to_first_s", "to_last_s", "paused_mean_s") * per_s)
+    is_one = not (rows["engines"] > 1).any()
+    kinds = {"to_last_s": IN_USE if is_one else TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
     index = ["start_s", "first_version", "last_version", "engines", "last_s"]
-    long = rows.with_columns(last_s="to_last_s").unpivot(list(kinds), index=index, value_name="seconds")
-    alone = (pl.col("variable") == "to_first_s") & (pl.col("seconds") == pl.col("last_s"))
-    long = long.filter(~alone).with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("seconds")
+    long = rows.with_columns(last_s="to_last_s").unpivot(list(kinds), index=index, value_name="time")
+    alone = (pl.col("variable") == "to_first_s") & (pl.col("time") == pl.col("last_s"))
+    long = long.filter(~alone).with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time")
     shown = [name for name in kinds.values() if name in set(long["kind"])]
     colors = dict(zip(kinds.values(), (UPDATE, APPLIED, MUTED), strict=True))
     shapes = dict(zip(kinds.values(), ("circle", "square", "triangle-down"), strict=True))
     x = time_axis("start_s")
+    # A mark at the top of the plot would be cut in half.
+    top = [0, _ABOVE * longest_s * per_s if longest_s else 1.0]
     tips = [
         tip("start_s:Q", "published at, s", ",.1f"), tip("first_version:Q", "version", ",d"),
         tip("last_version:Q", "to version", ",d"), tip("engines:Q", "engines", ",d"),
     ]  # fmt: skip
     ranges = alt.Chart(rows).mark_rule(color=UPDATE, strokeWidth=1.5, opacity=0.6).encode(
-        x=x, y=amount("to_first_s", "seconds since start of publication"), y2="to_last_s:Q"
+        x=x, y=amount("to_first_s", f"{unit} since start of publication").scale(domain=top, nice=False),
+        y2="to_last_s:Q",
     )  # fmt: skip
     marks = alt.Chart(long).mark_point(filled=True, size=34, opacity=1, strokeWidth=1.5).encode(
-        x=x, y="seconds:Q",
+        x=x, y="time:Q",
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
         .legend(legend_of(shown)),
-        tooltip=[*tips, tip("kind:N", "measure"), tip("seconds:Q", "seconds", ",.4~f")],
+        tooltip=[*tips, tip("kind:N", "measure"), tip("time:Q", unit, ",.4~f")],
     )  # fmt: skip
     return layered(ranges, marks).properties(height=HEIGHT)

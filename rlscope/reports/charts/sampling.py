@@ -34,7 +34,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rows.head(5_000))
         .mark_circle(opacity=0.75)
         .encode(
-            x=alt.X("running:Q").title("requests in the pass").scale(zero=True),
+            x=alt.X("running:Q").title("requests in the pass").scale(zero=True).axis(tickCount=12),
             y=amount("pass_mean_s", "milliseconds"),
             size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
             color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(PLAIN),

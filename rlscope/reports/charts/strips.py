@@ -14,10 +14,12 @@ _STRONG: Final = 5
 """The first shade on which light text is more readable than dark text."""
 _STRIP_HEIGHT: Final = 40
 _CHARACTER_PX: Final = 8
+_PADDING: Final = {"left": 0, "right": 50, "top": 2, "bottom": 8}
+"""Room for the word at the last tick, and for the last line of the legend."""
 SAMPLED: Final = "generated"
 HANDED_ON: Final = "until queued"
 QUEUED: Final = "in the queue"
-TAKEN: Final = "taken, waiting for its step"
+TAKEN: Final = "at the trainer"
 
 
 def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -70,4 +72,4 @@ def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
     ticks = marks.mark_tick(color=INK, thickness=2.5, height={"band": 0.8})
     words = marks.mark_text(align="left", dx=6, text="trained")
     layers = [bars] + ([ticks, words] if ends.height else [])
-    return layered(*layers).properties(height=44 * len(order), padding={"right": 50})
+    return layered(*layers).properties(height=44 * len(order), padding=_PADDING)

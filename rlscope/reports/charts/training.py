@@ -70,11 +70,14 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(shade, lines).properties(height=HEIGHT)
 
 
-def step_phases(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The seconds of each step by phase, stacked; `frame` holds step and the columns of PHASES."""
+def step_phases(frame: pl.DataFrame, run: RunFacts, *, waits: str = "waiting") -> Chart:
+    """The seconds of each step by phase, stacked; `frame` holds step and the columns of PHASES.
+
+    waits: the state that the waiting is drawn as, which the columns do not tell.
+    """
     rows = drawable(frame.select("step", *PHASES), run.started_ns, 4 * HEIGHT)
     long = rows.unpivot(list(PHASES), index="step", variable_name="column", value_name="seconds")
-    states = {column: state_of(name) for column, name in PHASES.items()}
+    states = {column: state_of(name) for column, name in {**PHASES, "wait_s": waits}.items()}
     long = long.filter(pl.col("seconds") > 0).with_columns(
         phase=pl.col("column").replace_strict({column: state.label for column, state in states.items()}),
         order=pl.col("column").replace_strict({column: order_of(state.name) for column, state in states.items()}),
@@ -134,10 +137,16 @@ def _band(rows: pl.DataFrame, name: str, place: int) -> tuple[pl.DataFrame, dict
     # A constant lies in the middle of its band.
     share = (pl.col("value") - low) / (high - low) if high > low else pl.lit(0.5)
     edge: dict[str, str | float] = {
-        "metric": name, "top": top, "foot": top + _BAND_PX, "high": fmt.significant(high),
-        "low": fmt.significant(low) if high > low else "",
+        "metric": name, "top": top, "middle": top + _BAND_PX / 2, "foot": top + _BAND_PX,
+        "high": _number(high) if high > low else "", "low": _number(low) if high > low else "",
+        "constant": "" if high > low else _number(high),
     }  # fmt: skip
     return points.with_columns(metric=pl.lit(name), y=top + _BAND_PX * (1.0 - share)), edge
+
+
+def _number(value: float) -> str:
+    """With the minus sign of the other axes."""
+    return fmt.significant(value).replace("-", "\N{MINUS SIGN}")
 
 
 def _frame_of_bands(edges: pl.DataFrame, height: float) -> list[alt.Chart]:
@@ -153,6 +162,7 @@ def _frame_of_bands(edges: pl.DataFrame, height: float) -> list[alt.Chart]:
         *lines,
         names.encode(x=alt.value(0), y=_down("top", height), text="metric:N"),
         numbers.encode(x=alt.value(0), y=_down("top", height), text="high:N"),
+        numbers.encode(x=alt.value(0), y=_down("middle", height), text="constant:N"),
         numbers.encode(x=alt.value(0), y=_down("foot", height), text="low:N"),
     ]
 

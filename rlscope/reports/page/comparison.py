@@ -36,7 +36,7 @@ from rlscope.reports.text.states import STATES, State, state_of
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
-_SCRIPTS: Final = ("report.js", "tables.js")
+_SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
 """No chart has the time axis that zoom.js is for."""
 
 
@@ -248,7 +248,7 @@ _FIGURES: Final[Mapping[str, Figure]] = {
     ),
     "step_periods": Figure(
         "Step period",
-        "Of the steps in each steady stretch. Stretches that cover other steps are other ages of the policy.",
+        "Of the steps in each steady stretch. Where these are different steps, the policies differ in age too.",
         "", "period_s", charts.step_periods, _NO_STEPS,
     ),
     "staleness": Figure(

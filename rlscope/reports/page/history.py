@@ -50,11 +50,18 @@ def list_table(entries: Sequence[RunEntry], folder: str) -> str:
     return filled("history.html", page=_list(entries, folder), is_page=False)
 
 
+def _in_words(values: list[str]) -> list[str]:
+    """The cells with the bottleneck as a word instead of the value that filters take."""
+    return [
+        value.replace("_", " ") if name == "bottleneck" else value for name, value in zip(SHOWN, values, strict=True)
+    ]
+
+
 def _list(entries: Sequence[RunEntry], folder: str) -> _List:
     most = max((each.tokens_per_s or 0.0 for each in entries), default=0.0)
     rows = [
         _Row(
-            cells(each),
+            _in_words(cells(each)),
             fmt.printable(each.problem or ""),
             each.tokens_per_s / most if each.tokens_per_s is not None and most else None,
         )

@@ -81,6 +81,8 @@ def first_screen(analysis: AnalysisResult) -> FirstScreen:
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
+    # A log that counts the tokens of a step does not say which of them were trained on.
+    trained = "" if analysis.throughput.counted_tokens else f"{fmt.tokens(run.tokens_trained)} trained"
     cap = "no cap" if run.max_staleness is None else f"cap {run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
@@ -91,7 +93,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
             cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
-        Fact("Training steps", fmt.count(run.steps), f"{fmt.tokens(run.tokens_trained)} trained"),
+        Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
 

@@ -1,13 +1,16 @@
 """The template engine, and the style sheets, scripts and chart settings beside the templates."""
 
+import re
 from functools import cache
 from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from rlscope.text_out import for_html
 
+_CODE: Final = re.compile(r"`([^`\n]+)`")
 CHART_CONFIG: Final = "chart_config.json"
 """The look of every chart, live or static."""
 
@@ -28,9 +31,14 @@ def _printable(value: object) -> object:
     return for_html(value) if type(value) is str else value
 
 
+def with_code(text: str) -> Markup:
+    """A sentence as markup: what it has between backticks is code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(for_html(text)))))
+
+
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("rlscope.reports"),
         autoescape=True,
         finalize=_printable,
@@ -38,3 +46,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["with_code"] = with_code
+    return made

@@ -16,6 +16,8 @@ from rlscope.trace.files import is_integer
 _NO_STEPS: Final = "no engine wrote engine steps"
 _NONE_WAITED: Final = " No request ever waited in an engine."
 _LOW_BATCH: Final = "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
+_AT_LIMIT_RATIO: Final = 0.95
+"""Of the limit: a mean batch from here on is as large as the limit lets it be."""
 FULL_RATIO: Final = 0.9
 """Of a KV cache: from here on engines hold requests back, because a running request still grows."""
 _NAMED: Final = 3
@@ -65,18 +67,20 @@ def _efficient_running(analysis: AnalysisResult) -> int | None:
 def _note(engine_count: int) -> str:
     low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
     return (
-        f"{fmt.count(engine_count)} engines: the band spans decile {low} to decile {high} of the running engines, with "
-        f"their median. The {fmt.count(_NAMED)} engines with the smallest mean batch are drawn as lines."
+        f"{fmt.count(engine_count)} engines: their median, a band from decile {low} to decile {high}, and a line for "
+        f"each of the {fmt.count(_NAMED)} with the smallest mean batch."
     )
 
 
-def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None) -> str:
+def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None, limit: int | None = None) -> str:
     """The caption of the batch size: what its mean means for this run."""
     known = _known(frame, "running_mean")
     if known is None:
         return "Batch size of each engine, averaged over time."
     mean = float(known.mean() or 0.0)  # pyright: ignore[reportArgumentType]
     opening = f"Batch size of each engine; the mean is {fmt.significant(mean)}"
+    if efficient_running is None and limit is not None and mean >= _AT_LIMIT_RATIO * limit:
+        return f"{opening}, at the limit of {fmt.count(limit)} requests per engine, which sets it."
     if efficient_running is None:
         return f"{opening}. {_LOW_BATCH} Healthy: steady and high."
     place = "at or above" if mean >= efficient_running else "below"
@@ -144,14 +148,15 @@ def _running_limit(analysis: AnalysisResult) -> int | None:
 
 def _figures(analysis: AnalysisResult, named: list[str], none_waited: str) -> tuple[Figure, ...]:
     efficient_running, answers = _efficient_running(analysis), analysis.answers
-    batches, kv = answers.get("batch_size"), answers.get("kv_use")
+    batches, kv, limit = answers.get("batch_size"), answers.get("kv_use"), _running_limit(analysis)
     return (
         Figure(
-            "Running requests", batch_reading(batches, efficient_running) + none_waited, "batch_size", "running_mean",
+            "Running requests", batch_reading(batches, efficient_running, limit) + none_waited,
+            "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),
         Figure(
-            "Waiting requests", waiting_reading(kv, batches, _running_limit(analysis)), "waiting_requests",
+            "Waiting requests", waiting_reading(kv, batches, limit), "waiting_requests",
             "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
         ),
         Figure(

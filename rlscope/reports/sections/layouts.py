@@ -2,6 +2,9 @@
 
 from typing import Final, NamedTuple
 
+import polars as pl
+
+from rlscope import format as fmt
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
@@ -23,6 +26,17 @@ class LayoutsSection(NamedTuple):
     finish: str = ""
     finish_rows: tuple[model_words.FinishRow, ...] = ()
     remarks: tuple[str, ...] = ()
+    one_staleness: str = ""
+    """Said in place of the second figure where all layouts have one staleness; empty otherwise."""
+
+
+def one_staleness(frontier: pl.DataFrame) -> str:
+    """That no layout is staler than another, so that a chart against staleness is one column; empty otherwise."""
+    known = frontier["sample_staleness_p95"].drop_nulls().unique()
+    if len(known) != 1:
+        return ""
+    versions = fmt.counted(int(known[0]), "version", "versions")
+    return f"Every layout that was modelled has the same sample staleness: {versions} at the 95th percentile."
 
 
 def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
@@ -30,12 +44,14 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
     result = analysis.model
     if not isinstance(result, ModelResult):
         return LayoutsSection(model_words.no_result_sentence(result))
+    frontier = frontier_frame(result)
     return LayoutsSection(
         no_reason=None,
         figures=(
             drawn_frame(_SWEEP, "figure-sweep", sweep_frame(result), analysis.run),
-            drawn_frame(_FRONTIER, "figure-frontier", frontier_frame(result), analysis.run),
+            drawn_frame(_FRONTIER, "figure-frontier", frontier, analysis.run),
         ),
+        one_staleness=one_staleness(frontier),
         sensitivity_rows=tuple(model_words.sensitivity_rows(result)),
         sensitivity=model_words.sensitivity_sentence(result),
         finish=model_words.finish_sentence(result, analysis.run),

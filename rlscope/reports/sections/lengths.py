@@ -13,6 +13,7 @@ from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text.brief import Fact
 from rlscope.trace.files import is_integer
 
+_ENDINGS: Final = ("finished_samples", "capped_samples", "censored_samples")
 # Means that differ by less count as equal.
 BIAS_RATIO: Final = 0.05
 # A cap farther out would squeeze the lengths into a corner of the chart.
@@ -114,6 +115,14 @@ def outcomes_reading(answers: Mapping[str, pl.DataFrame]) -> str:
     return f"Tokens by the delivery outcome of their sample. {share} Healthy: nearly all trained."
 
 
+def all_trained(answers: Mapping[str, pl.DataFrame]) -> str:
+    """That every delivered token was trained on, of which a chart of one bar shows no more; empty otherwise."""
+    outcomes = answers.get("delivery_outcomes")
+    if outcomes is None or outcomes["outcome"].to_list() != [IS_TRAINED]:
+        return ""
+    return f"All {fmt.tokens(int(outcomes['tokens'][0]))} that left the queue were trained on."
+
+
 def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
@@ -127,6 +136,8 @@ class LengthsSection(NamedTuple):
     mirrored: Drawn | None
     """None if nothing was dropped."""
     outcomes: Drawn
+    all_trained: str
+    """Said in place of the chart of outcomes where there is one outcome; empty otherwise."""
 
 
 def lengths_section(analysis: AnalysisResult) -> LengthsSection:
@@ -142,6 +153,7 @@ def lengths_section(analysis: AnalysisResult) -> LengthsSection:
         bias=bias_sentence(mirrored, answers),
         mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
         outcomes=drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis),
+        all_trained=all_trained(answers),
     )
 
 
@@ -158,8 +170,17 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
 def _with_cap(figure: Figure, analysis: AnalysisResult) -> Figure:
     """The figure with the cap in its caption."""
     cap = stated_cap_tokens(analysis.run)
-    text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens."
+    text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens{_capped(analysis.answers)}."
     return figure._replace(reading=f"{figure.reading} {text}")
+
+
+def _capped(answers: Mapping[str, pl.DataFrame]) -> str:
+    """The share of samples that hit the cap, as the end of a sentence; empty without samples."""
+    lengths_of = answers.get("response_lengths")
+    samples = 0 if lengths_of is None else int(lengths_of.select(pl.sum_horizontal(_ENDINGS).sum()).item())
+    if lengths_of is None or not samples:
+        return ""
+    return f": {fmt.percent(int(lengths_of['capped_samples'].sum()) / samples)} of the samples hit it"
 
 
 _LENGTHS: Final = Figure(

@@ -58,7 +58,9 @@ def updates_sentence(spread: pl.DataFrame | None) -> str:
     at = f"version {slowest['first_version']}"
     if slowest["last_version"] != slowest["first_version"]:
         at = f"one of the versions {slowest['first_version']} to {slowest['last_version']}"
-    text = f"The slowest to reach all engines was {at}, after {fmt.duration(slowest['to_last_s'])}."
+    is_one = has_one_engine(spread)
+    reach = "The slowest was" if is_one else "The slowest to reach all engines was"
+    text = f"{reach} {at}, after {fmt.duration(slowest['to_last_s'])}."
     if spread.select((pl.col("first_version") < pl.col("last_version")).any()).item():
         text = f"Adjacent versions share a line, from the shortest time to the longest. {text}"
     if spread["paused_mean_s"].null_count() == spread.height:
@@ -67,8 +69,14 @@ def updates_sentence(spread: pl.DataFrame | None) -> str:
     paused = spread.filter(pl.col("paused_mean_s").is_not_null())
     mean_s = paused.select((pl.col("paused_mean_s") * versions).sum() / versions.sum()).item()
     if not paused["paused_max_s"].max():
-        return f"{text} No engine paused generation for updates."
-    return f"{text} Engines pause {fmt.duration(mean_s)} per version on average."
+        return f"{text} {'The engine never' if is_one else 'No engine'} paused generation for updates."
+    pause = "The engine pauses" if is_one else "Engines pause"
+    return f"{text} {pause} {fmt.duration(mean_s)} per version on average."
+
+
+def has_one_engine(spread: pl.DataFrame) -> bool:
+    """Whether no version went to more than one engine: then there is no first and no last one."""
+    return int(spread["engines"].max() or 0) == 1  # pyright: ignore[reportArgumentType]
 
 
 class QueueSection(NamedTuple):
@@ -95,8 +103,13 @@ def queue_section(analysis: AnalysisResult) -> QueueSection:
             updates_s=update_moments(analysis),
         ),
         wait_counts=drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis),
-        updates=drawn(_with_sentence(_UPDATES, f"{updates_sentence(spread)} {hosts}".strip()), analysis),
+        updates=drawn(_with_sentence(updates_figure(spread), f"{updates_sentence(spread)} {hosts}".strip()), analysis),
     )
+
+
+def updates_figure(spread: pl.DataFrame | None) -> Figure:
+    """The figure of the weight updates; with a single engine there is no line from a first one to a last one."""
+    return _UPDATES_OF_ONE if spread is not None and not spread.is_empty() and has_one_engine(spread) else _UPDATES
 
 
 def _with_sentence(figure: Figure, sentence: str) -> Figure:
@@ -130,3 +143,7 @@ _UPDATES: Final = Figure(
     "weight_update_spread", "to_last_s", queue.weight_update_spread,
     "no engine recorded applying a version whose publication was recorded", True,
 )  # fmt: skip
+_UPDATES_OF_ONE: Final = _UPDATES._replace(
+    title="Weight updates, from publication to the engine",
+    reading="From the start of a publication until the engine runs it. Healthy: much shorter than a step.",
+)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.charts import staleness
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
@@ -69,20 +69,47 @@ class StalenessSection(NamedTuple):
     parts: Drawn
     price: str
     price_figures: list[Drawn]
+    never_stale: str
+    """Said in place of the charts where every token is fresh; empty otherwise."""
+
+
+def never_stale(histogram: pl.DataFrame | None) -> str:
+    """That every trained token had staleness 0, of which no chart shows more; empty where one had not."""
+    if histogram is None or histogram.is_empty() or bool((histogram["staleness"] != 0).any()):
+        return ""
+    tokens = fmt.tokens(int(histogram["tokens"].sum()))
+    return f"Staleness is 0 for all {tokens} of known version: the trainer had published nothing newer."
+
+
+def heat_reading(run: RunFacts) -> str:
+    """The caption of staleness over time; it names a cap only where the run has one."""
+    healthy = "steady and narrow" if run.max_staleness is None else "steady, narrow, and at or below the cap"
+    return f"{_HEAT.reading} Healthy: {healthy}."
+
+
+def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
+    """The caption of all tokens by staleness: what a bar above the cap means, where there is one."""
+    if run.max_staleness is None:
+        return "Trained tokens by staleness. Healthy: a narrow peak."
+    over = f"Beyond the cap: {fmt.tokens(over_cap_tokens)}, drawn in its colour. " if over_cap_tokens else ""
+    return f"{over}Healthy: a narrow peak at or below the cap."
 
 
 def staleness_section(analysis: AnalysisResult) -> StalenessSection:
     """Make the section."""
     answers, run = analysis.answers, analysis.run
     effective = effective_share_of_all(answers.get("version_moments"))
+    heat = _HEAT._replace(reading=heat_reading(run))
+    shares = _SHARES._replace(reading=shares_reading(run, analysis.staleness.over_cap_tokens))
     return StalenessSection(
         facts=_facts(analysis, effective),
         version_sources=_version_sources(analysis),
-        heat=drawn_frame(_HEAT, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
-        shares=drawn_frame(_SHARES, "figure-staleness-shares", shares_frame(answers), run),
+        heat=drawn_frame(heat, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
+        shares=drawn_frame(shares, "figure-staleness-shares", shares_frame(answers), run),
         parts=drawn(_PARTS, analysis),
         price=_PRICE_UNKNOWN if effective is None else _price(effective),
         price_figures=[] if effective is None else _price_figures(analysis),
+        never_stale=never_stale(answers.get("staleness_histogram")),
     )
 
 
@@ -122,6 +149,9 @@ def _price(effective: float) -> str:
 
 def _price_figures(analysis: AnalysisResult) -> list[Drawn]:
     frame = analysis.answers["version_moments"]
+    # One staleness alone is a single dot, and its figures are in the text.
+    if frame["staleness"].n_unique() < _STALENESSES_LEAST:
+        return []
     return [
         drawn_frame(_EFFECTIVE, "figure-effective-share", frame, analysis.run),
         drawn_frame(_VARIANCE, "figure-ratio-variance", frame, analysis.run),
@@ -132,17 +162,18 @@ _PRICE_UNKNOWN: Final = (
     "Unknown: no trainer recorded importance ratios. Record `importance` with each training step: for every staleness "
     "in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
 )
+_STALENESSES_LEAST: Final = 2
 _NO_STALENESS: Final = "no trained token has a known version"
 _HEAT: Final = Figure(
     "Token staleness over time",
     "Each column is one or several steps; the colour is the share of its tokens at that staleness. Line: 95th "
-    "percentile. Healthy: steady, narrow, and below the cap.",
+    "percentile.",
     "", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step", False,
     ("staleness_heat", "staleness_parts"), heat_table,
 )  # fmt: skip
 _SHARES: Final = Figure(
     "Token staleness, whole run",
-    "Tokens above the cap have its colour. Healthy: a narrow peak below the cap.",
+    "",
     "", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
 )  # fmt: skip
 _PARTS: Final = Figure(

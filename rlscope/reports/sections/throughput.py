@@ -1,6 +1,7 @@
 """Measured throughput over time, what it costs, and the phases of each step."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -13,6 +14,7 @@ from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import Fact, dropped_of
 from rlscope.reports.text.origin import counted_words
+from rlscope.reports.text.states import state_of
 
 
 class ThroughputSection(NamedTuple):
@@ -29,20 +31,36 @@ def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
         _facts(analysis),
         verdict_words.window_sentence(analysis),
         [
-            drawn(_RATES._replace(reading=rates_reading(analysis)), analysis),
-            drawn_frame(_PHASES, "figure-step-phases", phases_frame(analysis.answers, analysis.run), analysis.run),
+            _rates(analysis),
+            drawn_frame(
+                _PHASES._replace(draw=partial(training.step_phases, waits=wait_state(analysis))),
+                "figure-step-phases",
+                phases_frame(analysis.answers, analysis.run),
+                analysis.run,
+            ),
         ],
     )
+
+
+def _rates(analysis: AnalysisResult) -> Drawn:
+    """The rates over time; without deliveries they are not known by the moment, and zeros would be a claim."""
+    if analysis.throughput.counted_tokens is None:
+        return drawn(_RATES._replace(reading=rates_reading(analysis)), analysis)
+    return drawn_frame(_RATES._replace(empty=_BY_STEP_ALONE), "figure-throughput", None, analysis.run)
+
+
+def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
+    return Fact(name, fmt.tokens_per_second(tokens_per_s), "" if tokens_per_s is None else note)
 
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
     note = f"measured{counted_words(rates)}"
     return [
-        Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), note),
-        Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), note),
-        Fact("Effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s), "from importance ratios"),
-        Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s), "measured"),
+        _rate("Trained, steady stretch", rates.steady_tokens_per_s, note),
+        _rate("Trained, whole run", rates.achieved_tokens_per_s, note),
+        _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
+        _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
         *per_gpu_facts(analysis),
         Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]
@@ -55,9 +73,9 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
         return []
     gpu_s = _MILLION * run.n_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
-    cost = Fact("GPU-hours per 1M trained tokens", hours, "measured")
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady stretch")
     if price:
-        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, measured")
+        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady stretch")
     return [Fact("Trained per GPU, steady stretch", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
 
 
@@ -71,6 +89,15 @@ def rates_reading(analysis: AnalysisResult) -> str:
     )  # fmt: skip
     drops = f" {fmt.percent(dropped)} of the tokens taken from the queue were dropped." if more and dropped else ""
     return f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
+
+
+def wait_state(analysis: AnalysisResult) -> str:
+    """The state that nearly all waiting of the trainers is in, by name; `waiting` where there are several."""
+    waits = [line for line in analysis.ledger.states if line.role == "trainer" and state_of(line.state).kind == "wait"]
+    most = max(waits, key=lambda line: line.gpu_ns, default=None)
+    if most is None or most.gpu_ns < _NEARLY_ALL_RATIO * sum(line.gpu_ns for line in waits):
+        return "waiting"
+    return most.state
 
 
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
@@ -90,8 +117,10 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
 
 
 _MILLION: Final = 1_000_000
+_NEARLY_ALL_RATIO: Final = 0.95
 _APART_RATIO: Final = 0.1
 """Less is what is in flight when a run begins and ends."""
+_BY_STEP_ALONE: Final = "tokens are known by training step alone, not by the moment"
 _RATES: Final = Figure(
     "Measured tokens per second",
     "",

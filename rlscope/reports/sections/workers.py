@@ -158,12 +158,12 @@ _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for upd
 
 
 def discarded_sentence(dropped: float) -> str:
-    """What is hollow in the lanes of the samplers, as a sentence before a space; empty where nothing is."""
+    """What is hatched green in the lanes of the samplers, as a sentence before a space; empty where nothing is."""
     if not dropped:
         return ""
     return (
-        f"Hollow: generation for dropped samples, drawn as {fmt.percent(dropped)} of all generation, the share of the "
-        "tokens that were dropped as stale or abandoned in the steady stretch. "
+        f"Hatched green: generation for dropped samples, drawn as {fmt.percent(dropped)} of all generation, the "
+        "share of the tokens that were dropped as stale or abandoned in the steady stretch. "
     )
 
 

@@ -11,6 +11,7 @@ from rlscope.analysis.result import Finding
 from rlscope.reports.charts.series import MARKS_MAX, drawable
 from rlscope.reports.page import html as html_module
 from rlscope.reports.page.html import PAGE_MAX_BYTES, fitting, packed, render
+from rlscope.reports.page.templating import with_code
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import NO_GAPS, brief_of
 from tests.reports.analysis_fixture import (
@@ -130,7 +131,7 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
     for number, finding in enumerate(full_analysis().findings, start=1):
         assert findings.title(finding) in full.text
         assert findings.sentence(finding) in full.text
-        assert findings.remedy(finding, (), framework) in full.text
+        assert findings.remedy(finding, (), framework).replace("`", "") in full.text
         assert f"#finding-{number}" in full.links and f"finding-{number}" in full.ids
 
 
@@ -257,3 +258,8 @@ def test_static_pictures_are_drawn_only_where_they_are_asked_for():
     note = "the option --stills adds a static picture"
     assert (plain.count('class="still"'), plain.count(note)) == (0, charts)
     assert (asked.count('class="still"'), asked.count(note)) == (charts, 0)
+
+
+def test_what_stands_between_backticks_is_code_and_everything_else_stays_text():
+    assert with_code("see `rlscope doctor`, <b> and `") == "see <code>rlscope doctor</code>, &lt;b&gt; and `"
+    assert with_code("`<i>`") == "<code>&lt;i&gt;</code>"

@@ -249,7 +249,7 @@ def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
     assert "efficient batch" not in (unknown.figures[0].spec or "")
 
 
-@pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "5 engines: the band spans decile 1 to decile 9")])
+@pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "5 engines: their median, a band from decile 1")])
 def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, note):
     section = engines_section(full_analysis(engines))
     document = json.loads(section.figures[0].spec or "")

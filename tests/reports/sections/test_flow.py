@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.staleness import effective_share_of_all
+from rlscope.reports.charts.queue import weight_update_spread
 from rlscope.reports.charts.strips import SHADES
 from rlscope.reports.sections.lengths import (
     bias_sentence,
@@ -13,7 +14,7 @@ from rlscope.reports.sections.lengths import (
     mirrored_frame,
     tails_sentence,
 )
-from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
+from rlscope.reports.sections.queue import queue_section, updates_figure, updates_sentence, waits_sentence
 from rlscope.reports.sections.sample import sample_section, sample_traces, stations_frame
 from rlscope.reports.sections.staleness import (
     heat_frame,
@@ -135,7 +136,7 @@ def test_stations_count_from_the_start_of_the_sample_and_end_with_its_step():
         ("generated", 0.0, 31.0, False),
         ("until queued", 31.0, 32.0, False),
         ("in the queue", 32.0, 40.0, False),
-        ("taken, waiting for its step", 40.0, 41.0, True),
+        ("at the trainer", 40.0, 41.0, True),
     ]
     assert stations_frame(strip_rows("median", "e0", [(1, 4)], (None, 5, 6, 7, 8), 5)).is_empty()
 
@@ -208,31 +209,64 @@ def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
     assert tails_sentence({}) == ""
 
 
+def test_the_caption_of_the_lengths_says_how_many_samples_hit_the_cap():
+    analysis = full_analysis()
+    capped = replace(analysis, run=replace(analysis.run, settings={"max_output_tokens": 32}))
+    rows = frame("length_from_tokens length_to_tokens finished_samples capped_samples censored_samples\n"
+                 "1 31 3 0 1\n32 32 0 12 0")  # fmt: skip
+    section = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows}))
+    assert "The cap is 32 tokens: 75.0% of the samples hit it." in section.figures[0].figure.reading
+    none = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows.clear()}))
+    assert "The cap is 32 tokens." in none.figures[0].figure.reading
+
+
 def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples():
     counts = frame("wait_from_s wait_to_s trained not_trained\n0.0 1.0 4 6\n1.0 2.0 9 0\n5.0 6.0 0 1")
     assert waits_sentence(counts) == "Half of the samples waited less than 1 s, 95% less than 2 s."
     assert waits_sentence(None) == ""
 
 
-UPDATES = "first_version last_version to_last_s paused_mean_s paused_max_s\n"
+UPDATES = "engines first_version last_version to_last_s paused_mean_s paused_max_s\n"
 
 
 def test_updates_name_the_slowest_version_and_the_mean_pause_of_an_engine():
-    said = updates_sentence(frame(UPDATES + "1 1 2.0 0.5 1.0\n2 2 7.0 1.5 2.0"))
+    said = updates_sentence(frame(UPDATES + "2 1 1 2.0 0.5 1.0\n2 2 2 7.0 1.5 2.0"))
     assert said == (
         "The slowest to reach all engines was version 2, after 7 s. Engines pause 1 s per version on average."
     )
 
 
 def test_versions_that_share_a_line_are_said_to_and_weigh_as_many_as_they_are():
-    said = updates_sentence(frame(UPDATES + "1 3 9.0 1.0 1.0\n4 4 7.0 5.0 5.0"))
+    said = updates_sentence(frame(UPDATES + "2 1 3 9.0 1.0 1.0\n2 4 4 7.0 5.0 5.0"))
     assert said.startswith("Adjacent versions share a line") and "one of the versions 1 to 3" in said
     assert "pause 2 s per version" in said
 
 
 def test_pauses_that_were_not_recorded_and_those_that_did_not_happen_are_told_apart():
-    assert "was not recorded" in updates_sentence(frame(UPDATES + "1 1 2.0 null null"))
-    assert "No engine paused" in updates_sentence(frame(UPDATES + "1 1 2.0 0.0 0.0"))
+    assert "was not recorded" in updates_sentence(frame(UPDATES + "2 1 1 2.0 null null"))
+    assert "No engine paused" in updates_sentence(frame(UPDATES + "2 1 1 2.0 0.0 0.0"))
+
+
+def test_a_single_engine_is_neither_the_first_nor_the_last_one():
+    alone, two = (frame(UPDATES + f"1 1 1 2.0 0.5 1.0\n{engines} 2 2 7.0 1.5 2.0") for engines in (1, 2))
+    assert (
+        updates_sentence(alone) == "The slowest was version 2, after 7 s. The engine pauses 1 s per version on average."
+    )
+    assert updates_figure(alone).title == "Weight updates, from publication to the engine"
+    assert "first and the last engine" not in updates_figure(alone).reading
+    assert "first and the last engine" in updates_figure(two).reading and updates_figure(None) == updates_figure(two)
+
+
+@pytest.mark.parametrize(("to_last_s", "unit", "top"), [(0.0999, "milliseconds", 99.9), (0.1, "seconds", 0.1)])
+def test_short_updates_are_drawn_in_milliseconds_and_below_the_upper_edge(to_last_s, unit, top):
+    rows = frame("first_version last_version start_ns engines to_first_s to_last_s paused_mean_s\n"
+                 f"1 1 10 2 0.05 {to_last_s} 0.01")  # fmt: skip
+    document = weight_update_spread(rows, empty_analysis().run).to_dict()
+    y = document["layer"][0]["encoding"]["y"]
+    assert y["title"] == f"{unit} since start of publication"
+    assert y["scale"]["domain"][1] > top == pytest.approx(max(
+        row["time"] for data in document["datasets"].values() for row in data if "time" in row
+    ))  # fmt: skip
 
 
 def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():

@@ -5,14 +5,22 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from rlscope.analysis.result import SteadyWindow, Throughput
+from rlscope.analysis.result import LedgerState, SteadyWindow, Throughput
 from rlscope.reports.charts.encoding import shown_from_s
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.sections.engines import batch_reading, kv_reading, waiting_reading
+from rlscope.reports.sections.layouts import one_staleness
 from rlscope.reports.sections.ledger import gpu_use_frame
-from rlscope.reports.sections.lengths import outcomes_reading
+from rlscope.reports.sections.lengths import all_trained, outcomes_reading
 from rlscope.reports.sections.queue import depth_sentence
-from rlscope.reports.sections.throughput import per_gpu_facts, phases_frame, rates_reading
+from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
+from rlscope.reports.sections.throughput import (
+    per_gpu_facts,
+    phases_frame,
+    rates_reading,
+    throughput_section,
+    wait_state,
+)
 from rlscope.reports.sections.training import metrics_frame
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.verdict import margin
@@ -55,6 +63,14 @@ def test_the_cache_limits_the_batch_only_where_it_is_full(used, said):
 def test_the_mean_batch_is_set_against_the_efficient_one(mean, said):
     assert said in batch_reading(batches(mean, 32), 29)
     assert ("too few requests arrive" in batch_reading(batches(mean, 32), 29)) == (mean < 29)
+
+
+@pytest.mark.parametrize(
+    ("mean", "limit", "said"),
+    [(30.4, 32, "at the limit of 32"), (30.3, 32, "too few requests arrive"), (30.4, None, "too few requests arrive")],
+)
+def test_a_batch_at_its_limit_is_not_said_to_lack_requests(mean, limit, said):
+    assert said in batch_reading(batches(mean, 32), None, limit)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +176,7 @@ def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
     run = replace(analysis.run, n_gpus=36, gpu_hour_price=None)
     assert [fact.value for fact in per_gpu_facts(replace(analysis, run=run))] == ["27.8 tokens/s", "10"]
     priced = per_gpu_facts(replace(analysis, run=replace(run, gpu_hour_price=2.5, currency="EUR")))[1]
-    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, measured")
+    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, steady stretch")
     assert "25" in priced.value
     assert per_gpu_facts(empty_analysis()) == []
 
@@ -181,3 +197,60 @@ def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropp
 def test_the_margin_names_the_next_cause():
     assert margin(full_analysis()) == "It cost 892 GPU-s; the next cause, weight updates, 96.1 GPU-s."
     assert margin(empty_analysis()) == ""
+
+
+@pytest.mark.parametrize(
+    ("stalenesses", "said"),
+    [
+        ([0], "Staleness is 0 for all 5 tokens of known version: the trainer had published nothing newer."),
+        ([0, 1], ""),
+        ([1], ""),
+        ([-1], ""),
+        ([], ""),
+    ],
+)
+def test_staleness_that_is_always_0_is_said_instead_of_drawn(stalenesses, said):
+    rows = pl.DataFrame({"staleness": stalenesses, "tokens": [5] * len(stalenesses)}, schema_overrides={
+        "staleness": pl.Int64, "tokens": pl.Int64})  # fmt: skip
+    assert never_stale(rows) == said and never_stale(None) == ""
+
+
+def test_captions_name_a_cap_only_where_the_run_has_one_and_tokens_beyond_it_only_where_there_are_some():
+    run = full_analysis().run
+    capped, free = replace(run, max_staleness=2), replace(run, max_staleness=None)
+    assert "at or below the cap" in heat_reading(capped) and "cap" not in heat_reading(free)
+    assert "cap" not in shares_reading(free, 0)
+    assert shares_reading(capped, 0) == "Healthy: a narrow peak at or below the cap."
+    assert shares_reading(capped, 1).startswith("Beyond the cap: 1 token, drawn in its colour.")
+
+
+def test_outcomes_are_said_instead_of_drawn_where_everything_was_trained_on():
+    rows = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [1_000, 1]})
+    assert all_trained({"delivery_outcomes": rows.head(1)}) == "All 1k tokens that left the queue were trained on."
+    others = ({"delivery_outcomes": rows}, {"delivery_outcomes": rows.tail(1)}, {})
+    assert [all_trained(answers) for answers in others] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("stalenesses", "said"), [([2, 2, None], "2 versions at the 95th percentile"), ([1, 2], ""), ([None], "")]
+)
+def test_throughput_against_one_staleness_is_said_instead_of_drawn(stalenesses, said):
+    frame = pl.DataFrame({"sample_staleness_p95": stalenesses}, schema={"sample_staleness_p95": pl.Int64})
+    assert said in one_staleness(frame) and bool(one_staleness(frame)) == bool(said)
+
+
+@pytest.mark.parametrize(("samples_ns", "state"), [(95, "waiting_for_samples"), (94, "waiting")])
+def test_waiting_in_the_phases_has_the_colour_of_the_wait_that_is_nearly_all_of_it(samples_ns, state):
+    analysis = full_analysis()
+    rows = (("waiting_for_samples", samples_ns), ("waiting_for_staleness_cap", 100 - samples_ns), ("train", 1_000))
+    states = tuple(LedgerState("trainer", name, None, gpu_ns, 0.1, None) for name, gpu_ns in rows)
+    assert wait_state(replace(analysis, ledger=replace(analysis.ledger, states=states))) == state
+
+
+def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
+    analysis = full_analysis()
+    assert throughput_section(analysis).figures[0].spec
+    counted = replace(analysis, throughput=Throughput(1_000.0, 1_000.0, None, counted_tokens=7))
+    section = throughput_section(counted)
+    assert section.figures[0].spec is None and "by training step alone" in section.figures[0].figure.empty
+    assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", "", ""]

@@ -27,6 +27,8 @@ _PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
+_PRINTED_VALUE: Final = re.compile(r"""\s*[{}\[\]()]*\s*(?:['"\d{}\[\]()-]|True\b|False\b|None\b|$)""")
+"""How a line of a dictionary begins that is printed over several."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _TABLE_STEP: Final = re.compile(r"StatsLogger INFO: .*\bTrain step (\d+)/\d+ done\.")
 _CELL_EDGE: Final = "│"
@@ -125,7 +127,8 @@ class _PrintedConfig:
             if body.startswith(("{'", '{"')) and not body.endswith("}"):
                 self._prefix, self._lines, self._size = prefix, [body], len(body)
             return
-        if prefix != self._prefix:
+        if prefix != self._prefix or not _PRINTED_VALUE.match(body):
+            # Another process's line, or a warning of the same one between its lines.
             return
         self._lines.append(body)
         self._size += len(body)

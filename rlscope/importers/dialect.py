@@ -93,6 +93,10 @@ class Dialect:
     colocated_when: tuple[str, ...] = ()
     """Names, or with a / at the end their beginnings, that only runs write whose roles share their GPUs."""
     colocated_config: tuple[tuple[str, str], ...] = ()
+    unsettled_when: tuple[str, ...] = ()
+    """Names, or their beginnings, of runs of either kind: only the config tells, or one of the names above."""
+    behind: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Metrics that are larger than this in runs that train on samples of earlier weights."""
     strip: tuple[str, ...] = ()
     """Beginnings of names that a writer puts before all of them."""
     step_names: tuple[str, ...] = ()

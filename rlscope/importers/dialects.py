@@ -10,8 +10,11 @@ from rlscope.importers.dialect import Dialect, Kind, Party, Phase
 _K = Kind
 
 _VERL_PHASES: Final = (
-    Phase("timing_s/gen", _K.TAKE),
+    Phase("timing_s/wait_for_enough_samples", _K.WAIT_SAMPLES),
+    Phase("timing_s/gen", _K.TAKE, also=("timing_s/wait_prev_gen",)),
     Phase("timing_s/gen_max", _K.TAKE),
+    # Of runs that train one step behind: the weights go out before the step trains, and update_weights lies inside.
+    Phase("timing_s/sync_rollout_weights", _K.UPDATE),
     Phase("timing_s/switch_wait", _K.WAIT_BARRIER),
     Phase("timing_s/switch_to_trainer", _K.SWITCH),
     Phase("timing_s/reward", _K.REWARD),
@@ -22,7 +25,8 @@ _VERL_PHASES: Final = (
     Phase("timing_s/dump_rollout_generations", _K.OTHER),
     Phase("timing_s/update_critic", _K.CRITIC),
     Phase("timing_s/update_actor", _K.TRAIN),
-    Phase("timing_s/update_weights", _K.UPDATE, also=("timing_s/timing_s/param_sync", "timing_s/param_sync")),
+    Phase("timing_s/update_weights", _K.UPDATE, minus=("timing_s/sync_rollout_weights",)),
+    Phase("timing_s/timing_s/param_sync", _K.UPDATE, also=("timing_s/param_sync",), where="auto"),
     Phase("timing_s/switch_to_rollout", _K.SWITCH),
     Phase("timing_s/testing", _K.EVAL),
     Phase("timing_s/save_checkpoint", _K.CHECKPOINT),
@@ -65,19 +69,38 @@ _VERL_SETTINGS: Final = {
 VERL: Final = Dialect(
     framework="verl",
     title="verl",
-    known_by=(("timing_s/step", "timing_s/gen"),),
+    known_by=(("timing_s/step", "timing_s/gen"), ("timing_s/step", "timing_s/wait_prev_gen")),
     parties=(
         Party(
             "trainer",
             "trainer",
-            ("timing_s/step", "timing_s/gen"),
+            ("timing_s/step", "timing_s/gen", "timing_s/wait_prev_gen"),
             ("timing_s/step",),
             _VERL_PHASES,
             gpu_work=("perf/total_num_tokens", "perf/time_per_step", "perf/throughput"),
         ),
     ),
-    separate_when=("timing_s/update_weights", "timing_s/timing_s/param_sync", "fully_async/", "training/off_policy/"),
-    separate_config=(("trainer.v1.trainer_mode", "separate"),),
+    # Not timing_s/update_weights: since 0.7.1 runs that share their GPUs log it too.
+    separate_when=(
+        "timing_s/timing_s/param_sync",
+        "timing_s/param_sync",
+        "timing_s/sync_rollout_weights",
+        "timing_s/switch_wait",
+        "timing_s/switch_to_trainer",
+        "timing_s/switch_to_rollout",
+        "fully_async/",
+        "separate_async/",
+    ),
+    separate_config=(
+        ("trainer.v1.trainer_mode", "separate"),
+        ("actor_rollout_ref.rollout.nnodes", ">"),
+        ("rollout.nnodes", ">"),
+    ),
+    unsettled_when=("training/off_policy/",),
+    behind={
+        "training/off_policy/trajectory_staleness/mean": 0.0,
+        "training/off_policy/trajectory_spans/mean": 1.0,
+    },
     columns=_VERL_COLUMNS,
     reported=(
         "fully_async/",

@@ -5,6 +5,7 @@ generate while the trainer waits for their samples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, Literal
@@ -42,9 +43,24 @@ _GENERATES: Final = "the samplers generate while the trainer waits for samples"
 def _read(
     framework: str, source: Source, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
-    log = read_steps(source, framework, target, progress)
+    log = _settled(read_steps(source, framework, target, progress), target, options)
     fill(log, target, options)
     return log.era
+
+
+def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
+    """With the user's word on whose GPUs generate; without it, no verdict where the file does not tell."""
+    if log.is_stated:
+        return log
+    if options.gpus.keys() & {"sampler", "colocated"}:
+        return replace(log, is_separate="colocated" not in options.gpus)
+    if not log.is_doubtful:
+        return log
+    target.refuse_verdict(
+        f"these metrics of {log.dialect.title} are the same whether the samplers have GPUs of their own or share the "
+        "trainer's, and the file does not say which; pass --gpus colocated=N, or --gpus trainer=N,sampler=N"
+    )
+    return log
 
 
 def step_importers() -> tuple[Importer, ...]:

@@ -58,6 +58,10 @@ class StepLog:
     dialect: Dialect
     era: str | None
     is_separate: bool
+    is_stated: bool
+    """Whether the file tells that; otherwise the user's word counts before it."""
+    is_doubtful: bool
+    """Whether it is only what the staleness that the framework reports makes likely."""
     parties: tuple[PartySteps, ...]
     config: Mapping[str, Any]
     host: str | None
@@ -232,10 +236,15 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
     target.add_file(carrier.name, tally.source_file(source.path))
     era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
     config = {**tally.overrides, **tally.config}
+    is_separate = _is_separate(dialect, met, config)
+    is_stated = is_separate or bool(tally.config) or not dialect.unsettled_when
+    is_doubtful = not is_stated and _is_shown(dialect.unsettled_when, (), met, config)
     return StepLog(
         dialect,
         era,
-        _is_separate(dialect, met, config),
+        is_separate or (is_doubtful and _trains_behind(dialect, parties)),
+        is_stated,
+        is_doubtful,
         parties,
         config,
         tally.host,
@@ -247,6 +256,16 @@ def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any
     if _is_shown(dialect.colocated_when, dialect.colocated_config, met, config):
         return False
     return dialect.is_separate or _is_shown(dialect.separate_when, dialect.separate_config, met, config)
+
+
+def _trains_behind(dialect: Dialect, parties: tuple[PartySteps, ...]) -> bool:
+    """Whether some step trained on samples of earlier weights, by the framework's own word."""
+    return any(
+        step.values.get(name, most) > most
+        for each in parties
+        for step in each.steps
+        for name, most in dialect.behind.items()
+    )
 
 
 def _is_shown(

@@ -199,7 +199,7 @@ def wandb_file(path: Path, records: list[bytes]) -> Path:
 
 @pytest.mark.parametrize(("owners", "expected"), [((), []), (("0=trainer", "1=sampler"), ["sampler", "trainer"])])
 def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str, ...], expected: list[str]) -> None:
-    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/update_weights": 1, "timing_s/step": 10}
+    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/param_sync": 1, "timing_s/step": 10}
     records: list[bytes] = []
     for step in range(1, 4):
         values = {"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds}

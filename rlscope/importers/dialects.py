@@ -250,6 +250,7 @@ OPENRLHF: Final = Dialect(
         ),
     ),
     separate_config=(("async_train", "True"), ("train.async_enable", "True")),
+    adds_up=True,
     strip=("train/",),
     step_names=("global_step",),
     columns={
@@ -279,15 +280,20 @@ OPENRLHF: Final = Dialect(
 OPEN_INSTRUCT: Final = Dialect(
     framework="open-instruct",
     title="open-instruct",
-    known_by=(("time/trainer_waiting_for_data", "time/training"),),
+    known_by=(
+        ("time/trainer_waiting_for_data", "time/training"),
+        ("time/trainer_idle_waiting_for_inference", "time/training"),
+    ),
     parties=(
         Party(
             "trainer",
             "trainer",
-            ("time/trainer_waiting_for_data", "time/training"),
+            ("time/trainer_waiting_for_data", "time/trainer_idle_waiting_for_inference", "time/training"),
             ("time/total",),
             (
-                Phase("time/trainer_waiting_for_data", _K.WAIT_SAMPLES),
+                Phase(
+                    "time/trainer_waiting_for_data", _K.WAIT_SAMPLES, also=("time/trainer_idle_waiting_for_inference",)
+                ),
                 Phase("time/training", _K.TRAIN),
                 Phase("time/weight_sync", _K.UPDATE),
                 Phase("time/saving", _K.CHECKPOINT),
@@ -467,16 +473,30 @@ ROLL: Final = Dialect(
             ("time/step_train",),
             ("time/step_total",),
             (
+                Phase("time/step_stop_server", _K.OTHER),
                 Phase("time/step_model_update", _K.UPDATE),
+                Phase("time/val_step", _K.EVAL, also=("time/step_val",)),
                 Phase("time/step_rollout", _K.TAKE, also=("time/step_generate",)),
                 Phase(
                     "time/ref_log_probs_values",
                     _K.LOGPROBS,
-                    also=("time/ref_log_probs_values_reward", "time/ref_log_probs"),
+                    also=(
+                        "time/step_ref_log_probs_values_reward",
+                        "time/ref_log_probs_values_reward",
+                        "time/ref_log_probs",
+                    ),
                 ),
-                Phase("time/old_log_probs_values", _K.LOGPROBS, also=("time/old_log_probs",)),
+                Phase(
+                    "time/old_log_probs_values",
+                    _K.LOGPROBS,
+                    also=("time/step_old_log_probs_values", "time/old_log_probs"),
+                ),
+                Phase("time/step_cal_norm_rewards", _K.OTHER),
+                Phase("time/step_cal_token_reward", _K.OTHER),
+                Phase("time/step_adv", _K.OTHER),
                 Phase("time/step_train", _K.TRAIN),
             ),
+            late_when="time/step_generate",
         ),
     ),
     separate_config=(("async_generation_ratio", ">"),),

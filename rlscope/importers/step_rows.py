@@ -20,6 +20,8 @@ from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
 _OPEN_RATIO: Final = 0.03
 """Of a step: phases that are known to cover it leave less, and none exceed it by more."""
+_SUM_RATIO: Final = 0.01
+"""Of a step: a sum of its phases is that to the digits that are printed."""
 _SHOWN_GAPS: Final = 5
 _LONGEST_NAME: Final = 200
 _ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
@@ -50,6 +52,9 @@ def _read(
 
 def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
     """With the user's word on whose GPUs generate; without it, no verdict where the file does not tell."""
+    if log.dialect.adds_up and not log.is_separate:
+        ratios = [open_ratio(each, is_separate=False) for each in log.parties]
+        return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
     if log.is_stated:
         return log
     if options.gpus.keys() & {"sampler", "colocated"}:

@@ -191,6 +191,9 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
     if dialect.means_over_steps:
         for each in parties:
             _count_steps(each.steps)
+    for each in parties:
+        if each.party.late_when in met:
+            _move_step_times(each)
     return parties, frozenset(met)
 
 
@@ -200,6 +203,17 @@ def _count_steps(steps: tuple[Step, ...]) -> None:
         step.count = max(1, step.number - before.number)
     if len(steps) > 1:
         steps[0].count = min(max(1, steps[0].number), steps[1].count)
+
+
+def _move_step_times(steps: PartySteps) -> None:
+    """Give each step the time that the row of the next one states; the last step's is in no row."""
+    for before, step in pairwise(steps.steps):
+        for name in steps.party.step:
+            before.values.pop(name, None)
+            if name in step.values and step.number == before.number + 1:
+                before.values[name] = step.values[name]
+    for name in steps.party.step:
+        steps.steps[-1].values.pop(name, None)
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:

@@ -7,11 +7,13 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
-from rlscope.analysis.result import Finding, Loss, Verdict
+from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import brief_of
+from rlscope.trace.imported import Imported
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
@@ -231,3 +233,32 @@ def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):
     write_run(tmp_path, workers, samples=samples, deliveries=[delivery_row("x", "t0", step=1)])
     (line,) = [line for line in verdict_words.gap_lines(analyze(tmp_path)) if "clock" in line]
     assert "at least" in line
+
+
+@pytest.mark.parametrize(
+    ("is_imported", "has_waits", "label"),
+    [
+        (True, False, "Trainers wait for samples"),
+        (True, True, "Bottleneck: samplers"),
+        (False, False, "Bottleneck: samplers"),
+    ],
+)
+def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
+    is_imported: bool, has_waits: bool, label: str
+) -> None:
+    analysis = full_analysis()
+    file = Imported("verl", None, ("console",), (), "relative", {}, {}, False, (), ())
+    states = tuple(each for each in analysis.ledger.states if each.role != "sampler" or each.reason is None)
+    analysis = replace(
+        analysis,
+        data_quality=replace(analysis.data_quality, imported=file if is_imported else None),
+        ledger=replace(
+            analysis.ledger,
+            states=(*states, LedgerState("sampler", "waiting", "barrier", 1, 0.1, None)) if has_waits else states,
+        ),
+        answers={},
+        model=empty_analysis().model,
+    )
+    assert verdict_words.label(analysis) == brief_of(analysis).label == label
+    assert verdict_words.headline(analysis).endswith("the log does not tell why") == (label[0] == "T")
+    assert ("slow samplers look like" in verdict_words.next_step(analysis)) == (label[0] == "T")

@@ -22,7 +22,8 @@ from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_jso
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
-_STEP_LINE: Final = re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.+)$")
+_STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+?)(?:\s*\[repeated \d+x across cluster\].*)?$")
+"""Also right behind a progress bar, which ends without a space."""
 _PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?(?= - |$)")
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""

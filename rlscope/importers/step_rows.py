@@ -169,6 +169,11 @@ def _check_coverage(
 ) -> None:
     """Say how many of the steps are there; leave the time of missing ones out where they are more than a few."""
     numbers = [step.number for step in steps.steps]
+    if steps.repeated:
+        target.note(
+            f"{steps.repeated:,} steps of the {worker_id} are in the file more than once, as in a run that was resumed "
+            "or a file with two runs: the last of each counts, and the time of the others is left out"
+        )
     if log.dialect.means_over_steps or not numbers:
         return
     spanned = numbers[-1] - numbers[0] + 1

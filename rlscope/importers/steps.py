@@ -49,6 +49,8 @@ class PartySteps:
 
     party: Party
     steps: tuple[Step, ...]
+    repeated: int = 0
+    """Times that a step was written once more with other numbers: of a run that was resumed, or of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
     wanted, reported = _wanted(dialect), dialect.reported
     by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
     met: set[str] = set()
+    repeated = [0] * len(by_party)
     for row in rows:
         values = {_bare(dialect, name): value for name, value in row.values.items()}
         met |= values.keys()
@@ -183,10 +186,15 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
         steps = by_party[owner]
         known = number if number is not None else max(steps, default=0) + 1
         step = steps.setdefault(known, Step(known, None))
+        if _is_another(step.values, kept, dialect.parties[owner]):
+            repeated[owner] += 1
+            step.values = {}
         step.values.update(kept)
         step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
     parties = tuple(
-        PartySteps(party, _in_order(steps)) for party, steps in zip(dialect.parties, by_party, strict=True) if steps
+        PartySteps(party, _in_order(steps), times)
+        for party, steps, times in zip(dialect.parties, by_party, repeated, strict=True)
+        if steps
     )
     if dialect.means_over_steps:
         for each in parties:
@@ -195,6 +203,12 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
         if each.party.late_when in met:
             _move_step_times(each)
     return parties, frozenset(met)
+
+
+def _is_another(held: Mapping[str, float], found: Mapping[str, float], party: Party) -> bool:
+    """Whether a row is of another attempt at a step: it states the same times, and other ones."""
+    names = [name for name in (*party.step, *party.known_by) if name in held and name in found]
+    return any(held[name] != found[name] for name in names)
 
 
 def _count_steps(steps: tuple[Step, ...]) -> None:

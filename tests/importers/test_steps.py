@@ -1,6 +1,8 @@
 """What is read from the metrics of a trainer: the steps, what it did in them, and how sure that is."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,56 @@ def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> Non
             (10.0, 14.0),
             (20.0, 24.0),
         ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Training Progress:   1%|          | 1/90 [00:49<1:53:43, 49.09s/it]", ""),
+        ("0: (TaskRunner pid=7) ", ""),
+        ("2026-01-01T10:00:00.123456Z stdout F (TaskRunner pid=7) ", ""),
+        ("> (main_task pid=7) ", ""),
+        ("", " [repeated 2x across cluster] (Ray deduplicates logs by default.)"),
+        ("", "\r"),
+    ],
+)
+def test_what_stands_around_a_step_line_costs_nothing(tmp_path: Path, before: str, after: str) -> None:
+    lines = [before + verl_line(step, SYNC, "").rstrip() + after + "\n" for step in (1, 2)]
+    (tmp_path / "a.log").write_text("".join(lines), newline="")
+    imported_to(tmp_path / "run", tmp_path / "a.log")
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps") == [(1, 5.5), (2, 5.5)]
+        assert rows(run, "SELECT DISTINCT value FROM reported") == [(3.0,)]
+
+
+def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_counts(tmp_path: Path) -> None:
+    """The first attempt saved a checkpoint after step 4, and the second one did not: nothing of the first is kept."""
+    first = [verl_line(step, SYNC) for step in (1, 2, 3)] + [
+        verl_line(4, {**SYNC, "timing_s/save_checkpoint": 5.0, "timing_s/step": 14.5})
+    ]
+    again = [verl_line(step, {**SYNC, "timing_s/gen": 3.0, "timing_s/step": 8.5}) for step in (3, 4, 5)]
+    (tmp_path / "a.log").write_text("".join([*first, *again]))
+    imported = imported_to(tmp_path / "run", tmp_path / "a.log")
+    assert any("2 steps of the trainer are in the file more than once" in note for note in imported.notes)
+    with open_run(tmp_path / "run") as run:
+        spent = "SELECT activity, sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL"
+        assert rows(run, spent) == [("generate", 4.0 + 4.0 + 3.0 * 3)]
+    (tmp_path / "b.log").write_text("".join(2 * [verl_line(step, SYNC) for step in (1, 2, 3)]))
+    assert not any("more than once" in note for note in imported_to(tmp_path / "same", tmp_path / "b.log").notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (gzip.compress(b"step:1 - loss:0.5"), "a compressed file (gzip)"),
+        ("step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
+        (b" \n", "an empty file"),
+    ],
+)
+def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: bytes, found: str) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    with pytest.raises(ImportFileError, match=re.escape(found)):
+        import_run(tmp_path / "a.log", tmp_path / "run")
 
 
 def test_the_framework_s_own_figures_are_kept_apart(tmp_path: Path) -> None:

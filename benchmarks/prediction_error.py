@@ -91,6 +91,10 @@ class Judged:
     """Likewise below the best layout of all."""
     staying_ratio: float
     """Of the recorded layout below the best one fresh enough."""
+    tried_ratio: float
+    """Of the layout advised, or of the one to try where that is truly faster: what a user has who follows all of it."""
+    best: Layout
+    """The best one fresh enough."""
     truth_noise_ratio: float
     """Between two seeds of the truth at the recorded layout."""
 
@@ -112,10 +116,11 @@ def judge(task: tuple[System, bool]) -> Judged:
         told_more = told
     if isinstance(told, NoModelResult) or isinstance(told_more, NoModelResult):
         stay, most = shortfalls(system, true, system.recorded)
-        return Judged(system, is_quiet, (), None, stay, most, stay, noise)
-    chosen = told.advice.layout
-    if chosen not in true:
-        true[chosen] = truth_of(world, chosen, TRUE_STEPS)
+        return Judged(system, is_quiet, (), None, stay, most, stay, stay, best_fresh(system, true), noise)
+    chosen, best = told.advice.layout, best_fresh(system, true)
+    for layout in (chosen, told.advice.tried):
+        if layout is not None and layout not in true:
+            true[layout] = truth_of(world, layout, TRUE_STEPS)
     known = true_rates(world, system.layouts)
     transfers = tuple(
         Transfer(
@@ -128,7 +133,14 @@ def judge(task: tuple[System, bool]) -> Judged:
         for layout in system.layouts
     )
     stay, _ = shortfalls(system, true, system.recorded)
-    return Judged(system, is_quiet, transfers, told.advice, *shortfalls(system, true, chosen), stay, noise)
+    short, most = shortfalls(system, true, chosen)
+    tried = short if told.advice.tried is None else min(short, shortfalls(system, true, told.advice.tried)[0])
+    return Judged(system, is_quiet, transfers, told.advice, short, most, stay, tried, best, noise)
+
+
+def best_fresh(system: System, true: Mapping[Layout, Truth]) -> Layout:
+    """The truly best layout of those fresh enough to be recommended."""
+    return max(fresh_enough(system, true), key=lambda layout: true[layout].tokens_per_s)
 
 
 def shortfalls(system: System, true: Mapping[Layout, Truth], layout: Layout) -> tuple[float, float]:
@@ -238,6 +250,7 @@ def advice_lines(judged: Sequence[Judged]) -> list[str]:
         short = np.array([each.shortfall_ratio for each in told])
         stay = np.array([each.staying_ratio for each in told])
         stale = np.array([each.stale_ratio for each in told])
+        tried = np.array([each.tried_ratio for each in told])
         changes = sum(each.advice is not None and each.advice.changes for each in told)
         lines += [
             f"advice, {name}: {len(told)} runs, {changes} told to change; true rate below the best one fresh enough:"
@@ -245,8 +258,26 @@ def advice_lines(judged: Sequence[Judged]) -> list[str]:
             f" within {NEAR_BEST_RATIO:.0%} in {np.mean(short <= NEAR_BEST_RATIO):.0%} of the runs",
             f"  staying would fall short by: median {np.median(stay):.1%}, mean {stay.mean():.1%};"
             f" advice worse than staying in {np.sum(short > stay + 0.01)} runs",
+            f"  with what is to be tried tried, and kept where it is faster: median {np.median(tried):.1%},"
+            f" mean {tried.mean():.1%}, most {tried.max():.1%}",
             f"  below the best one of any staleness: median {np.median(stale):.1%}, mean {stale.mean():.1%}",
         ]
+    return lines
+
+
+def worst_advice_lines(judged: Sequence[Judged]) -> list[str]:
+    """The advice on noisy recordings that falls shortest."""
+    told = [each for each in judged if not each.is_quiet and each.advice is not None]
+    lines = ["the advice that falls shortest:"]
+    for each in sorted(told, key=lambda each: -each.shortfall_ratio)[:WORST]:
+        if each.advice is None:
+            continue
+        to_try = "" if each.advice.tried is None else f", to try {_split(each.advice.tried)}"
+        lines.append(
+            f"  {each.system.world.name}: recorded at {_split(each.system.recorded)}, told {_split(each.advice.layout)}"
+            f" ({each.advice.reason}{to_try}), best {_split(each.best)}: short by {each.shortfall_ratio:.1%},"
+            f" with what is to be tried by {each.tried_ratio:.1%}"
+        )
     return lines
 
 
@@ -322,6 +353,8 @@ def main() -> None:
         *error_lines(judged),
         "",
         *advice_lines(judged),
+        "",
+        *worst_advice_lines(judged),
         "",
         *worst_lines(judged),
         "",

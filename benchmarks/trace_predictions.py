@@ -10,6 +10,7 @@ from token_simulator import Layout
 from rlscope.analysis.result import Constraints
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import Spread, drawn_rates, rates_of
+from rlscope.model.forecast.recommend import Recommendation
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.simulate import Settings
@@ -26,6 +27,8 @@ class Advice(NamedTuple):
     """The one recommended; the run's own where it is to stay."""
     staler: Layout | None
     """Named beside it: faster, and staler than a change may be without being asked."""
+    tried: Layout | None
+    """Named as something to try: likely faster, and not surely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,8 @@ def predict(
         model.recommendation,
         model.model_config.settings,
     )
-    chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(
-        advice=Advice(
-            advised.changes, advised.reason, _layout(chosen), _layout(advised.staler.layout) if advised.staler else None
-        ),
+        advice=_advice(advised, calibration.layout),
         tokens_per_s=_spreads(calibration, layouts, settings),
         scaling_known_tokens_per_s=(
             {}
@@ -68,6 +68,17 @@ def predict(
             else _spreads(_with_scaling(calibration, scaling_exponent), layouts, settings)
         ),
         trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
+    )
+
+
+def _advice(advised: Recommendation, own: ModelLayout) -> Advice:
+    tried = advised.best if advised.advice == "probe" else advised.untried
+    return Advice(
+        changes=advised.changes,
+        reason=advised.reason,
+        layout=_layout(advised.best.layout if advised.changes else own),
+        staler=None if advised.staler is None else _layout(advised.staler.layout),
+        tried=None if tried is None else _layout(tried.layout),
     )
 
 

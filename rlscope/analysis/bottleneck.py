@@ -24,7 +24,8 @@ from rlscope.analysis.ledger import GENERATING, IDLE_STATES
 from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.actions import Cause, Ranking
+    from rlscope.model.forecast.actions import Cause
+    from rlscope.model.forecast.ranking import Ranking
 
 # Closer than two stretches of one run.
 _TIE_RATIO: Final = 0.90

@@ -9,8 +9,9 @@ import pytest
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, RunFacts, SteadyWindow, Verdict
-from rlscope.model.forecast.actions import Cause, CauseLoss, Ranking
+from rlscope.model.forecast.actions import Cause
 from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.ranking import CauseLoss, Ranking
 
 SECOND = 10**9
 FACTS: dict[str, Any] = {

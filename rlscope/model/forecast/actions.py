@@ -1,14 +1,12 @@
-"""Everything that would make the run faster, in one ranking: what each action brings, and to which cause it belongs.
+"""One thing to do about a run, alone: what it brings, and which cause it is against.
 
 An action is a layout, a limit moved by a step, a cost removed, or a side made a tenth faster; each alone is put into
 the calibrated system and solved again, draw by draw, by the event simulator where the closed forms cannot be trusted.
-A cause costs what its removal alone would bring, or the best action against it: so the verdict, which names the largest
-cause, and the advice, which names the first action, are read from one ranking. Not covered: two actions together, what
-they cost, and learning per token.
+`ranking` orders them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
@@ -31,7 +30,6 @@ from rlscope.model.forecast.change import (
 from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
-    Forecasts,
     Spread,
     StalenessForecast,
     StalenessLaws,
@@ -39,7 +37,7 @@ from rlscope.model.forecast.layouts import (
     rates_of,
     staleness_of,
 )
-from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
+from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run, simulation_noise, staleness_simulated
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -66,19 +64,17 @@ ActionWhat = Literal[
     "trainer_speed",
     "forward_speed",
     "checkpoints",
+    "colocated",
 ]
 """What an action changes. layout: the split of the GPUs, with the running requests of an engine. asynchronous: the
-split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means."""
+split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means. colocated:
+every GPU samples and then trains, in turn."""
 
-_SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
-_CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
-"""What the removal of the cause `staleness_cap` takes away."""
-_DRAWS: Final = 60
+SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
+DRAWS: Final = 60
 """Three of them lie beyond each end of the interval."""
 _FASTER: Final = 1.1
 """A side made so much faster: about what a few days of work on it can bring."""
-_TIE_RATIO: Final = 0.02
-"""Of the rate: neither the model nor two runs tell apart causes that differ by less."""
 _TWICE: Final = 2.0
 """How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
 it from a limit on what is in flight, which a side that takes no time never meets."""
@@ -94,8 +90,6 @@ _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
 _CAP_STEPS: Final = (1, 2, 4)
 """Versions by which a staleness cap is raised: the fewest that bring WORTHWHILE_RATIO."""
-_NO_WAIT_RATIO: Final = 0.01
-"""Of the trainers' time: with less of it spent waiting for samples, faster samplers help only by fresher samples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,205 +120,12 @@ class Action:
     """The slow ones, for slow_engines, where they have names."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CauseLoss:
-    """What one cause costs the run."""
-
-    cause: Cause
-    gain_ratio: Spread
-    """Of trained tokens per second over today's, less 1, were it gone; or by the best action against it, if more."""
-    gains: Reals
-    """Of every draw."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranking:
-    """All actions that bring something, and the causes that they are against."""
-
-    actions: tuple[Action, ...] = ()
-    """Worth WORTHWHILE_RATIO or more: the recommended one first, then by what they bring."""
-    losses: tuple[CauseLoss, ...] = ()
-    """The largest first; of causes that are tied with the largest, the one that cost most GPU time as measured."""
-
-    @property
-    def first(self) -> Action | None:
-        """What to do first; None where nothing brings WORTHWHILE_RATIO."""
-        return self.actions[0] if self.actions else None
-
-    def reached(self, tokens_per_s: float) -> tuple[Spread, ...]:
-        """The rates that settings reach from today's: what takes no work on code or machines."""
-        gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
-        return tuple(Spread(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
-
-    @property
-    def cause(self) -> Cause | None:
-        """The cause that costs most; None where none costs WORTHWHILE_RATIO: the run is balanced."""
-        return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
-
-    @property
-    def tied_with(self) -> tuple[Cause, ...]:
-        """Causes that cost as much as the largest, as far as the model can tell."""
-        return _tied(self.losses)[1:] if self.cause else ()
-
-
-def _is_worth_naming(loss: CauseLoss) -> bool:
-    return loss.gain_ratio.median >= WORTHWHILE_RATIO
-
-
-def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
-    """The causes of the largest loss and of those that are hardly smaller, or smaller in few of the draws."""
-    largest = max(losses, key=lambda each: each.gain_ratio.median)
-
-    def is_tied(loss: CauseLoss) -> bool:
-        behind = largest.gains - loss.gains
-        return bool(np.median(behind) <= _TIE_RATIO or (behind > 0.0).mean() < SURE_RATIO)
-
-    return tuple(each.cause for each in losses if each is largest or (_is_worth_naming(each) and is_tied(each)))
-
-
-def rank_actions(
-    calibration: Calibration,
-    observed: Observed,
-    forecasts: Forecasts,
-    recommendation: Recommendation,
-    grounds: Grounds,
-    settings: Settings,
-) -> Ranking:
-    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run."""
-    if not grounds.replayed:
-        return Ranking()
-    bench = _Bench(calibration, forecasts.today, grounds, settings)
-    layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    every = (*layouts, *bench.actions(observed))
-    has_cap = calibration.system.admission.max_staleness is not None
-    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
-    if calibration.synchronous and all(each.is_staler for each in layouts):
-        actions.append(bench.overlapped())
-    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
-    actions = [_within_removal(each, removed) for each in actions]
-    return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
-
-
-def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
-    """A limit that is raised brings no more than one that is gone, draw by draw."""
-    most = removed.get("staleness_cap")
-    if action.what not in _CAPS or most is None or most.size != action.gains.size:
-        return action
-    gains = np.minimum(action.gains, most)
-    likely = float((gains >= WORTHWHILE_RATIO).mean())
-    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
-    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
-
-
-def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
-    """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
-    samples, it is the cap that it is against. So are rarer publications that bring more than all updates cost: a cap in
-    versions then spans more steps (own reasoning).
-    """
-    if action.what == "publish_every" and has_cap:
-        sampler_gpus = observed.engines * observed.gpus_per_engine
-        all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
-        updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
-        relaxes = action.gain_ratio.median * (1.0 - updates_ratio) > 2.0 * updates_ratio
-        return replace(action, cause="staleness_cap") if relaxes else action
-    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
-    never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
-    if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
-        return action
-    return replace(action, cause="staleness_cap")
-
-
-def _measured(
-    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float]
-) -> Mapping[Cause, Reals]:
-    """Faster samplers spare the trainers their waits for samples and no more: own reasoning, on what was measured.
-
-    What they would spare besides, such as waits for a limit, is lost to the limit.
-    """
-    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
-    if "samplers" not in removed or waited_gpu_s is None or waited_gpu_s >= trainer_gpu_s:
-        return removed
-    most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
-    return {**removed, "samplers": np.minimum(removed["samplers"], most)}
-
-
-def _losses(
-    removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
-) -> tuple[CauseLoss, ...]:
-    """Of each cause what its removal brings, or the best action against it, whichever brings more."""
-    found = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
-    for action in actions:
-        known = found.get(action.cause)
-        if known is None or action.gain_ratio.median > known.gain_ratio.median:
-            found[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:_DRAWS])
-    losses = [each for each in found.values() if each.gain_ratio.median > 0.0]
-    losses.sort(key=lambda each: -each.gain_ratio.median)
-    # Of what the model cannot tell apart, what was measured decides.
-    tied = _tied(losses) if losses else ()
-    first = sorted((each for each in losses if each.cause in tied), key=lambda each: -lost_gpu_s.get(each.cause, 0.0))
-    return (*first, *(each for each in losses if each.cause not in tied))
-
-
-def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """What is worth doing: changes that are sure and fresh enough first, then by what they bring."""
-    worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
-    by_setting = {each.cause for each in worth if each.kind != "fix"}
-    # A side is made faster by work; where a setting does as much, that is not worth a line.
-    worth = [each for each in worth if each.what not in _SPEEDS or each.cause not in by_setting]
-
-    def rank(action: Action) -> tuple[bool, bool, float]:
-        is_sure = action.kind == "change" and not action.is_staler
-        return (not is_sure, action.is_staler, -action.gain_ratio.median)
-
-    return tuple(sorted(worth, key=rank))
-
-
-def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
-    """The recommended layout, one that is staler, and one to try."""
-    today, best = forecasts.today, recommendation.best
-    chosen: list[tuple[Forecast, ActionKind, bool]] = []
-    if recommendation.advice in ("change", "probe"):
-        chosen.append((best, "change" if recommendation.changes else "probe", False))
-    if recommendation.staler is not None:
-        chosen.append((recommendation.staler, "change", True))
-    if recommendation.untried is not None:
-        chosen.append((recommendation.untried, "probe", False))
-    for forecast, kind, is_staler in chosen:
-        gains = gains_over(forecast, today)
-        yield Action(
-            kind=kind,
-            what=_what(calibration, forecast.layout),
-            cause=_cause_of(calibration, forecast.layout),
-            before=today.layout,
-            after=forecast.layout,
-            gain_ratio=Spread.of(gains),
-            worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
-            gains=gains,
-            staleness=forecast.staleness,
-            grade=forecast.grade,
-            is_staler=is_staler,
-        )
-
-
-def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
-    if calibration.synchronous:
-        return "asynchronous"
-    return "running_limit" if layout.trainer_gpus == calibration.layout.trainer_gpus else "layout"
-
-
-def _cause_of(calibration: Calibration, layout: Layout) -> Cause:
-    """The side that a layout makes faster: it gets the GPUs, or its engines run more requests."""
-    if calibration.synchronous:
-        return "lockstep"
-    return "trainers" if layout.trainer_gpus > calibration.layout.trainer_gpus else "samplers"
-
-
-class _Bench:
+class Bench:
     """Today's layout, solved again with one thing changed."""
 
     def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds, settings: Settings) -> None:
         # What all layouts share cancels in a gain.
-        self._calibration = replace(calibration, draws=calibration.draws[:_DRAWS], level_log_sd=0.0)
+        self._calibration = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
         self._grounds, self._settings = grounds, settings
         self._today, self._layout = today, calibration.layout
         closed = float(rates_of(calibration, calibration.system, (calibration.layout,))[0])
@@ -351,8 +152,25 @@ class _Bench:
             "change", "asynchronous", "lockstep", (layout, layout), (rates / self._rates - 1.0, staleness)
         )
 
+    def colocated(self, against: Cause) -> Action | None:
+        """Every GPU samples and then trains, where that is worth a change; None where it is not, or cannot run.
+
+        What switching between the two costs, and whether both fit on a GPU, is not known.
+        """
+        calibration, layout = self._calibration, self._layout
+        gpus = layout.trainer_gpus + layout.sampler_gpus
+        best = colocated_step(calibration.system, gpus, layout.running_per_engine)
+        least = (1.0 + WORTHWHILE_RATIO) * float(np.median(self._rates))
+        if calibration.synchronous or best is None or best.trained_tokens_per_s < least:
+            return None
+        steps = [colocated_step(draw, gpus, layout.running_per_engine) for draw in calibration.draws]
+        rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
+        return self._action(
+            "fix", "colocated", against, (None, None), (rates / self._rates - 1.0, StalenessForecast(0.0, 0, 0))
+        )
+
     def removals(self) -> dict[Cause, Reals]:
-        """Gains of every draw were a cause gone: a side of twice the speed, no limit, no taking turns."""
+        """Gains of every draw were a cause gone: a side of twice the speed, no limit, no lockstep."""
         system = self._calibration.system
         changes: dict[Cause, Callable[[System], System]] = {
             "samplers": lambda each: with_forward_speed(each, _TWICE),
@@ -483,7 +301,7 @@ class _Bench:
         if solved is None:
             return None
         # A cost that is gone slows nothing down, and a side that is a tenth faster makes no more than a tenth more.
-        most = _FASTER - 1.0 if what in _SPEEDS else np.inf
+        most = _FASTER - 1.0 if what in SPEEDS else np.inf
         return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: Cause, setting: tuple[int, int], changed: Admission) -> Action | None:
@@ -501,11 +319,12 @@ class _Bench:
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
         """within: the least and the most that it can bring, whatever the error of the form."""
-        error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in _SPEEDS else 1.0)
+        error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
         gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
         gains = np.clip(gains, *within)
         likely = float((gains >= WORTHWHILE_RATIO).mean())
-        is_sure = self._grounds.long_enough and self._grounds.replayed and likely >= SURE_RATIO
+        surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
+        is_sure = self._grounds.replayed and float(surely.mean()) >= SURE_RATIO
         return Action(
             kind="probe" if kind == "change" and not is_sure else kind,
             what=what,

@@ -39,8 +39,8 @@ Reason = Literal[
 """worthwhile: change. unsure: another layout is likely faster, and less than SURE_RATIO of the draws agree.
 lengths_drift: they would agree if responses did not grow or shrink. best_already: no other layout is faster.
 small_gain: none is faster by WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness leave none.
-too_short: another layout is likely faster, and the stretch has too few steps to hold the model to. not_replayed: the
-model does not reproduce the run that it was fitted to."""
+too_short: another layout is likely faster, by less than the model may err where the stretch is too short to test it.
+not_replayed: the model does not reproduce the run that it was fitted to."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
@@ -64,6 +64,9 @@ FEW_VERSIONS: Final = 4
 """So stale a run may become whatever it is today: off-policy corrections hold that far."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
+UNTESTED_LOG: Final = math.log(1.15)
+"""90% of the predictions of other layouts are within 15% (benchmarks/prediction_error.txt): where a run is too short to
+see how well it is predicted, a gain must exceed what a change is worth by so much."""
 EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
@@ -107,6 +110,11 @@ class Grounds:
         """
         drifts = self.lengths is not None and self.lengths.drifts
         return abs(math.log1p(self.lengths.change_ratio)) if drifts and self.lengths else 0.0
+
+    @property
+    def untested_log(self) -> float:
+        """Log of what a gain may be off by where the stretch is too short to hold a part of it out."""
+        return 0.0 if self.long_enough else UNTESTED_LOG
 
     def affords(self, staleness: StalenessForecast | None) -> bool:
         """Whether samples are fresh enough to be recommended; None: they grow staler for ever."""
@@ -156,7 +164,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     today = forecasts.today
     affordable = [each for each in forecasts.rivals if grounds.affords(each.staleness)]
     too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
-    sure = [each for each in affordable if is_sure(each, today, grounds.drift_log)]
+    sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
     best = best_of(sure or affordable or [today], today)
     gains, fastest = gains_over(best, today), _fastest(forecasts)
     return Recommendation(
@@ -235,10 +243,10 @@ def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) ->
 
 
 def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
-    if not grounds.long_enough:
-        return "too_short"
     if sure:
         return "worthwhile"
+    if not grounds.long_enough:
+        return "too_short"
     return "lengths_drift" if is_sure(best, today, 0.0) else "unsure"
 
 

@@ -15,7 +15,6 @@ from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.forecast.actions import Ranking, rank_actions
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
 from rlscope.model.forecast.layouts import (
@@ -28,6 +27,7 @@ from rlscope.model.forecast.layouts import (
     measured_staleness,
     preemption_seen,
 )
+from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
@@ -128,7 +128,7 @@ class ModelResult:
     ranking: Ranking
     """Everything that would make the run faster, and the causes that it loses its rate to."""
     synchronous_tokens_per_s: float | None
-    """Of a synchronous run whose GPUs do both; None where no engine fits."""
+    """Of a synchronous run whose GPUs do both: the modelled gain over the measured rate. None where no engine fits."""
     efficiency: BatchEfficiency | None
     sensitivities: tuple[Sensitivity, ...]
     """Throughput change per 1% of each quantity, the largest first."""
@@ -188,7 +188,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,
         ranking=ranking,
-        synchronous_tokens_per_s=_colocated_rate(calibration),
+        synchronous_tokens_per_s=_colocated_rate(calibration, anchor),
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
@@ -283,9 +283,9 @@ def _prediction(
     return compare(calibration, rest, model_config.settings, rng)
 
 
-def _colocated_rate(calibration: Calibration) -> float | None:
+def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:
     step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.running_per_engine)
-    return None if step is None else step.trained_tokens_per_s
+    return None if step is None else step.trained_tokens_per_s * anchor_ratio
 
 
 def _finish(

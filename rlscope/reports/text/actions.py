@@ -64,6 +64,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "slow_engines": "Bring the slow engines up to the speed of the others",
     "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
     "forward_speed": "Make sampling faster (faster engines, or more of them)",
+    "colocated": "Let every GPU sample and then train, in turn (colocated and synchronous)",
 }
 _ENGINES_NAMED: Final = 3
 """Of the slow ones; the finding names the slowest."""
@@ -72,6 +73,7 @@ _IF: Final[Mapping[ActionWhat, str]] = {
     "environment": " if the environment took no time",
     "slow_engines": " once every engine keeps up",
     "checkpoints": " if checkpoints and evaluation took no time",
+    "colocated": " if both sides fit on a GPU and switching costs nothing",
 }
 """What a fix brings its gain for, at the most."""
 _MAKING_MORE: Final = frozenset(
@@ -86,6 +88,8 @@ _MAKING_MORE: Final = frozenset(
     }
 )
 """What an action raises so that more samples may start, or are made in a second."""
+_SOONER: Final = frozenset({"running_limit", "layout"})
+"""What gives samplers more to do at a time, or more GPUs to do it on."""
 _TOWARDS: Final[Mapping[Cause, Towards]] = {
     "samplers": "more_samples",
     "lockstep": "more_samples",
@@ -161,8 +165,16 @@ def effect(action: Action) -> str:
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
         return f"at most {gain} throughput{_IF.get(action.what, '')}"
-    loosens = action.what == "publish_every" and action.cause == "staleness_cap"
-    return f"{gain} throughput{', as the staleness cap then spans more steps' if loosens else ''}"
+    return f"{gain} throughput{_how(action)}"
+
+
+def _how(action: Action) -> str:
+    """How a setting that is not the cap's acts on the staleness cap; empty for all others."""
+    if action.cause != "staleness_cap":
+        return ""
+    if action.what == "publish_every":
+        return ", as the staleness cap then spans more steps"
+    return ", as samples finish sooner and the staleness cap holds less up" if action.what in _SOONER else ""
 
 
 def staleness_words(action: Action, own_p95: int | None, cap: int | None = None) -> str:
@@ -170,7 +182,7 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
 
     Rarer publications make versions of more steps: it is counted in optimizer steps there, and so is the cap.
     """
-    if action.kind == "fix" or action.staleness is None or own_p95 is None:
+    if not _has_staleness(action) or action.staleness is None or own_p95 is None:
         return ""
     before, after, unit = *_ages(action, own_p95, action.staleness.sample_p95), ""
     spanned = ""
@@ -181,6 +193,11 @@ def staleness_words(action: Action, own_p95: int | None, cap: int | None = None)
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
+
+
+def _has_staleness(action: Action) -> bool:
+    """Whether it says how stale samples become: a fix removes a cost and leaves staleness alone, but for one."""
+    return action.kind != "fix" or action.what == "colocated"
 
 
 def _ages(action: Action, before: int, after: int) -> tuple[int, int]:
@@ -247,6 +264,8 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
 def direction_of(action: Action) -> Towards | None:
     """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
+    if action.what == "colocated":
+        return None
     makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == "staleness_cap")
     return "more_samples" if makes_more else _TOWARDS.get(action.cause)
 
@@ -280,7 +299,7 @@ TITLE: Final = "What to do, best first"
 
 def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None, cap: int | None = None) -> ActionRow:
     """The row of an action; own_p95: of today's samples, in versions, and the cap on it."""
-    after = None if action.staleness is None or action.kind == "fix" else action.staleness.sample_p95
+    after = action.staleness.sample_p95 if action.staleness is not None and _has_staleness(action) else None
     return ActionRow(
         what=what_to_do(action),
         gain=_gain_cell(action),

@@ -8,8 +8,8 @@ from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
-from rlscope.model.forecast.actions import Action, Ranking
-from rlscope.model.forecast.recommend import WORTHWHILE_RATIO
+from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings
 from rlscope.reports.text.origin import next_data, origin_lines
@@ -78,12 +78,28 @@ def label(analysis: AnalysisResult) -> str:
 
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
-    text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
+    verdict = analysis.verdict
+    text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
         return f"{text}; the log does not tell why"
-    verdict = analysis.verdict
-    tied = [f"{causes.remedy_words(cause)}{_brought(analysis, cause)}" for cause in verdict.tied_with]
-    return f"{text}; {' or '.join(tied)} may bring as much" if tied else text
+    said = {"staleness_cap"} if dropped else set[str]()
+    tied = [f"{causes.remedy_words(each)}{_brought(analysis, each)}" for each in verdict.tied_with if each not in said]
+    return f"{text}{dropped}; {' or '.join(tied)} may bring as much" if tied else f"{text}{dropped}"
+
+
+def _dropped_by_cap(analysis: AnalysisResult) -> str:
+    """That trainers wait for what the staleness cap drops, where both are the verdict; as a clause after a comma."""
+    verdict, model = analysis.verdict, analysis.model
+    if verdict.bottleneck != "samplers" or "staleness_cap" not in verdict.tied_with:
+        return ""
+    drops = isinstance(model, ModelResult) and model.model_config.admission.staleness_policy == "drop"
+    lost = next((each for each in verdict.losses if each.dropped_gpu_s), None)
+    if not drops or lost is None or not lost.gpu_s or not lost.dropped_gpu_s:
+        return ""
+    share = lost.side_share_ratio * lost.dropped_gpu_s / lost.gpu_s
+    if share < _DROPPED_RATIO:
+        return ""
+    return f", as {fmt.percent(share)} of sampler GPU time goes into samples that the staleness cap drops"
 
 
 def _brought(analysis: AnalysisResult, cause: Bottleneck) -> str:
@@ -175,7 +191,7 @@ def next_step(analysis: AnalysisResult) -> str:
         if analysis.verdict.cause is not None:
             return "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
-    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first), _colocated(analysis)]
+    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first)]
     return " ".join(part for part in parts if part)
 
 
@@ -189,18 +205,6 @@ def cap_of(analysis: AnalysisResult) -> int | None:
     """The cap on staleness, in versions; None without one."""
     model = analysis.model
     return model.model_config.admission.max_staleness if isinstance(model, ModelResult) else None
-
-
-def _colocated(analysis: AnalysisResult) -> str:
-    """That a colocated synchronous run may be faster, where it would be by as much as a change is worth."""
-    model = analysis.model
-    if not isinstance(model, ModelResult) or model.synchronous_tokens_per_s is None or model.calibration.synchronous:
-        return ""
-    today = model.gap.achieved_tokens_per_s
-    if model.synchronous_tokens_per_s < (1.0 + WORTHWHILE_RATIO) * today:
-        return ""
-    gain = fmt.gain(model.synchronous_tokens_per_s / today - 1.0)
-    return f"A colocated synchronous run is modelled at {gain} throughput, if changing over costs nothing."
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:
@@ -224,6 +228,8 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
+    if verdict.cause == "samplers" and first.cause == "weight_updates" and _pauses_engines(analysis):
+        return "Engines generate nothing while weights are applied: cheaper updates shorten the waits for samples too."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
     addressing = next((each for each in listed if each.kind != "fix" and each.cause == verdict.cause), None)
@@ -231,6 +237,14 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
         return f"The best setting against {cause} {_behind(addressing, first)}."
     brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
     return f"No setting addresses {cause}; of {'all options' if brings_most else 'what is sure'}, this brings most."
+
+
+def _pauses_engines(analysis: AnalysisResult) -> bool:
+    """Whether an update keeps engines from generating, or makes them compute their KV caches again."""
+    if not isinstance(analysis.model, ModelResult):
+        return False
+    update = analysis.model.calibration.system.update
+    return update.engine_pause_s > 0.0 or not update.kv_kept
 
 
 def _behind(action: Action, first: Action) -> str:
@@ -245,7 +259,7 @@ def _behind(action: Action, first: Action) -> str:
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
     """That the layout is kept, and why; empty where the first action changes it."""
-    if first.kind != "fix" or not isinstance(analysis.model, ModelResult):
+    if first.kind != "fix" or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
         return ""
     return f"The layout is kept: {advice.kept_because(analysis.model)}"
 

@@ -13,16 +13,11 @@ from rlscope.model.forecast.actions import (
     Action,
     ActionKind,
     ActionWhat,
+    Bench,
     Cause,
-    CauseLoss,
-    Ranking,
-    _Bench,
-    _listed,
-    _losses,
-    _measured,
-    rank_actions,
 )
 from rlscope.model.forecast.layouts import Forecasts, Spread, StalenessForecast, forecast_layouts
+from rlscope.model.forecast.ranking import CauseLoss, Ranking, _listed, _losses, _measured, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -250,9 +245,16 @@ def test_a_layout_that_is_too_stale_is_an_action_beside_a_run_that_stays():
     assert ranking.actions[-1] is found
 
 
-def test_a_layout_of_a_short_stretch_is_a_probe_and_one_of_a_model_that_misses_the_run_is_nothing():
-    ranking, _, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, long_enough=False))
-    assert first_of(ranking, "layout").kind == "probe"
+def test_a_gain_of_a_short_stretch_is_sure_beyond_the_model_s_error_and_one_of_a_model_that_misses_the_run_is_nothing():
+    short = replace(CAPPED, long_enough=False)
+    ranking, _, _ = ranked(of_small("trainers"), layouts=splits, grounds=short)
+    layout = first_of(ranking, "layout")
+    assert layout.gain_ratio.low > 1.05 * 1.15 - 1.0
+    assert layout.kind == "change"
+    ranking, _, _ = ranked(of_small("updates"), grounds=CAPPED)
+    assert first_of(ranking, "publish_every").gain_ratio.median < 1.05 * 1.15 - 1.0
+    ranking, _, _ = ranked(of_small("updates"), grounds=short)
+    assert first_of(ranking, "publish_every").kind == "probe"
     ranking, advice, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, replayed=False))
     assert (ranking.actions, ranking.losses, advice.advice) == ((), (), "unknown")
 
@@ -271,6 +273,38 @@ def test_removing_updates_and_speeding_up_a_side_are_fixes():
     assert faster.gain_ratio.median == pytest.approx(0.1, abs=0.03)
 
 
+def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():
+    alone, _, _ = ranked(of_small("samplers"), grounds=CAPPED)
+    shared = first_of(alone, "colocated")
+    assert (shared.kind, shared.cause, shared.before, shared.after) == ("fix", "samplers", None, None)
+    assert shared.staleness == StalenessForecast(0.0, 0, 0)
+    assert alone.first is shared
+    # The samplers cost what their removal brings, not what another kind of run would.
+    assert alone.losses[0].cause == "samplers"
+    assert alone.losses[0].gain_ratio.median < shared.gain_ratio.median
+    split, _, _ = ranked(of_small("samplers"), layouts=splits, grounds=CAPPED)
+    assert first_of(split, "layout").gain_ratio.median * 1.05 > shared.gain_ratio.median
+    assert all(each.what != "colocated" for each in split.actions)
+
+
+@pytest.mark.parametrize(("gain", "listed"), [(0.155, ["layout", "colocated"]), (0.1549, ["layout"])])
+def test_colocated_gpus_come_after_settings_and_must_bring_5_percent_more(gain: float, listed: list[str]):
+    probe, shared = action(0.1, kind="probe"), action(gain + 1e-12, "colocated", kind="fix")
+    assert [each.what for each in _listed([shared, probe])] == listed
+    assert [each.what for each in _listed([shared])] == ["colocated"]
+
+
+def test_colocated_gpus_name_a_cause_only_where_nothing_else_does():
+    shared = action(0.3, "colocated", "trainers", "fix")
+    slow = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.04)}
+    assert [(each.cause, each.gain_ratio.median) for each in _losses(slow, [shared], {})] == [
+        ("samplers", 0.2),
+        ("trainers", 0.04),
+    ]
+    (named,) = _losses({"trainers": np.full(DRAWS, 0.04)}, [shared], {})
+    assert (named.cause, named.gain_ratio.median) == ("trainers", 0.3)
+
+
 def test_a_slow_engine_is_a_fix_of_the_samplers():
     run = observed(
         SMALL, replace(STARVED, trainer_gpus=5, sampler_gpus=3), batches=(4, 8, 8, 8, 4, 8, 8, 8, 4), steps=24
@@ -287,7 +321,7 @@ def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_al
     found = calibrate(observed(SMALL, starved, steps=24), Admission(), None, np.random.default_rng(0))
     # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
     slowed = replace(found, draws=found.draws[:3], engine_slowness=(7 / 3, 7 / 9, 7 / 9))
-    bench = _Bench(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
+    bench = Bench(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
     made = bench._evened(9 / 7)
     assert made is not None
     assert made.gain_ratio.median == pytest.approx(2 / 7, abs=0.06)
@@ -328,16 +362,16 @@ def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
     run, grounds = saving(of_small("trainers"), 1.0, rewards_s=3.0)
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    bench = _Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
+    bench = Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
     assert bench._checkpoint_s(run) == pytest.approx(1.0)
-    assert _Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
+    assert Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
 
 
 def test_every_limit_is_moved_by_a_step():
     admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
     found = calibrate(of_small("samplers"), admission, None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    moved = [each for each in _Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each]
+    moved = [each for each in Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each]
     assert {each.what: (each.cause, each.before, each.after) for each in moved} == {
         "staleness_cap": ("staleness_cap", 1, 2),
         "in_flight_limit": ("staleness_cap", 96, 192),
@@ -380,7 +414,7 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
     grounds = replace(PLAIN, capped=True, own_staleness_p95=4)
-    bench = _Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
+    bench = Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
     made = bench._action("change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness))

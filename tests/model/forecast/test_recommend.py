@@ -175,11 +175,18 @@ def test_what_is_too_stale_is_named_beside_a_layout_that_is_kept():
     assert advised(stale).staler is stale
 
 
-def test_in_a_short_stretch_a_sure_layout_is_only_to_be_tried():
-    short = replace(PLAIN, long_enough=False)
-    assert (advised(forecast(1_200.0), grounds=short).reason) == "too_short"
-    assert advised(forecast(1_200.0), grounds=short).advice == "probe"
-    assert advised(forecast(1_049.0), grounds=short).reason == "small_gain"
+@pytest.mark.parametrize(
+    ("rate", "reason", "advice"),
+    [
+        (1_049.0, "small_gain", "keep"),
+        (1_200.0, "too_short", "probe"),
+        (1_207.4, "too_short", "probe"),
+        (1_207.6, "worthwhile", "change"),
+    ],
+)
+def test_in_a_short_stretch_a_gain_must_exceed_by_15_percent_what_a_change_is_worth(rate: float, reason, advice):
+    said = advised(forecast(rate), grounds=replace(PLAIN, long_enough=False))
+    assert (said.reason, said.advice) == (reason, advice)
 
 
 @pytest.mark.parametrize("others", [(forecast(1_200.0),), (forecast(900.0),), ()], ids=["faster", "slower", "none"])

@@ -80,6 +80,10 @@ WORDS = {
         action("forward_speed", "samplers", "fix", 1.0, 1.1),
         "Make sampling faster (faster engines, or more of them)",
     ),
+    "colocated": (
+        action("colocated", "trainers", "fix", None, None),
+        "Let every GPU sample and then train, in turn (colocated and synchronous)",
+    ),
 }
 
 
@@ -112,6 +116,29 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
 def test_rarer_publications_say_what_they_are_against(cause, reason):
     rarer = action("publish_every", cause, before=1.0, after=2.0)
     assert actions.effect(rarer) == f"{actions.gain_words(rarer.gain_ratio)} throughput{reason}"
+
+
+@pytest.mark.parametrize(
+    ("what", "cause", "reason"),
+    [
+        ("running_limit", "staleness_cap", ", as samples finish sooner and the staleness cap holds less up"),
+        ("layout", "staleness_cap", ", as samples finish sooner and the staleness cap holds less up"),
+        ("running_limit", "samplers", ""),
+        ("staleness_cap", "staleness_cap", ""),
+    ],
+)
+def test_what_makes_samples_sooner_says_how_that_helps_against_the_cap(what, cause, reason):
+    sooner = action(what, cause, before=8.0, after=16.0)
+    assert actions.effect(sooner) == f"{actions.gain_words(sooner.gain_ratio)} throughput{reason}"
+
+
+def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
+    colocated = action("colocated", "trainers", "fix", None, None)
+    fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
+    assert actions.effect(fresh).endswith("throughput if both sides fit on a GPU and switching costs nothing")
+    assert actions.staleness_words(fresh, 2) == "sample staleness p95 0 instead of 2"
+    assert actions.action_row(fresh, full_analysis(), 2).staleness == "2 → 0"
+    assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():

@@ -358,7 +358,8 @@ def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
     assert best.gain == fmt.with_interval(fmt.gain, *made.recommendation.gain_ratio)
-    assert advice.chosen_rows(short_model())[1].mark == "to try"
+    tried = with_reason("too_short")
+    assert advice.chosen_rows(tried)[1].mark == "to try"
 
 
 def test_without_another_layout_there_is_one_row_and_no_odds():

@@ -2,6 +2,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
@@ -9,6 +10,9 @@ from rlscope_otel.schema import WAIT_REASONS
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
 from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
+from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
@@ -139,6 +143,46 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
     verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
     words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
     assert words == "Trainers wait for samples 25.0% of the time; removing weight updates may bring as much"
+
+
+@pytest.mark.parametrize(
+    ("policy", "dropped_gpu_s", "words"),
+    [
+        ("drop", 5.0, ", as 5.0% of sampler GPU time goes into samples that the staleness cap drops"),
+        ("drop", 4.9, "; removing the staleness cap may bring as much"),
+        ("admission", 5.0, "; removing the staleness cap may bring as much"),
+    ],
+)
+def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped_gpu_s, words):
+    losses = (Loss("samplers", 12.0, 0.25), Loss("trainers", 10.0, 0.1, dropped_gpu_s=dropped_gpu_s))
+    verdict = Verdict("samplers", losses, None, 0, 10**10, ("staleness_cap",))
+    made = changing_model()
+    capped = replace(made.model_config.admission, max_staleness=2, staleness_policy=policy)
+    made = replace(made, model_config=replace(made.model_config, admission=capped), ranking=Ranking())
+    analysis = replace(full_analysis(), model=made, verdict=verdict)
+    assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{words}"
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "kv_kept", "words"),
+    [
+        (1.0, True, "Engines generate nothing while weights are applied"),
+        (0.0, False, "Engines generate nothing while weights are applied"),
+        (0.0, True, "No setting addresses waits for samples; of all options, this brings most."),
+    ],
+)
+def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits(pause_s, kv_kept, words):
+    made = changing_model()
+    gains = np.full(4, 0.2)
+    updates = Action(
+        "fix", "weight_updates", "weight_updates", 2.0, None, Spread(0.2, 0.2, 0.2), 1.0, gains, None, None
+    )
+    losses = (CauseLoss("samplers", Spread(0.3, 0.3, 0.3), gains),)
+    update = replace(made.calibration.system.update, engine_pause_s=pause_s, kv_kept=kv_kept)
+    system = replace(made.calibration.system, update=update)
+    made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
+    verdict = Verdict("samplers", (Loss("samplers", 12.0, 0.25),), None, 0, 10**10)
+    assert words in verdict_words.next_step(replace(full_analysis(), model=made, verdict=verdict, findings=()))
 
 
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():

@@ -1,0 +1,234 @@
+"""Everything that would make the run faster, in one ranking: what each action brings, and to which cause it belongs.
+
+A cause costs what its removal alone would bring, or the best action against it: so the verdict, which names the largest
+cause, and the advice, which names the first action, are read from one ranking. Not covered: two actions together, what
+they cost, and learning per token.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.arrays import Reals
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Bench, Cause
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread
+from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
+from rlscope.model.observed import Observed
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Layout
+
+_CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
+"""What the removal of the cause `staleness_cap` takes away."""
+_TIE_RATIO: Final = 0.02
+"""Of the rate: neither the model nor two runs tell apart causes that differ by less."""
+_NO_WAIT_RATIO: Final = 0.01
+"""Of the trainers' time: with less of it spent waiting for samples, faster samplers help only by fresher samples."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CauseLoss:
+    """What one cause costs the run."""
+
+    cause: Cause
+    gain_ratio: Spread
+    """Of trained tokens per second over today's, less 1, were it gone; or by the best action against it, if more."""
+    gains: Reals
+    """Of every draw."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """All actions that bring something, and the causes that they are against."""
+
+    actions: tuple[Action, ...] = ()
+    """Worth WORTHWHILE_RATIO or more: the recommended one first, then by what they bring."""
+    losses: tuple[CauseLoss, ...] = ()
+    """The largest first; of causes that are tied with the largest, the one that cost most GPU time as measured."""
+
+    @property
+    def first(self) -> Action | None:
+        """What to do first; None where nothing brings WORTHWHILE_RATIO."""
+        return self.actions[0] if self.actions else None
+
+    def reached(self, tokens_per_s: float) -> tuple[Spread, ...]:
+        """The rates that settings reach from today's: what takes no work on code or machines."""
+        gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
+        return tuple(Spread(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause that costs most; None where none costs WORTHWHILE_RATIO: the run is balanced."""
+        return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
+
+    @property
+    def tied_with(self) -> tuple[Cause, ...]:
+        """Causes that cost as much as the largest, as far as the model can tell."""
+        return _tied(self.losses)[1:] if self.cause else ()
+
+
+def _is_worth_naming(loss: CauseLoss) -> bool:
+    return loss.gain_ratio.median >= WORTHWHILE_RATIO
+
+
+def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
+    """The causes of the largest loss and of those that are hardly smaller, or smaller in few of the draws."""
+    largest = max(losses, key=lambda each: each.gain_ratio.median)
+
+    def is_tied(loss: CauseLoss) -> bool:
+        behind = largest.gains - loss.gains
+        return bool(np.median(behind) <= _TIE_RATIO or (behind > 0.0).mean() < SURE_RATIO)
+
+    return tuple(each.cause for each in losses if each is largest or (_is_worth_naming(each) and is_tied(each)))
+
+
+def rank_actions(
+    calibration: Calibration,
+    observed: Observed,
+    forecasts: Forecasts,
+    recommendation: Recommendation,
+    grounds: Grounds,
+    settings: Settings,
+) -> Ranking:
+    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run."""
+    if not grounds.replayed:
+        return Ranking()
+    bench = Bench(calibration, forecasts.today, grounds, settings)
+    layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
+    every = (*layouts, *bench.actions(observed))
+    has_cap = calibration.system.admission.max_staleness is not None
+    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
+    if calibration.synchronous and all(each.is_staler for each in layouts):
+        actions.append(bench.overlapped())
+    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
+    slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
+    shared = bench.colocated(slower)
+    actions += [shared] if shared is not None else []
+    actions = [_within_removal(each, removed) for each in actions]
+    return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
+
+
+def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
+    """A limit that is raised brings no more than one that is gone, draw by draw."""
+    most = removed.get("staleness_cap")
+    if action.what not in _CAPS or most is None or most.size != action.gains.size:
+        return action
+    gains = np.minimum(action.gains, most)
+    likely = float((gains >= WORTHWHILE_RATIO).mean())
+    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
+    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
+
+
+def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
+    """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
+    samples, it is the cap that it is against. So are rarer publications that bring more than all updates cost: a cap in
+    versions then spans more steps (own reasoning).
+    """
+    if action.what == "publish_every" and has_cap:
+        sampler_gpus = observed.engines * observed.gpus_per_engine
+        all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
+        updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
+        relaxes = action.gain_ratio.median * (1.0 - updates_ratio) > 2.0 * updates_ratio
+        return replace(action, cause="staleness_cap") if relaxes else action
+    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
+    never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
+    if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
+        return action
+    return replace(action, cause="staleness_cap")
+
+
+def _measured(
+    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float]
+) -> Mapping[Cause, Reals]:
+    """Faster samplers spare the trainers their waits for samples and no more: own reasoning, on what was measured.
+
+    What they would spare besides, such as waits for a limit, is lost to the limit.
+    """
+    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
+    if "samplers" not in removed or waited_gpu_s is None or waited_gpu_s >= trainer_gpu_s:
+        return removed
+    most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
+    return {**removed, "samplers": np.minimum(removed["samplers"], most)}
+
+
+def _losses(
+    removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
+) -> tuple[CauseLoss, ...]:
+    """Of each cause what its removal brings, or the best action against it, whichever brings more."""
+    found = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
+    # Colocated GPUs remove no cause: they are counted only where nothing else would name one.
+    for action in sorted(actions, key=lambda each: each.what == "colocated"):
+        known, by_now = found.get(action.cause), found.values()
+        if action.what == "colocated" and any(map(_is_worth_naming, by_now)):
+            continue
+        if known is None or action.gain_ratio.median > known.gain_ratio.median:
+            found[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:DRAWS])
+    losses = [each for each in found.values() if each.gain_ratio.median > 0.0]
+    losses.sort(key=lambda each: -each.gain_ratio.median)
+    # Of what the model cannot tell apart, what was measured decides.
+    tied = _tied(losses) if losses else ()
+    first = sorted((each for each in losses if each.cause in tied), key=lambda each: -lost_gpu_s.get(each.cause, 0.0))
+    return (*first, *(each for each in losses if each.cause not in tied))
+
+
+def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """What is worth doing: changes that are sure and fresh enough first, then by what they bring; another kind of run
+    after all settings of this one.
+    """
+    worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
+    settings = [each for each in worth if each.kind != "fix"]
+    by_setting = {each.cause for each in settings}
+    # A side is made faster by work; where a setting does as much, that is not worth a line.
+    worth = [each for each in worth if each.what not in SPEEDS or each.cause not in by_setting]
+    reached = max((each.gain_ratio.median for each in settings if not each.is_staler), default=0.0)
+    least = (1.0 + reached) * (1.0 + WORTHWHILE_RATIO) - 1.0
+    worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.median >= least]
+
+    def rank(action: Action) -> tuple[bool, bool, bool, float]:
+        is_sure = action.kind == "change" and not action.is_staler
+        is_rebuilt = action.what == "colocated" and reached > 0.0
+        return (not is_sure, action.is_staler, is_rebuilt, -action.gain_ratio.median)
+
+    return tuple(sorted(worth, key=rank))
+
+
+def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
+    """The recommended layout, one that is staler, and one to try."""
+    today, best = forecasts.today, recommendation.best
+    chosen: list[tuple[Forecast, ActionKind, bool]] = []
+    if recommendation.advice in ("change", "probe"):
+        chosen.append((best, "change" if recommendation.changes else "probe", False))
+    if recommendation.staler is not None:
+        chosen.append((recommendation.staler, "change", True))
+    if recommendation.untried is not None:
+        chosen.append((recommendation.untried, "probe", False))
+    for forecast, kind, is_staler in chosen:
+        gains = gains_over(forecast, today)
+        yield Action(
+            kind=kind,
+            what=_what(calibration, forecast.layout),
+            cause=_cause_of(calibration, forecast.layout),
+            before=today.layout,
+            after=forecast.layout,
+            gain_ratio=Spread.of(gains),
+            worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
+            gains=gains,
+            staleness=forecast.staleness,
+            grade=forecast.grade,
+            is_staler=is_staler,
+        )
+
+
+def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
+    if calibration.synchronous:
+        return "asynchronous"
+    return "running_limit" if layout.trainer_gpus == calibration.layout.trainer_gpus else "layout"
+
+
+def _cause_of(calibration: Calibration, layout: Layout) -> Cause:
+    """The side that a layout makes faster: it gets the GPUs, or its engines run more requests."""
+    if calibration.synchronous:
+        return "lockstep"
+    return "trainers" if layout.trainer_gpus > calibration.layout.trainer_gpus else "samplers"

@@ -147,9 +147,8 @@ def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
 
 def test_the_verdict_of_the_log_without_hooks_is_that_of_the_sample() -> None:
     from rlscope.api import analyze as analyze_path
-    from rlscope.reports.text.causes import verdict_label
-    from rlscope.reports.text.verdict import headline
+    from rlscope.reports.text.verdict import headline, label
 
     analysis = analyze_path(ROOT / "sample_traces" / "imported" / "verl_console.log")
     assert "No hooks? Point rlscope at your log." in README
-    assert f"{verdict_label(analysis.verdict.bottleneck)}\n\nVerdict   {headline(analysis.result)}\n" in README
+    assert f"{label(analysis.result)}\n\nVerdict   {headline(analysis.result)}\n" in README

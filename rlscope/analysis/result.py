@@ -317,3 +317,10 @@ class AnalysisResult:
     """What the run should have done, and the recommended layout; or why there is no model of the run."""
     alerts: tuple[Alert, ...] = ()
     """The stretches in which a built-in alert rule fired, in the order in which they began."""
+
+    @property
+    def hides_samplers(self) -> bool:
+        """Whether no file shows what samplers wait for: slow ones then look like ones in lockstep with the trainers."""
+        passes = self.answers.get("pass_latency")
+        shows_waits = any(each.role == "sampler" and each.reason is not None for each in self.ledger.states)
+        return self.data_quality.imported is not None and not shows_waits and (passes is None or passes.is_empty())

@@ -11,6 +11,8 @@ from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_set
 
 _LENGTH_RATIO: Final = 0.05
 """Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
+_LEAST_SAME: Final = 3
+"""Different times of steps: fewer may be equal by chance, or by rounding."""
 _OVERLAP_RATIO: Final = 0.5
 """Of the shorter steady stretch: with less of it in common, the policies were of different ages."""
 
@@ -24,6 +26,10 @@ class Kind(StrEnum):
     """A run has no steady stretch."""
     COUNTS_PROMPTS = "counts_prompts"
     """Trained tokens are those that the trainer counted, prompts included."""
+    SAME_STEPS = "same_steps"
+    """The runs hold the same steps, as a run and a part of its log do."""
+    HIDDEN_SAMPLERS = "hidden_samplers"
+    """The log of one run does not show what its samplers do, and the other run does."""
     OTHER_MODEL = "other_model"
     OTHER_DEVICE = "other_device"
     OTHER_GPUS = "other_gpus"
@@ -78,6 +84,23 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
             yield Confounder(Kind.NO_WINDOW, run.name)
     if before.counts_prompts and after.counts_prompts:
         yield Confounder(Kind.COUNTS_PROMPTS, "tokens")
+    if before.hides_samplers != after.hides_samplers:
+        yield Confounder(Kind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
+    if same := _same_steps(before, after):
+        yield Confounder(Kind.SAME_STEPS, str(same))
+
+
+def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
+    """Steps of the steady stretches that took the same time to the nanosecond; 0 where one of them did not."""
+    if before.table is None or after.table is None:
+        return 0
+    own, other = (
+        dict(zip(table.step.tolist(), table.period_s.tolist(), strict=True)) for table in (before.table, after.table)
+    )
+    # The first of a stretch is measured from whatever came before it.
+    common = sorted(own.keys() & other.keys())[1:]
+    is_same = all(own[step] == other[step] for step in common)
+    return len(common) if is_same and len({own[step] for step in common}) >= _LEAST_SAME else 0
 
 
 def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:

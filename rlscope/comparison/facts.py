@@ -20,7 +20,7 @@ from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
-from rlscope.trace.imported import Imported
+from rlscope.trace.imported import Certainty, Imported
 
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
@@ -184,6 +184,8 @@ class ComparedRun:
     """Whether its trained tokens are those that the trainer counts, prompts included: no delivery was recorded."""
     imported: Imported | None = None
     """Where an imported run comes from; None for one that hooks recorded, and for a document."""
+    hides_samplers: bool = False
+    """Whether it has samplers, and its log does not show what they do but while the trainers wait for them."""
     model: ModelResult | None = None
     facts: RunFacts | None = None
 
@@ -222,6 +224,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         facts=facts,
         counts_prompts=analysis.throughput.counted_tokens is not None,
         imported=analysis.data_quality.imported,
+        hides_samplers=analysis.hides_samplers and facts.sampler_gpus > 0,
     )
     table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
     return whole if table is None else _with_steps(whole, analysis, table)
@@ -503,7 +506,9 @@ def _steady_totals(analysis: AnalysisResult, table: StepTable) -> Totals:
 
 def _update_s(analysis: AnalysisResult) -> Reals:
     window, updates = analysis.run.window, analysis.answers.get("weight_update_latency")
-    if window is None or updates is None:
+    origin = None if (read := analysis.data_quality.imported) is None else read.tables.get("weight_updates")
+    is_laid_out = origin is not None and origin.certainty is not Certainty.RECORDED
+    if window is None or updates is None or is_laid_out:
         return np.zeros(0)
     applied = updates.filter(
         pl.col("applied_ns").is_between(window.start_ns, window.end_ns), pl.col("publish_to_applied_s").is_not_null()

@@ -57,6 +57,8 @@ class RunEntry:
     """Whether the trained tokens are those that the trainer counted, prompts included: no file says another number."""
     bottleneck: str | None = None
     """The verdict's word."""
+    hides_samplers: bool | None = None
+    """Whether no file shows what samplers wait for: "samplers" then means that trainers wait for samples."""
     staleness_p95: int | None = None
     """Of the trained tokens, in versions."""
     gpu_hours_per_million_tokens: float | None = None
@@ -277,6 +279,7 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         tokens_per_s=analysis.throughput.steady_tokens_per_s,
         counts_prompts=analysis.throughput.counted_tokens is not None,
         bottleneck=analysis.verdict.bottleneck,
+        hides_samplers=analysis.hides_samplers,
         staleness_p95=None if tokens is None else tokens.p95,
         gpu_hours_per_million_tokens=hours,
         cost_per_million_tokens=None if hours is None or price is None else hours * price,

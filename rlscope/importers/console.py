@@ -18,19 +18,28 @@ from typing import Any, Final
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.lines import tallied_lines
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, row_of
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
-_STEP_LINE: Final = re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.+)$")
+_STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+?)(?:\s*\[repeated \d+x across cluster\].*)?$")
+"""Also right behind a progress bar, which ends without a space."""
 _PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?(?= - |$)")
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
+_PRINTED_VALUE: Final = re.compile(r"""\s*[{}\[\]()]*\s*(?:['"\d{}\[\]()-]|True\b|False\b|None\b|$)""")
+"""How a line of a dictionary begins that is printed over several."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _TABLE_STEP: Final = re.compile(r"StatsLogger INFO: .*\bTrain step (\d+)/\d+ done\.")
 _CELL_EDGE: Final = "│"
 _CELLS: Final = re.compile(r"│\s*([^\s│]+)\s*│\s*(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\s*(?=│)")
+_LEAD: Final = re.compile(
+    r"(?:.{0,300}\b(?:Global step|Completed steps) (?P<step>\d+): "  # OpenRLHF, PipelineRL
+    r"|\[[^{}]{0,300}\]\[PID \d+\] "  # ROLL
+    r"|.{0,300}\d+%\|[^{}]{0,300}\]\s*)?(?=\{)"  # a progress bar
+)
+"""What stands before a printed dictionary of metrics; with the step, where it is named."""
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _BINARY: Final = b"\x00"
@@ -62,12 +71,26 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
         config.read(prefix[0] if prefix else "", body)
         if is_head and "=" in body and _COMMAND.search(body):
             tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(body))
-        if body.startswith("{") and body.endswith("}") and ":" in body:
-            value = literal(body)
-            row = row_of(value) if isinstance(value, dict) else None
-            if row is not None:
-                yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
+        row = _printed_row(body) if body.endswith("}") and ":" in body else None
+        if row is not None:
+            yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
     yield from table.last()
+
+
+def _printed_row(body: str) -> MetricRow | None:
+    """The row of a dictionary that is printed alone, or behind what a framework's logger puts before it."""
+    lead = _LEAD.match(body)
+    value = literal(body[lead.end() :]) if lead else None
+    if lead is None or not isinstance(value, dict):
+        return None
+    numbers = {name: _number_of(held) for name, held in value.items() if isinstance(name, str)}
+    row = row_of(numbers)
+    return replace(row, step=int(lead["step"])) if row is not None and lead["step"] else row
+
+
+def _number_of(held: Any) -> Any:  # noqa: ANN401
+    """The number that a text states, as some loggers round their metrics to texts; anything else as it is."""
+    return found if isinstance(held, str) and (found := number(held)) is not None else held
 
 
 def literal(text: str) -> object:
@@ -125,7 +148,8 @@ class _PrintedConfig:
             if body.startswith(("{'", '{"')) and not body.endswith("}"):
                 self._prefix, self._lines, self._size = prefix, [body], len(body)
             return
-        if prefix != self._prefix:
+        if prefix != self._prefix or not _PRINTED_VALUE.match(body):
+            # Another process's line, or a warning of the same one between its lines.
             return
         self._lines.append(body)
         self._size += len(body)

@@ -64,6 +64,8 @@ class Party:
     step: tuple[str, ...]
     """The time of the whole step, by its names; none: the sum of the phases."""
     phases: tuple[Phase, ...]
+    late_when: str | None = None
+    """A metric of runs whose rows state the time of the step before theirs."""
     gpu_ratio: tuple[str, str] | None = None
     """Two rates whose quotient is the number of GPUs."""
     gpu_work: tuple[str, str, str] | None = None
@@ -93,6 +95,12 @@ class Dialect:
     colocated_when: tuple[str, ...] = ()
     """Names, or with a / at the end their beginnings, that only runs write whose roles share their GPUs."""
     colocated_config: tuple[tuple[str, str], ...] = ()
+    unsettled_when: tuple[str, ...] = ()
+    """Names, or their beginnings, of runs of either kind: only the config tells, or one of the names above."""
+    behind: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Metrics that are larger than this in runs that train on samples of earlier weights."""
+    adds_up: bool = False
+    """Whether the step of a run that shares its GPUs is the sum of its phases: any other sum shows separate ones."""
     strip: tuple[str, ...] = ()
     """Beginnings of names that a writer puts before all of them."""
     step_names: tuple[str, ...] = ()

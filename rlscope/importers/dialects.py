@@ -6,111 +6,9 @@ Phases are listed in the order of the program.
 from typing import Final
 
 from rlscope.importers.dialect import Dialect, Kind, Party, Phase
+from rlscope.importers.verl import VERL, VERL_2024
 
 _K = Kind
-
-_VERL_PHASES: Final = (
-    Phase("timing_s/gen", _K.TAKE),
-    Phase("timing_s/gen_max", _K.TAKE),
-    Phase("timing_s/switch_wait", _K.WAIT_BARRIER),
-    Phase("timing_s/switch_to_trainer", _K.SWITCH),
-    Phase("timing_s/reward", _K.REWARD),
-    Phase("timing_s/old_log_prob", _K.LOGPROBS),
-    Phase("timing_s/ref", _K.LOGPROBS),
-    Phase("timing_s/values", _K.LOGPROBS),
-    Phase("timing_s/adv", _K.OTHER),
-    Phase("timing_s/dump_rollout_generations", _K.OTHER),
-    Phase("timing_s/update_critic", _K.CRITIC),
-    Phase("timing_s/update_actor", _K.TRAIN),
-    Phase("timing_s/update_weights", _K.UPDATE, also=("timing_s/timing_s/param_sync", "timing_s/param_sync")),
-    Phase("timing_s/switch_to_rollout", _K.SWITCH),
-    Phase("timing_s/testing", _K.EVAL),
-    Phase("timing_s/save_checkpoint", _K.CHECKPOINT),
-)
-_VERL_2024_PHASES: Final = (
-    Phase("timing/gen", _K.TAKE),
-    Phase("timing/old_log_prob", _K.LOGPROBS),
-    Phase("timing/ref", _K.LOGPROBS),
-    Phase("timing/values", _K.LOGPROBS),
-    Phase("timing/adv", _K.OTHER),
-    Phase("timing/update_critic", _K.CRITIC),
-    Phase("timing/update_actor", _K.TRAIN),
-    Phase("timing/testing", _K.EVAL),
-    Phase("timing/save_checkpoint", _K.CHECKPOINT),
-)
-_VERL_COLUMNS: Final = {
-    "tokens": ("perf/total_num_tokens",),
-    "loss": ("actor/pg_loss",),
-    "grad_norm": ("actor/grad_norm",),
-    "entropy": ("actor/entropy", "actor/entropy_loss"),
-    "reward_mean": ("critic/rewards/mean", "critic/score/mean"),
-    "clip_ratio": ("actor/pg_clipfrac",),
-}
-_VERL_GPUS: Final = {
-    "trainer": (("trainer.n_gpus_per_node", "trainer.nnodes"),),
-    "sampler": (
-        ("rollout.n_gpus_per_node", "rollout.nnodes"),
-        ("actor_rollout_ref.rollout.n_gpus_per_node", "actor_rollout_ref.rollout.nnodes"),
-    ),
-}
-_VERL_SETTINGS: Final = {
-    "samples_per_step": (("data.train_batch_size", "actor_rollout_ref.rollout.n"),),
-    "group_size": (("actor_rollout_ref.rollout.n",),),
-    "max_output_tokens": (("data.max_response_length",),),
-    "max_running_per_engine": (("actor_rollout_ref.rollout.max_num_seqs",),),
-    "gpus_per_engine": (("actor_rollout_ref.rollout.tensor_model_parallel_size",),),
-    "total_steps": (("trainer.total_training_steps",),),
-}
-
-VERL: Final = Dialect(
-    framework="verl",
-    title="verl",
-    known_by=(("timing_s/step", "timing_s/gen"),),
-    parties=(
-        Party(
-            "trainer",
-            "trainer",
-            ("timing_s/step", "timing_s/gen"),
-            ("timing_s/step",),
-            _VERL_PHASES,
-            gpu_work=("perf/total_num_tokens", "perf/time_per_step", "perf/throughput"),
-        ),
-    ),
-    separate_when=("timing_s/update_weights", "timing_s/timing_s/param_sync", "fully_async/", "training/off_policy/"),
-    separate_config=(("trainer.v1.trainer_mode", "separate"),),
-    columns=_VERL_COLUMNS,
-    reported=(
-        "fully_async/",
-        "training/off_policy/",
-        "perf/throughput",
-        "perf/mfu/",
-        "response_length/mean",
-        "response_length/max",
-        "response_length/clip_ratio",
-        "timing_s/generate_sequences",
-        "timing_s/reshard",
-    ),
-    gpus=_VERL_GPUS,
-    settings=_VERL_SETTINGS,
-    eras=(
-        ("timing_s/agent_loop/", "timing_s, agent_loop"),
-        ("timing_s/generate_sequences", "timing_s, generate_sequences"),
-        ("perf/total_num_tokens", "timing_s, perf"),
-        ("timing_s/", "timing_s without perf"),
-    ),
-    closes=True,
-)
-VERL_2024: Final = Dialect(
-    framework="verl",
-    title="verl",
-    known_by=(("timing/gen", "timing/update_actor"),),
-    parties=(Party("trainer", "trainer", ("timing/gen", "timing/update_actor"), (), _VERL_2024_PHASES),),
-    columns=_VERL_COLUMNS,
-    reported=("response_length/mean", "response_length/max"),
-    gpus=_VERL_GPUS,
-    settings=_VERL_SETTINGS,
-    eras=(("timing/", "timing"),),
-)
 
 SKYRL: Final = Dialect(
     framework="skyrl",
@@ -227,6 +125,7 @@ OPENRLHF: Final = Dialect(
         ),
     ),
     separate_config=(("async_train", "True"), ("train.async_enable", "True")),
+    adds_up=True,
     strip=("train/",),
     step_names=("global_step",),
     columns={
@@ -256,15 +155,20 @@ OPENRLHF: Final = Dialect(
 OPEN_INSTRUCT: Final = Dialect(
     framework="open-instruct",
     title="open-instruct",
-    known_by=(("time/trainer_waiting_for_data", "time/training"),),
+    known_by=(
+        ("time/trainer_waiting_for_data", "time/training"),
+        ("time/trainer_idle_waiting_for_inference", "time/training"),
+    ),
     parties=(
         Party(
             "trainer",
             "trainer",
-            ("time/trainer_waiting_for_data", "time/training"),
+            ("time/trainer_waiting_for_data", "time/trainer_idle_waiting_for_inference", "time/training"),
             ("time/total",),
             (
-                Phase("time/trainer_waiting_for_data", _K.WAIT_SAMPLES),
+                Phase(
+                    "time/trainer_waiting_for_data", _K.WAIT_SAMPLES, also=("time/trainer_idle_waiting_for_inference",)
+                ),
                 Phase("time/training", _K.TRAIN),
                 Phase("time/weight_sync", _K.UPDATE),
                 Phase("time/saving", _K.CHECKPOINT),
@@ -444,16 +348,30 @@ ROLL: Final = Dialect(
             ("time/step_train",),
             ("time/step_total",),
             (
+                Phase("time/step_stop_server", _K.OTHER),
                 Phase("time/step_model_update", _K.UPDATE),
+                Phase("time/val_step", _K.EVAL, also=("time/step_val",)),
                 Phase("time/step_rollout", _K.TAKE, also=("time/step_generate",)),
                 Phase(
                     "time/ref_log_probs_values",
                     _K.LOGPROBS,
-                    also=("time/ref_log_probs_values_reward", "time/ref_log_probs"),
+                    also=(
+                        "time/step_ref_log_probs_values_reward",
+                        "time/ref_log_probs_values_reward",
+                        "time/ref_log_probs",
+                    ),
                 ),
-                Phase("time/old_log_probs_values", _K.LOGPROBS, also=("time/old_log_probs",)),
+                Phase(
+                    "time/old_log_probs_values",
+                    _K.LOGPROBS,
+                    also=("time/step_old_log_probs_values", "time/old_log_probs"),
+                ),
+                Phase("time/step_cal_norm_rewards", _K.OTHER),
+                Phase("time/step_cal_token_reward", _K.OTHER),
+                Phase("time/step_adv", _K.OTHER),
                 Phase("time/step_train", _K.TRAIN),
             ),
+            late_when="time/step_generate",
         ),
     ),
     separate_config=(("async_generation_ratio", ">"),),

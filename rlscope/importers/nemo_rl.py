@@ -39,7 +39,16 @@ _COLOCATED: Final = re.compile(
 )
 _CONFIG_CHARS: Final = 256 * 1024
 
-_NESTED: Final = frozenset({"overlong_filter", "mask_sample_filter", "recompute_kv_scales", "dynamic_sampling"})
+_NESTED: Final = frozenset(
+    {
+        "overlong_filter",
+        "mask_sample_filter",
+        "recompute_kv_scales",
+        "dynamic_sampling",
+        "policy_logprobs",
+        "reference_logprobs",
+    }
+)
 """Timed inside another phase, like every name with a slash but one; never added."""
 _ORDER: Final = (
     "exposed_generation",

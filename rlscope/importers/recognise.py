@@ -173,9 +173,34 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
             expected=kinds + (f" ({known})" if (known := known_names(framework)) else ""),
             next_step="Leave --as out, or pass the file that `rlscope doctor` names.",
         )
+    if form := _unreadable_form(path):
+        return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(
         path,
         found="nothing that rlscope knows",
         expected="the folder of a run, or a log or metrics file of " + ", ".join(framework_names()),
         next_step="docs/importers.md lists the files of each framework.",
     )
+
+
+_UNPACK: Final = "Unpack it, and pass what was in it."
+_FORMS: Final = (
+    (b"\x1f\x8b", "a compressed file (gzip)", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a compressed file (zstandard)", _UNPACK),
+    (b"\xfd7zXZ\x00", "a compressed file (xz)", _UNPACK),
+    (b"BZh", "a compressed file (bzip2)", _UNPACK),
+    (b"PK\x03\x04", "a compressed file (zip)", _UNPACK),
+    (b"\xff\xfe", "text in UTF-16", "Save it as UTF-8."),
+    (b"\xfe\xff", "text in UTF-16", "Save it as UTF-8."),
+)
+"""The first bytes of files that hold a log in a form that nobody reads here, what they are, and what to do."""
+
+
+def _unreadable_form(path: Path) -> tuple[str, str] | None:
+    """What form a file has that no importer reads, and what to do about it; None for any other."""
+    if path.is_dir():
+        return None
+    head = _open(path).head
+    if not head.strip():
+        return "an empty file", "Pass the file that the run wrote to."
+    return next(((what, then) for first, what, then in _FORMS if head.startswith(first)), None)

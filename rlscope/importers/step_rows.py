@@ -5,6 +5,7 @@ generate while the trainer waits for their samples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, Literal
@@ -19,6 +20,8 @@ from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
 _OPEN_RATIO: Final = 0.03
 """Of a step: phases that are known to cover it leave less, and none exceed it by more."""
+_SUM_RATIO: Final = 0.01
+"""Of a step: a sum of its phases is that to the digits that are printed."""
 _SHOWN_GAPS: Final = 5
 _LONGEST_NAME: Final = 200
 _ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
@@ -42,9 +45,27 @@ _GENERATES: Final = "the samplers generate while the trainer waits for samples"
 def _read(
     framework: str, source: Source, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
-    log = read_steps(source, framework, target, progress)
+    log = _settled(read_steps(source, framework, target, progress), target, options)
     fill(log, target, options)
     return log.era
+
+
+def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
+    """With the user's word on whose GPUs generate; without it, no verdict where the file does not tell."""
+    if log.dialect.adds_up and not log.is_separate:
+        ratios = [open_ratio(each, is_separate=False) for each in log.parties]
+        return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
+    if log.is_stated:
+        return log
+    if options.gpus.keys() & {"sampler", "colocated"}:
+        return replace(log, is_separate="colocated" not in options.gpus)
+    if not log.is_doubtful:
+        return log
+    target.refuse_verdict(
+        f"these metrics of {log.dialect.title} are the same whether the samplers have GPUs of their own or share the "
+        "trainer's, and the file does not say which; pass --gpus colocated=N, or --gpus trainer=N,sampler=N"
+    )
+    return log
 
 
 def step_importers() -> tuple[Importer, ...]:
@@ -148,6 +169,11 @@ def _check_coverage(
 ) -> None:
     """Say how many of the steps are there; leave the time of missing ones out where they are more than a few."""
     numbers = [step.number for step in steps.steps]
+    if steps.repeated:
+        target.note(
+            f"{steps.repeated:,} steps of the {worker_id} are in the file more than once, as in a run that was resumed "
+            "or a file with two runs: the last of each counts, and the time of the others is left out"
+        )
     if log.dialect.means_over_steps or not numbers:
         return
     spanned = numbers[-1] - numbers[0] + 1

@@ -49,6 +49,8 @@ class PartySteps:
 
     party: Party
     steps: tuple[Step, ...]
+    repeated: int = 0
+    """Times that a step was written once more with other numbers: of a run that was resumed, or of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class StepLog:
     dialect: Dialect
     era: str | None
     is_separate: bool
+    is_stated: bool
+    """Whether the file tells that; otherwise the user's word counts before it."""
+    is_doubtful: bool
+    """Whether it is only what the staleness that the framework reports makes likely."""
     parties: tuple[PartySteps, ...]
     config: Mapping[str, Any]
     host: str | None
@@ -165,6 +171,7 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
     wanted, reported = _wanted(dialect), dialect.reported
     by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
     met: set[str] = set()
+    repeated = [0] * len(by_party)
     for row in rows:
         values = {_bare(dialect, name): value for name, value in row.values.items()}
         met |= values.keys()
@@ -179,15 +186,29 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
         steps = by_party[owner]
         known = number if number is not None else max(steps, default=0) + 1
         step = steps.setdefault(known, Step(known, None))
+        if _is_another(step.values, kept, dialect.parties[owner]):
+            repeated[owner] += 1
+            step.values = {}
         step.values.update(kept)
         step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
     parties = tuple(
-        PartySteps(party, _in_order(steps)) for party, steps in zip(dialect.parties, by_party, strict=True) if steps
+        PartySteps(party, _in_order(steps), times)
+        for party, steps, times in zip(dialect.parties, by_party, repeated, strict=True)
+        if steps
     )
     if dialect.means_over_steps:
         for each in parties:
             _count_steps(each.steps)
+    for each in parties:
+        if each.party.late_when in met:
+            _move_step_times(each)
     return parties, frozenset(met)
+
+
+def _is_another(held: Mapping[str, float], found: Mapping[str, float], party: Party) -> bool:
+    """Whether a row is of another attempt at a step: it states the same times, and other ones."""
+    names = [name for name in (*party.step, *party.known_by) if name in held and name in found]
+    return any(held[name] != found[name] for name in names)
 
 
 def _count_steps(steps: tuple[Step, ...]) -> None:
@@ -196,6 +217,17 @@ def _count_steps(steps: tuple[Step, ...]) -> None:
         step.count = max(1, step.number - before.number)
     if len(steps) > 1:
         steps[0].count = min(max(1, steps[0].number), steps[1].count)
+
+
+def _move_step_times(steps: PartySteps) -> None:
+    """Give each step the time that the row of the next one states; the last step's is in no row."""
+    for before, step in pairwise(steps.steps):
+        for name in steps.party.step:
+            before.values.pop(name, None)
+            if name in step.values and step.number == before.number + 1:
+                before.values[name] = step.values[name]
+    for name in steps.party.step:
+        steps.steps[-1].values.pop(name, None)
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
@@ -232,10 +264,15 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
     target.add_file(carrier.name, tally.source_file(source.path))
     era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
     config = {**tally.overrides, **tally.config}
+    is_separate = _is_separate(dialect, met, config)
+    is_stated = is_separate or bool(tally.config) or not dialect.unsettled_when
+    is_doubtful = not is_stated and _is_shown(dialect.unsettled_when, (), met, config)
     return StepLog(
         dialect,
         era,
-        _is_separate(dialect, met, config),
+        is_separate or (is_doubtful and _trains_behind(dialect, parties)),
+        is_stated,
+        is_doubtful,
         parties,
         config,
         tally.host,
@@ -247,6 +284,16 @@ def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any
     if _is_shown(dialect.colocated_when, dialect.colocated_config, met, config):
         return False
     return dialect.is_separate or _is_shown(dialect.separate_when, dialect.separate_config, met, config)
+
+
+def _trains_behind(dialect: Dialect, parties: tuple[PartySteps, ...]) -> bool:
+    """Whether some step trained on samples of earlier weights, by the framework's own word."""
+    return any(
+        step.values.get(name, most) > most
+        for each in parties
+        for step in each.steps
+        for name, most in dialect.behind.items()
+    )
 
 
 def _is_shown(

@@ -227,7 +227,8 @@ def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> No
     (pair,) = compare_runs(run, [run]).pairs
     assert all(row.difference.change in (0.0, None) for row in pair.differences.rows)
     assert not any(row.difference.is_significant for row in pair.differences.rows)
-    assert pair.attribution.changes == () and pair.attribution.promise is None and pair.confounders == ()
+    assert pair.attribution.changes == () and pair.attribution.promise is None
+    assert [each.kind for each in pair.confounders] == [Kind.SAME_STEPS]
 
 
 def test_a_document_contributes_totals_and_says_so(

@@ -91,6 +91,19 @@ def test_a_rate_that_includes_prompts_is_marked_in_text_json_and_page() -> None:
     assert "prompts included" in render_list(entries, "runs")
 
 
+def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() -> None:
+    entries = (
+        RunEntry("hooked", "a", trainer_gpus=1, bottleneck="samplers", hides_samplers=False),
+        RunEntry("log", "b", trainer_gpus=1, bottleneck="samplers", hides_samplers=True),
+        RunEntry("other", "c", trainer_gpus=1, bottleneck="weight_updates", hides_samplers=True),
+    )
+    text = documents.as_text(entries)
+    assert text.count("samplers?") == 1 and text.splitlines()[-1].startswith("? Trainers wait for samples")
+    assert "?" not in documents.as_text((entries[0], entries[2]))
+    assert [each["bottleneck"] for each in json.loads(documents.as_json(entries))["runs"]][:2] == ["samplers"] * 2
+    assert "samplers?" in render_list(entries, "runs")
+
+
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
     run = small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").entries

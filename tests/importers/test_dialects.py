@@ -199,7 +199,7 @@ def wandb_file(path: Path, records: list[bytes]) -> Path:
 
 @pytest.mark.parametrize(("owners", "expected"), [((), []), (("0=trainer", "1=sampler"), ["sampler", "trainer"])])
 def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str, ...], expected: list[str]) -> None:
-    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/update_weights": 1, "timing_s/step": 10}
+    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/param_sync": 1, "timing_s/step": 10}
     records: list[bytes] = []
     for step in range(1, 4):
         values = {"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds}
@@ -227,3 +227,87 @@ def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:
     assert "--engine-log" in found["forward passes"].how
     assert found["dates"].status == "missing" and ".wandb" in found["dates"].how
     assert all(bool(piece.how) == (piece.status != "there") for piece in found.values())
+
+
+def ledger(folder: Path) -> dict[str, float]:
+    """Seconds of the trainer by what it did."""
+    with open_run(folder) as run:
+        return dict(
+            run.connection.sql(
+                "SELECT coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 FROM activities "
+                "WHERE worker_id = 'trainer' GROUP BY ALL "
+                "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps "
+                "UNION ALL SELECT 'publish', coalesce(sum(end_ns - start_ns), 0) / 1e9 FROM weight_updates "
+                "WHERE phase = 'publish'"
+            ).fetchall()
+        )
+
+
+OPENRLHF = "'timing/make_experience': 2.0, 'timing/ppo_train': 5.0, 'timing/broadcast': 1.0, 'timing/generation': 12.0"
+
+
+@pytest.mark.parametrize(
+    ("lead", "step_s", "expected"),
+    [
+        # Synchronous: the step is the sum of its phases.
+        ("✨ Global step", 20.0, {"generate": 36.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
+        # Asynchronous: it is the time that passed, and generation overlaps with it.
+        ("Global step", 13.0, {"samples": 15.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
+    ],
+)
+def test_openrlhf_s_console(tmp_path: Path, lead: str, step_s: float, expected: dict[str, float]) -> None:
+    prefix = "\x1b[36m(PPOTrainer pid=3)\x1b[0m INFO 01-01 10:00:00 ppo_trainer.py:1] "
+    lines = [f"{prefix}{lead} {n}: {{'reward': 0.5, {OPENRLHF}, 'timing/step_total': {step_s}}}\n" for n in (7, 8, 9)]
+    (tmp_path / "a.log").write_text("".join(lines))
+    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "openrlhf"
+    assert ledger(tmp_path / "run") == pytest.approx(expected)
+    with open_run(tmp_path / "run") as run:
+        assert run.connection.sql("SELECT step FROM train_steps ORDER BY step").fetchall() == [(7,), (8,), (9,)]
+
+
+def test_roll_s_console_states_the_time_of_a_step_with_the_next_one(tmp_path: Path) -> None:
+    prefix = "[2026-01-01 10:00:00] [rlvr_pipeline.py (8)] [INFO] [DRIVER 0 / 1][PID 77] "
+    rows = [{"time/step_generate": generated, "time/step_train": 10.0, "time/step_model_update": 2.0}
+            for generated in (20.0, 10.0, 20.0)]  # fmt: skip
+    rows[1]["time/step_total"], rows[2]["time/step_total"] = 33.0, 23.0
+    (tmp_path / "a.log").write_text("".join(prefix + json.dumps(row) + "\n" for row in rows))
+    imported = import_run(tmp_path / "a.log", tmp_path / "run")
+    assert (imported.framework, imported.refusal) == ("roll", None)
+    assert ledger(tmp_path / "run") == pytest.approx({"generate": 50.0, "train": 30.0, "publish": 6.0})
+    with open_run(tmp_path / "run") as run:
+        (length_s,) = run.connection.sql("SELECT (stopped_ns - started_ns) / 1e9 FROM workers").fetchall()[0]
+    assert length_s == pytest.approx(33.0 + 23.0 + 32.0)
+
+
+def test_pipelinerl_s_console_rounds_its_metrics_to_texts(tmp_path: Path) -> None:
+    lines = [
+        f"[2026-01-01 10:00:00,1][finetune][INFO] - Completed steps {step}: {{'stats/grad_norm': '1.200e-04', "
+        f"'stats/time_waiting_for_data': '{4 * step}.000', 'throughput/sec_per_step': '10.000'}}\n"
+        for step in (1, 2, 3)
+    ]
+    (tmp_path / "a.log").write_text("".join(lines))
+    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "pipelinerl"
+    assert ledger(tmp_path / "run") == pytest.approx({"samples": 12.0, "train": 18.0, "publish": 0.0})
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_what_trl_prints_behind_a_progress_bar(tmp_path: Path, quote: str) -> None:
+    seconds = {"rollout_wait_s": 3, "fwd_bwd_s": 4, "optimizer_s": 1, "weight_sync_s": 1, "step_s": 9}
+    named = ", ".join(f"'perf/{name}': {quote}{value}{quote}" for name, value in seconds.items())
+    lines = [f"  0%|          | {step}/90 [00:19<15:06:22, 19.23s/it]{{'loss': 0.5, {named}}}\n" for step in range(3)]
+    (tmp_path / "a.log").write_text("".join(lines))
+    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "trl"
+    assert ledger(tmp_path / "run") == pytest.approx({"samples": 9.0, "train": 15.0, "publish": 3.0})
+
+
+def test_open_instruct_s_earlier_name_of_the_wait(tmp_path: Path) -> None:
+    seconds = {
+        "time/trainer_idle_waiting_for_inference": 4,
+        "time/training": 5,
+        "time/weight_sync": 1,
+        "time/total": 10,
+    }
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds} for step in range(3)]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert import_run(tmp_path / "m.jsonl", tmp_path / "run").framework == "open-instruct"
+    assert ledger(tmp_path / "run") == pytest.approx({"samples": 12.0, "train": 15.0, "publish": 3.0})

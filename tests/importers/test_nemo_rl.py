@@ -18,6 +18,8 @@ SYNC = {
     "prepare_for_generation/total": 2.0,
     "policy_and_reference_logprobs": 1.5,
     "prepare_for_generation/transfer_and_update_weights": 0.5,
+    "policy_logprobs": 1.0,
+    "reference_logprobs": 0.5,
     "data_processing": 0.25,
     "reward_calculation": 0.25,
 }

@@ -1,6 +1,8 @@
 """What is read from the metrics of a trainer: the steps, what it did in them, and how sure that is."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,7 @@ SYNC = {
     "timing_s/step": 9.5,
     "timing_s/generate_sequences": 3.0,
 }
+OWN_GPUS = import_options(gpus="trainer=8,sampler=6")
 TIMES = f"(start_ns - {ORIGIN}) / 1e9, (end_ns - {ORIGIN}) / 1e9"
 PREFIX = "\x1b[36m(TaskRunner pid=7)\x1b[0m "
 CONFIG = f"""{PREFIX}{{'actor_rollout_ref': {{'rollout': {{'n': 4,
@@ -106,6 +109,118 @@ def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_pa
     assert imported.tables["activities"].certainty is Certainty.INFERRED
 
 
+@pytest.mark.parametrize(
+    ("more", "gpus", "roles", "is_refused"),
+    [
+        # verl 0.7.1 to 0.8 log update_weights in every run; only asynchronous trainers log what follows.
+        ({}, None, ["colocated"], False),
+        ({"timing_s/timing_s/param_sync": 0.25}, None, ["sampler", "trainer"], False),
+        ({"timing_s/switch_to_trainer": 0.25}, None, ["sampler", "trainer"], False),
+        ({"fully_async/count/stale_samples": 0}, None, ["sampler", "trainer"], False),
+        # Its trainers of 2026 all log off_policy: without a config nothing tells them apart.
+        ({"training/off_policy/trajectory_spans/mean": 1.0}, None, ["colocated"], True),
+        ({"training/off_policy/trajectory_spans/mean": 1.1}, None, ["sampler", "trainer"], True),
+        ({"training/off_policy/trajectory_spans/mean": 1.1}, "colocated=8", ["colocated"], False),
+        ({"training/off_policy/trajectory_spans/mean": 1.0}, "trainer=8,sampler=8", ["sampler", "trainer"], False),
+    ],
+)
+def test_whose_gpus_generate_in_a_run_of_verl_that_logs_its_weight_updates(
+    tmp_path: Path, more: dict[str, float], gpus: str | None, roles: list[str], is_refused: bool
+) -> None:
+    metrics = {"timing_s/gen": 4.0, "timing_s/update_actor": 3.75, "timing_s/update_weights": 2.0, "timing_s/step": 10}
+    log = console(tmp_path / "a.log", range(9), metrics | more)
+    imported = imported_to(tmp_path / "run", log, import_options(gpus=gpus))
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT role FROM workers ORDER BY role") == [(role,) for role in roles]
+    assert (imported.refusal is not None) is is_refused
+    assert not is_refused or "pass --gpus colocated=N" in str(imported.refusal)
+
+
+@pytest.mark.parametrize(
+    ("mode", "rollout_nodes", "role"),
+    [("sync", 0, "colocated"), ("colocate_async", 0, "colocated"), ("separate_async", 1, "trainer")],
+)
+def test_verl_s_config_tells_whose_gpus_generate(tmp_path: Path, mode: str, rollout_nodes: int, role: str) -> None:
+    """A warning of the same process stands between the config's lines, as Ray mixes what a worker prints."""
+    config = (
+        f"{PREFIX}{{'actor_rollout_ref': {{'rollout': {{'nnodes': {rollout_nodes},\n"
+        f"{PREFIX}/opt/ray/hook.py:22: DeprecationWarning: a parameter is deprecated.\n"
+        f"{PREFIX}  warnings.warn(\n"
+        f"{PREFIX}                                   'n_gpus_per_node': 8}}}},\n"
+        f"{PREFIX} 'trainer': {{'v1': {{'trainer_mode': '{mode}'}},\n"
+        f"{PREFIX}             'n_gpus_per_node': 8, 'nnodes': 1}}}}\n"
+    )
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(9), ASYNC, config))
+    assert imported.refusal is None
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT role, gpu_count FROM workers WHERE worker_id = 'trainer'") == [(role, 8)]
+
+
+def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> None:
+    """verl's one-step-off recipe: update_weights lies inside sync_rollout_weights."""
+    metrics = {"timing_s/wait_prev_gen": 4.0, "timing_s/sync_rollout_weights": 2.0, "timing_s/update_weights": 1.9}
+    log = console(tmp_path / "a.log", range(1, 4), metrics | {"timing_s/update_actor": 4.0, "timing_s/step": 10.0})
+    imported_to(tmp_path / "run", log)
+    with open_run(tmp_path / "run") as run:
+        published = f"SELECT version, {TIMES} FROM weight_updates WHERE phase = 'publish' ORDER BY version"
+        assert rows(run, published) == [(1, 4.0, 6.0), (2, 14.0, 16.0), (3, 24.0, 26.0)]
+        assert rows(run, f"SELECT {TIMES} FROM activities WHERE reason = 'samples'") == [
+            (0.0, 4.0),
+            (10.0, 14.0),
+            (20.0, 24.0),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Training Progress:   1%|          | 1/90 [00:49<1:53:43, 49.09s/it]", ""),
+        ("0: (TaskRunner pid=7) ", ""),
+        ("2026-01-01T10:00:00.123456Z stdout F (TaskRunner pid=7) ", ""),
+        ("> (main_task pid=7) ", ""),
+        ("", " [repeated 2x across cluster] (Ray deduplicates logs by default.)"),
+        ("", "\r"),
+    ],
+)
+def test_what_stands_around_a_step_line_costs_nothing(tmp_path: Path, before: str, after: str) -> None:
+    lines = [before + verl_line(step, SYNC, "").rstrip() + after + "\n" for step in (1, 2)]
+    (tmp_path / "a.log").write_text("".join(lines), newline="")
+    imported_to(tmp_path / "run", tmp_path / "a.log")
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps") == [(1, 5.5), (2, 5.5)]
+        assert rows(run, "SELECT DISTINCT value FROM reported") == [(3.0,)]
+
+
+def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_counts(tmp_path: Path) -> None:
+    """The first attempt saved a checkpoint after step 4, and the second one did not: nothing of the first is kept."""
+    first = [verl_line(step, SYNC) for step in (1, 2, 3)] + [
+        verl_line(4, {**SYNC, "timing_s/save_checkpoint": 5.0, "timing_s/step": 14.5})
+    ]
+    again = [verl_line(step, {**SYNC, "timing_s/gen": 3.0, "timing_s/step": 8.5}) for step in (3, 4, 5)]
+    (tmp_path / "a.log").write_text("".join([*first, *again]))
+    imported = imported_to(tmp_path / "run", tmp_path / "a.log")
+    assert any("2 steps of the trainer are in the file more than once" in note for note in imported.notes)
+    with open_run(tmp_path / "run") as run:
+        spent = "SELECT activity, sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL"
+        assert rows(run, spent) == [("generate", 4.0 + 4.0 + 3.0 * 3)]
+    (tmp_path / "b.log").write_text("".join(2 * [verl_line(step, SYNC) for step in (1, 2, 3)]))
+    assert not any("more than once" in note for note in imported_to(tmp_path / "same", tmp_path / "b.log").notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (gzip.compress(b"step:1 - loss:0.5"), "a compressed file (gzip)"),
+        ("step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
+        (b" \n", "an empty file"),
+    ],
+)
+def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: bytes, found: str) -> None:
+    (tmp_path / "a.log").write_bytes(content)
+    with pytest.raises(ImportFileError, match=re.escape(found)):
+        import_run(tmp_path / "a.log", tmp_path / "run")
+
+
 def test_the_framework_s_own_figures_are_kept_apart(tmp_path: Path) -> None:
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 2), ASYNC))
     with open_run(tmp_path / "run") as run:
@@ -158,7 +273,7 @@ def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
 
 def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> None:
     steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80)]
-    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC))
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC), OWN_GPUS)
     assert imported.coverage == {"trainer": 0.95}
     assert not imported.is_thinned and imported.refusal is None
     assert any("95 of 100 steps" in note for note in imported.notes)
@@ -169,7 +284,8 @@ def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> N
 )
 def test_phases_that_do_not_add_up_to_the_step_give_no_verdict(tmp_path: Path, step_s: float, refused: bool) -> None:
     """They add up to 9.75 s; 3% of the step is what may be left, or be too much."""
-    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(9), {**ASYNC, "timing_s/step": step_s}))
+    log = console(tmp_path / "a.log", range(9), {**ASYNC, "timing_s/step": step_s})
+    imported = imported_to(tmp_path / "run", log, OWN_GPUS)
     assert (imported.refusal is not None) is refused
 
 

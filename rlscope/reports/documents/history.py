@@ -32,6 +32,8 @@ PROMPTS_MARK: Final = "*"
 PROMPTS_NOTE: Final = (
     "The trainer's count of tokens, prompts included: the log has no other. Not comparable with the other rates."
 )
+OPEN_MARK: Final = "?"
+OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does not tell whether samplers are slow."
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
 
@@ -64,6 +66,9 @@ class RunEntryJson(Document):
     """Whether the trained tokens are those that the trainer counted, prompts included, as no file says another."""
     bottleneck: str | None
     """What limits the run."""
+    hides_samplers: bool | None
+    """Whether no file shows what samplers wait for: `samplers` then means that trainers wait for samples, because
+    samplers are slow or because both sides are in lockstep."""
     staleness_p95: int | None
     """95th percentile of the staleness of the trained tokens, in versions."""
     gpu_hours_per_million_tokens: Figure
@@ -118,7 +123,12 @@ def _is_marked(entry: RunEntry) -> bool:
 
 def notes(entries: Sequence[RunEntry]) -> list[str]:
     """What the marks in the shown columns mean."""
-    return [f"{PROMPTS_MARK} {PROMPTS_NOTE}"] if any(map(_is_marked, entries)) else []
+    said = ((PROMPTS_MARK, PROMPTS_NOTE, _is_marked), (OPEN_MARK, OPEN_NOTE, _is_open))
+    return [f"{mark} {note}" for mark, note, holds in said if any(map(holds, entries))]
+
+
+def _is_open(entry: RunEntry) -> bool:
+    return bool(entry.hides_samplers) and entry.bottleneck == "samplers"
 
 
 def _cost(entry: RunEntry) -> str:
@@ -140,6 +150,7 @@ _WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
     **{column: _text(column) for column in COLUMNS},
     "date": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
     "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s) + PROMPTS_MARK * _is_marked(entry),
+    "bottleneck": lambda entry: _text("bottleneck")(entry) + OPEN_MARK * _is_open(entry),
     "cost": _cost,
 }
 

@@ -22,7 +22,6 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS, HOW_TO_VERIFY
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
-from rlscope.reports.text.causes import verdict_label
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import (
@@ -90,7 +89,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
         fmt.counted(run.steps, "step", "steps"),
     )
     body.add_row("Run", plain(" · ".join(about)))
-    label = verdict_label(analysis.verdict.bottleneck)
+    label = verdict_words.label(analysis)
     return Panel(
         body,
         title=Text(f" {label} ", style="bold"),

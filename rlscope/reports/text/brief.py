@@ -136,7 +136,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
-        label=causes.verdict_label(analysis.verdict.bottleneck),
+        label=verdict_words.label(analysis),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
         is_unknown=analysis.verdict.bottleneck == "unknown",

@@ -215,7 +215,9 @@ def _power(rate: Difference) -> str:
 def _why(pair: Pair) -> str:
     """Where the shares of the GPU time moved, largest first, by role."""
     sentences: list[str] = []
-    shares = [each for each in pair.differences.breakdowns if each.name == "role_share"]
+    is_hidden = any(each.kind is Kind.HIDDEN_SAMPLERS for each in pair.confounders)
+    hidden = {"sampler"} if is_hidden else set[str]()
+    shares = [each for each in pair.differences.breakdowns if each.name == "role_share" and each.role not in hidden]
     for each in sorted(shares, key=lambda share: role_order(share.role or "")):
         moved = [part for part in each.parts if abs(part.change) >= _WORTH_NAMING and _is_told(part)]
         words = [f"{state_label(part.name, part.reason)} {fmt.signed_points(part.change)}" for part in moved]
@@ -316,18 +318,36 @@ def promise_sentence(promise: Promise) -> str:
     return f"{whose}; {came} came, {held}.{rest}"
 
 
+_PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
+    Kind.NO_STEPS: "{about}: from its JSON document, which has totals of the whole run and no interval.",
+    Kind.NO_WINDOW: "{about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested.",
+    Kind.COUNTS_PROMPTS: (
+        "Trained tokens are those that the trainers counted, prompts included: longer prompts raise the rate."
+    ),
+    Kind.HIDDEN_SAMPLERS: (
+        "The log of {about} does not show what its samplers do: the states of samplers do not compare."
+    ),
+    Kind.SAME_STEPS: "Both hold the same {about} steps, as one run and a part of its log do.",
+    Kind.SEVERAL_CHANGES: "{about} things were set otherwise: what each of them did was not measured.",
+    Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared: the log of one run does not say them.",
+}
+"""Those that need no more than what they are about."""
+
+
 def caution(each: Confounder, letter: str) -> str:
     """One reason for care, as a sentence."""
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
-        case Kind.NO_STEPS:
-            return f"{each.about}: from its JSON document, which has totals of the whole run and no interval."
-        case Kind.NO_WINDOW:
-            return f"{each.about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested."
-        case Kind.COUNTS_PROMPTS:
-            return (
-                "Trained tokens are those that the trainers counted, prompts included: longer prompts raise the rate."
-            )
+        case (
+            Kind.NO_STEPS
+            | Kind.NO_WINDOW
+            | Kind.COUNTS_PROMPTS
+            | Kind.HIDDEN_SAMPLERS
+            | Kind.SAME_STEPS
+            | Kind.SEVERAL_CHANGES
+            | Kind.SETTINGS_PARTLY_KNOWN
+        ):
+            return _PLAIN_CAUTIONS[each.kind].format(about=each.about)
         case Kind.OTHER_MODEL:
             return f"Another model: {each.about} is {ends}."
         case Kind.OTHER_DEVICE:
@@ -346,14 +366,10 @@ def caution(each: Confounder, letter: str) -> str:
             return f"Noisy: the halves of one run differ by {own}, more than the {between} between A and {letter}."
         case Kind.OTHER_STEPS:
             return f"The steady stretches cover other training steps: {ends}. The policies differ in age."
-        case Kind.SEVERAL_CHANGES:
-            return f"{each.about} things were set otherwise: what each of them did was not measured."
         case Kind.SETTINGS_UNKNOWN:
             return (
                 f"The settings of {each.about} are unknown: a JSON document of an earlier version does not hold them."
             )
-        case Kind.SETTINGS_PARTLY_KNOWN:
-            return f"{each.about} settings are not compared: the log of one run does not say them."
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:

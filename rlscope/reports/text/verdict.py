@@ -40,6 +40,7 @@ _DROPPED: Final = (
     "cap, or keep fewer samples in flight."
 )
 """The same where both sides lose, for which moving GPUs from one to the other is no remedy."""
+_OPEN_LABEL: Final = "Trainers wait for samples"
 _ONE_SIDE: Final = (
     "Pass the engines' logs with --engine-log: in a log of the trainer, slow samplers look like samplers that wait for "
     "the trainers in turn. If they are slow:"
@@ -70,10 +71,17 @@ _ALARMS: Final[Mapping[str, str]] = {
 """Findings that make the run's results invalid, and why."""
 
 
+def label(analysis: AnalysisResult) -> str:
+    """The verdict as a title, which claims no more than the headline."""
+    return _OPEN_LABEL if _is_reason_open(analysis) else causes.verdict_label(analysis.verdict.bottleneck)
+
+
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     verdict = analysis.verdict
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
+    if _is_reason_open(analysis):
+        return f"{text}; the log does not tell why"
     said = {"staleness_cap"} if dropped else set[str]()
     tied = [_tied_words(analysis, each) for each in verdict.tied_with if each not in said]
     return f"{text}{dropped}; {' or '.join(tied)} may bring as much" if tied else f"{text}{dropped}"
@@ -222,20 +230,15 @@ def _without_ranking(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if not {"samplers", "trainers"} <= {verdict.bottleneck, *verdict.tied_with}:
         said = _WITHOUT_MODEL[verdict.bottleneck]
-        return (
-            f"{_ONE_SIDE} {said[0].lower()}{said[1:]}"
-            if verdict.bottleneck == "samplers" and _shows_one_side(analysis)
-            else said
-        )
+        return f"{_ONE_SIDE} {said[0].lower()}{said[1:]}" if _is_reason_open(analysis) else said
     outcomes = analysis.answers.get("judged_outcomes")
     drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
     return _DROPPED if drops else _BOTH_SIDES
 
 
-def _shows_one_side(analysis: AnalysisResult) -> bool:
-    """Whether a log was read that says nothing of what the engines do."""
-    passes = analysis.answers.get("pass_latency")
-    return analysis.data_quality.imported is not None and (passes is None or passes.is_empty())
+def _is_reason_open(analysis: AnalysisResult) -> bool:
+    """Whether trainers wait for samples in a log that shows the trainers only."""
+    return analysis.verdict.bottleneck == "samplers" and analysis.hides_samplers
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:

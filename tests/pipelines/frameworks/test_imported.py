@@ -10,6 +10,7 @@ import pytest
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.api import analyze
+from rlscope.importers.options import import_options
 
 pytestmark = pytest.mark.frameworks
 
@@ -50,7 +51,9 @@ def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["run.log", "metrics.jsonl"])
 def test_each_state_of_the_trainer_agrees_with_what_the_hooks_recorded(logged: Path, name: str) -> None:
     recorded = trainer_seconds(analyze(logged / "run").result)
-    imported = trainer_seconds(analyze(logged / name).result)
+    # JSON lines hold no config, which says that the samplers have a GPU of their own.
+    options = import_options(gpus="trainer=1,sampler=1")
+    imported = trainer_seconds(analyze(logged / name, options=options).result)
     steps_s = sum(imported.values())
     for state in SHOWN:
         assert imported[state] == pytest.approx(recorded[state], abs=AGREE_RATIO * steps_s), state

@@ -8,7 +8,7 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
-from rlscope.analysis.result import Finding, Loss, Verdict
+from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.layouts import Spread
@@ -16,6 +16,8 @@ from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import brief_of
+from rlscope.trace.imported import Imported
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
@@ -281,3 +283,32 @@ def test_dropped_samples_alone_are_no_overproduction():
     dropped = finding("overproduction", {**EVIDENCE["overproduction"], "backpressure_gpu_s": 0.0})
     assert findings.title(dropped) == "Dropped samples"
     assert findings.title(finding("overproduction", EVIDENCE["overproduction"])) == "Overproduction"
+
+
+@pytest.mark.parametrize(
+    ("is_imported", "has_waits", "label"),
+    [
+        (True, False, "Trainers wait for samples"),
+        (True, True, "Bottleneck: samplers"),
+        (False, False, "Bottleneck: samplers"),
+    ],
+)
+def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
+    is_imported: bool, has_waits: bool, label: str
+) -> None:
+    analysis = full_analysis()
+    file = Imported("verl", None, ("console",), (), "relative", {}, {}, False, (), ())
+    states = tuple(each for each in analysis.ledger.states if each.role != "sampler" or each.reason is None)
+    analysis = replace(
+        analysis,
+        data_quality=replace(analysis.data_quality, imported=file if is_imported else None),
+        ledger=replace(
+            analysis.ledger,
+            states=(*states, LedgerState("sampler", "waiting", "barrier", 1, 0.1, None)) if has_waits else states,
+        ),
+        answers={},
+        model=empty_analysis().model,
+    )
+    assert verdict_words.label(analysis) == brief_of(analysis).label == label
+    assert verdict_words.headline(analysis).endswith("the log does not tell why") == (label[0] == "T")
+    assert ("slow samplers look like" in verdict_words.next_step(analysis)) == (label[0] == "T")

@@ -35,7 +35,8 @@ published AS (
     FROM updates WHERE phase = 'publish'
 ),
 sampled AS (
-    SELECT list_max(list_transform(versions, lambda run: run.version)) AS version, place, min(finished_ns) AS finished_ns
+    SELECT list_max(list_transform(versions, lambda run: run.version)) AS version, place,
+        min(finished_ns) AS finished_ns
     FROM samples JOIN hosts USING (worker_id) WHERE version_source = 'engine' GROUP BY ALL
 ),
 steps AS (
@@ -45,8 +46,7 @@ steps AS (
 takes AS MATERIALIZED (
     SELECT engines.place AS engine, takers.place AS taker, engines.origin_ns, takers.origin_ns AS taker_origin_ns, step,
         samples.finished_ns, deliveries.queued_ns, deliveries.taken_ns
-    FROM deliveries
-    JOIN samples USING (sample_id)
+    FROM deliveries JOIN samples USING (sample_id)
     JOIN hosts AS engines ON samples.worker_id = engines.worker_id
     JOIN hosts AS takers ON deliveries.worker_id = takers.worker_id
     -- what was not trained on may end after it was taken

@@ -47,7 +47,7 @@ class _Draws:
         return start_ns, start_ns + self.random.randrange(1, longest_ms * MS)
 
 
-UNORDERED = ("delivered_samples", "sample_uses")
+UNORDERED = ("delivered_samples", "sample_totals", "sample_uses")
 """Questions whose header says that their rows are in no order."""
 
 

@@ -15,10 +15,8 @@
 --
 -- Compares, for each batch, the samples that were in the queue when its first one was taken: those taken with it, and
 -- those that are still there after its last one. Samples dropped as stale are left out.
-WITH uses AS (
-    SELECT
-        queued_ns, taken_ns, step, outcome, oldest_version,
-        min(oldest_version) OVER (PARTITION BY coalesce(group_id, sample_id)) AS group_version
+WITH uses AS MATERIALIZED (
+    SELECT queued_ns, taken_ns, step, outcome, oldest_version, coalesce(group_id, sample_id) AS group_id
     FROM deliveries
     JOIN sample_totals USING (sample_id)
     WHERE queued_ns IS NOT NULL AND outcome IN ('trained', 'filtered')
@@ -34,10 +32,16 @@ spread AS (
     FROM (SELECT *, row_number() OVER (ORDER BY step) - 1 AS place, count(*) OVER () AS batches FROM batches)
     WHERE place % ((batches + $most_columns - 1) // $most_columns) = 0
 ),
-candidates AS (
-    SELECT first_ns, taken_ns <= last_ns AS is_taken, queued_ns, oldest_version, group_version
+queued AS MATERIALIZED (
+    SELECT first_ns, taken_ns <= last_ns AS is_taken, queued_ns, oldest_version, group_id
     FROM spread
     JOIN uses ON queued_ns < first_ns AND taken_ns >= first_ns
+),
+groups AS (
+    SELECT group_id, min(oldest_version) AS group_version FROM uses SEMI JOIN queued USING (group_id) GROUP BY group_id
+),
+candidates AS (
+    SELECT first_ns, is_taken, queued_ns, oldest_version, group_version FROM queued JOIN groups USING (group_id)
 ),
 pairs AS (
     SELECT

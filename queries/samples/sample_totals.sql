@@ -13,7 +13,7 @@
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token
 -- out  finish_reason     VARCHAR  of its last segment
--- grain: one row per sample
+-- grain: one row per sample, in no order
 -- partition: sample
 -- merge: concatenate
 WITH resumed AS MATERIALIZED (
@@ -48,4 +48,3 @@ SELECT
 FROM segments
 SEMI JOIN resumed USING (sample_id)
 GROUP BY sample_id
-ORDER BY sample_id

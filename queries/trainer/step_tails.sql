@@ -12,15 +12,7 @@
 -- out  running_in_tail   BIGINT  samples of any step that ran when the tail began; NULL if not known
 -- grain: one row per step
 -- partition: driver
-WITH changes AS (
-    SELECT started_ns AS at_ns, 1 AS change FROM samples WHERE started_ns IS NOT NULL
-    UNION ALL SELECT finished_ns, -1 FROM samples WHERE started_ns IS NOT NULL
-),
-levels AS (
-    -- of all changes at one time, each has the level after the last of them
-    SELECT at_ns, (sum(change) OVER (ORDER BY at_ns))::BIGINT AS running FROM changes
-),
-tails AS (
+WITH tails AS (
     SELECT
         step,
         count(*) AS samples,
@@ -32,6 +24,19 @@ tails AS (
     FROM delivered_samples
     WHERE outcome = 'trained' AND step IS NOT NULL AND is_recorded
     GROUP BY step
+),
+changes AS (
+    -- in the order in which those of one time count: asked until then, changes, asked from then on
+    SELECT started_ns AS at_ns, 1 AS place, 1 AS change, NULL AS step FROM samples WHERE started_ns IS NOT NULL
+    UNION ALL SELECT finished_ns, 1, -1, NULL FROM samples WHERE started_ns IS NOT NULL
+    UNION ALL SELECT first_finish_ns, 0, NULL, step FROM tails
+    UNION ALL SELECT tail_start_ns, 2, NULL, step FROM tails
+),
+levels AS (
+    SELECT step, place,
+        (sum(change) OVER (ORDER BY at_ns, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))::BIGINT AS running
+    FROM changes
+    QUALIFY step IS NOT NULL
 )
 SELECT
     step,
@@ -44,6 +49,7 @@ SELECT
     before.running AS running_before,
     in_tail.running AS running_in_tail
 FROM tails
-ASOF LEFT JOIN levels AS before ON first_finish_ns > before.at_ns
-ASOF LEFT JOIN levels AS in_tail ON tail_start_ns >= in_tail.at_ns
+JOIN levels AS before USING (step)
+JOIN levels AS in_tail USING (step)
+WHERE before.place = 0 AND in_tail.place = 2
 ORDER BY step

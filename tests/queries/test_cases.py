@@ -32,7 +32,10 @@ def test_the_question_answers_what_the_case_expects(case: Case, tmp_path: Path) 
     rows = expected(case)
     answer = answered(case, tmp_path / "run")
     columns = text_columns(case)
-    assert [{name: row[name] for name in columns} for row in answer] == rows
+    found = [{name: row[name] for name in columns} for row in answer]
+    if "in no order" in find_question(case.file).grain:
+        found.sort(key=lambda row: next((place for place, each in enumerate(rows) if each == row), len(rows)))
+    assert found == rows
 
 
 def text_columns(case: Case) -> list[str]:

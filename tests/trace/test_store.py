@@ -426,18 +426,31 @@ def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("many", "kind"), [(2, "BASE TABLE"), (3, "VIEW")])
-def test_a_table_of_many_files_is_read_once_whatever_its_size(
-    many: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("many", "short_rows", "kind"), [(2, 2, "BASE TABLE"), (3, 2, "VIEW"), (2, 1, "VIEW")])
+def test_a_table_of_many_short_files_is_read_once_whatever_its_size(
+    many: int, short_rows: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlscope.trace.store.SMALL_ROWS", 0)
     monkeypatch.setattr("rlscope.trace.store.MANY_FILES", many)
+    monkeypatch.setattr("rlscope.trace.store.SHORT_FILE_ROWS", short_rows)
     folder = small_run(tmp_path / "run")
-    write_rows(folder, "engine_steps", "e0", [engine_row("e0", 2 * SECOND, 3 * SECOND)], 2)
+    later = [engine_row("e0", start_s * SECOND, (start_s + 1) * SECOND) for start_s in (2, 3)]
+    write_rows(folder, "engine_steps", "e0", later, 2)
     with open_run(folder) as run:
         of_kind = "SELECT table_type FROM information_schema.tables WHERE table_name = 'engine_steps'"
         assert run.connection.sql(of_kind).fetchall() == [(kind,)]
-        assert len(ask_own(run, "SELECT * FROM engine_steps")) == 3
+        assert len(ask_own(run, "SELECT * FROM engine_steps")) == 4
+
+
+def test_files_may_have_their_columns_in_any_order_and_more_of_them(tmp_path: Path) -> None:
+    folder = small_run(tmp_path)
+    later = pa.Table.from_pylist([engine_row("e0", 2 * SECOND, 3 * SECOND)], schema=arrow_schema("engine_steps"))
+    other = later.select(later.column_names[::-1]).append_column("note", pa.array(["mine"]))
+    for sequence, rows in ((0, other), (2, later), (3, other)):
+        pq.write_table(rows, folder / "engine_steps" / f"e0-{sequence:06}.parquet")
+    with open_run(folder) as run:
+        stored = ask_own(run, "SELECT start_ns, worker_id FROM engine_steps ORDER BY start_ns").rows()
+    assert stored == [(0, "e0"), (SECOND, "e0"), *([(2 * SECOND, "e0")] * 3)]
 
 
 @pytest.mark.parametrize(("most_rows", "kept"), [(2, {"train_steps"}), (1, set())])

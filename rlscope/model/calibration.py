@@ -91,16 +91,14 @@ def calibrate(
     prefetched_batches: float = 0.0,
     delivery: Delivery = "group",
     others: Sequence[OtherRun] = (),
-    held_out: bool = True,
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
-    delivery: what is queued as one. others: runs of the same model that say how training scales. held_out: whether to
-    find the error of the decode curve on passes that were left out.
+    delivery: what is queued as one. others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
-    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills, held_out=held_out)
+    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, others, rng)

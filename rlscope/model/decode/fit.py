@@ -100,9 +100,6 @@ class CurveFit:
     """What was fitted."""
     mape_ratio: float | None
     """Mean absolute error over the cells, relative, each weighing the square root of its rows; None without cells."""
-    held_out_mape_ratio: float | None
-    """The same over quarters of the batch range that were left out, of the most probable curve given the others; None
-    where there are too few cells."""
     stall_ratio: float
     """How much longer passes took on average than typically; the curve and the draws are so much higher than what was
     fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
@@ -114,6 +111,15 @@ class CurveFit:
     """What the fit could not settle."""
     form_weights: Mapping[Form, float] = field(default_factory=dict[Form, float])
     """Share of the draws that each form has, by how well it explains the passes; empty where no form was weighed."""
+    held_out: "HeldOut | None" = None
+    """Fits to parts of the passes; None without passes."""
+
+    @property
+    def held_out_mape_ratio(self) -> float | None:
+        """`mape_ratio` over quarters of the batch range that were left out, of the most probable curve given the
+        others; None where there are too few cells. The first call makes four more fits.
+        """
+        return None if self.held_out is None else self.held_out.mape(self.form)
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
@@ -156,7 +162,6 @@ def fit_decode_curve(
     draw_count: int = 200,
     prefills: DecodePoints | None = None,
     shapes: ShapePrior = USUAL_SHAPES,
-    held_out: bool = True,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
 
@@ -164,12 +169,11 @@ def fit_decode_curve(
     most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
     Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
     form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
-    computed prompts, `running` being the tokens of a pass; decoding takes about as long. held_out: whether to find
-    the error on passes that were left out, which takes four more fits.
+    computed prompts, `running` being the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    held_out_errors = _HeldOut(cells.points, prior)
-    forms = (form,) if form else _forms_to_average(cells.points, prior, held_out_errors)
+    held_out = HeldOut(cells.points, prior)
+    forms = (form,) if form else _forms_to_average(cells.points, prior, held_out)
     models = [model for each in forms if (model := _model(each, cells.points, prior, prefills, shapes))]
     if not models:
         return None
@@ -187,12 +191,12 @@ def fit_decode_curve(
         visited=visited,
         cells=cells.points,
         mape_ratio=_mape(best.model, typical_middle, cells.points),
-        held_out_mape_ratio=held_out_errors.mape(best.model.form) if held_out else None,
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
         sampler=best.sampler,
         warnings=_warnings(best.model.curve(middle), visited, cells, prior),
         form_weights=mixture.weights,
+        held_out=held_out,
     )
 
 
@@ -351,7 +355,7 @@ def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:
     return float(np.average(error_ratio, weights=np.sqrt(cells.rows)))
 
 
-class _HeldOut:
+class HeldOut:
     """Errors of forms on passes that they were not fitted to; each form is fitted once."""
 
     def __init__(self, cells: DecodePoints, prior: HardwarePrior | None) -> None:
@@ -375,7 +379,7 @@ class _HeldOut:
         return float(np.mean(errors))
 
 
-def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None, held_out: _HeldOut) -> tuple[Form, ...]:
+def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None, held_out: HeldOut) -> tuple[Form, ...]:
     """The one of experts by what the model is, or where passes that were left out call for it; else all dense ones."""
     if prior is not None and prior.experts is not None:
         return ("expert_hit",)

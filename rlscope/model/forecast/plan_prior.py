@@ -345,7 +345,6 @@ def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
         visited=None,
         cells=DecodePoints.of(nothing, nothing),
         mape_ratio=None,
-        held_out_mape_ratio=None,
         stall_ratio=1.0,
         rejected={},
         sampler=None,

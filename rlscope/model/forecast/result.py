@@ -240,7 +240,7 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: floa
 
 
 def _calibrated(
-    observed: Observed, model_config: ModelConfig, rng: np.random.Generator, *, held_out: bool = True
+    observed: Observed, model_config: ModelConfig, rng: np.random.Generator
 ) -> Calibration:
     calibration = calibrate(
         observed,
@@ -251,7 +251,6 @@ def _calibrated(
         prefetched_batches=model_config.prefetched_batches,
         delivery=model_config.delivery,
         others=model_config.others,
-        held_out=held_out,
     )
     return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
@@ -278,8 +277,7 @@ def _prediction(
     if halves is None:
         return None
     first, rest = halves
-    # Of this curve nothing is shown, so how well it predicts passes that were left out is not asked.
-    calibration = scheduled(_calibrated(first, model_config, rng, held_out=False), scheduling)
+    calibration = scheduled(_calibrated(first, model_config, rng), scheduling)
     return compare(calibration, rest, model_config.settings, rng)
 
 

@@ -91,17 +91,19 @@ def calibrate(
     prefetched_batches: float = 0.0,
     delivery: Delivery = "group",
     others: Sequence[OtherRun] = (),
+    draw_count: int = DRAWS,
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
     delivery: what is queued as one. others: runs of the same model that say how training scales.
+    draw_count: posterior draws of the system.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
-    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
+    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
-    training = _training(observed, others, rng)
+    training = _training(observed, others, rng, draw_count)
     # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
     every_step = admission.staleness_policy == "publication_waits"
     versions = observed.steps.period_s.size if every_step else _publications(observed)
@@ -127,13 +129,15 @@ def calibrate(
     )
 
 
-def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator) -> TrainingRate:
+def _training(
+    observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator, draw_count: int
+) -> TrainingRate:
     steps, trained = observed.steps, observed.steps.trained
     if not trained.any():
         raise UncalibratableError("no step in the stretch says how many tokens it trained on, and for how long")
     tokens, seconds = steps.tokens[trained], steps.train_s[trained]
     elsewhere = [each.elsewhere for each in others]
-    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
+    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, draw_count, elsewhere)
 
 
 def _workload(observed: Observed, versions: int, prefetched_batches: float, delivery: Delivery) -> Workload:
@@ -217,8 +221,9 @@ def _is_synchronous(observed: Observed) -> bool:
 
 def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     """An engine whose passes take, over the stretch, the time that they took: the curve settles only their shape."""
-    host_s = _host_s(observed, curve)
-    prefill = prefill_cost(observed, curve, host_s)
+    curve_s = curve_seconds(observed.passes, curve)
+    host_s = _host_s(observed, curve_s)
+    prefill = prefill_cost(observed, curve, host_s, curve_s)
     return Engine(
         gpus=observed.gpus_per_engine,
         curve=_with_overhead(curve, host_s),
@@ -229,11 +234,11 @@ def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     )
 
 
-def _host_s(observed: Observed, curve: DecodeCurve) -> float:
+def _host_s(observed: Observed, curve_s: Reals) -> float:
     """Seconds per pass besides the curve's: between passes, and what decode-only passes took over the curve."""
     passes = observed.passes
     clean = (passes.decode_tokens > 0) & ~passes.prefills
-    over_s = float((passes.busy_s - curve_seconds(passes, curve))[clean].sum()) if clean.any() else 0.0
+    over_s = float((passes.busy_s - curve_s)[clean].sum()) if clean.any() else 0.0
     over_s = over_s / float(passes.passes[clean].sum()) if clean.any() else 0.0
     between_s = float(passes.between_s.sum())
     if _unattributed_ratio(observed) <= _HOST_TIME_RATIO:
@@ -256,20 +261,21 @@ class PrefillCost(NamedTuple):
     """None: prompts cost nothing, or all of it is in pass_s."""
 
 
-def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> PrefillCost:
+def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float, curve_s: Reals | None = None) -> PrefillCost:
     """Split what prompts cost the run so that its own batches would cost the same again.
 
-    host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
-    what preemptions had recomputed is not, since a simulation preempts requests itself. Where updates make the
-    engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
-    the tokens computed, and pass_s is 0.
+    host_s: seconds between two passes. curve_s: `curve_seconds`, where they are known already. The tokens are those of
+    whole prompts: what a cache spares is in the rate, and what preemptions had recomputed is not, since a simulation
+    preempts requests itself. Where updates make the engines compute prompts again, that is most of the prefill and is
+    charged to the update: the rate is then that of the tokens computed, and pass_s is 0.
     """
-    spent_s = _prefill_s(observed, curve, host_s)
+    over_s = _over_s(observed.passes, curve_seconds(observed.passes, curve) if curve_s is None else curve_s)
+    spent_s = _prefill_s(observed, over_s, host_s)
     if spent_s <= 0.0:
         return PrefillCost(0.0, None)
     if not observed.kv_kept:
         return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    by_pass, counts = _pass_share(observed.passes, curve, host_s), observed.preemption_counts
+    by_pass, counts = _pass_share(observed.passes, curve, over_s, host_s), observed.preemption_counts
     joined = observed.began_samples + (counts.preemptions if counts else 0)
     token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
     joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
@@ -279,17 +285,17 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
     )
 
 
-def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
+def _prefill_s(observed: Observed, over_s: Reals, host_s: float) -> float:
     """Engine seconds of prefill in the stretch."""
     passes = observed.passes
-    over_s, only_prefill = _over_s(passes, curve), _only_prefill(passes)
+    only_prefill = _only_prefill(passes)
     host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
     return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
 
 
-def _over_s(passes: PassCosts, curve: DecodeCurve) -> Reals:
+def _over_s(passes: PassCosts, curve_s: Reals) -> Reals:
     """Seconds besides those of decoding."""
-    return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_seconds(passes, curve))
+    return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_s)
 
 
 def _only_prefill(passes: PassCosts) -> Flags:
@@ -302,7 +308,7 @@ def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
     return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
 
 
-def _pass_share(passes: PassCosts, curve: DecodeCurve, host_s: float) -> float:
+def _pass_share(passes: PassCosts, curve: DecodeCurve, over_s: Reals, host_s: float) -> float:
     """Share of prefill's seconds that comes with the pass and not with its tokens, 0..1.
 
     The intercept of a line through the seconds of single passes by their prompt tokens; where those hardly vary, that
@@ -314,7 +320,7 @@ def _pass_share(passes: PassCosts, curve: DecodeCurve, host_s: float) -> float:
     count = passes.passes[single].astype(np.float64)
     tokens = passes.prefill_tokens[single] / count
     alone = _only_prefill(passes)[single]
-    seconds = _over_s(passes, curve)[single] / count + np.where(alone, host_s, 0.0)
+    seconds = over_s[single] / count + np.where(alone, host_s, 0.0)
     mean_tokens, mean_s = np.average(tokens, weights=count), np.average(seconds, weights=count)
     variance = np.average((tokens - mean_tokens) ** 2, weights=count)
     if mean_s <= 0.0:

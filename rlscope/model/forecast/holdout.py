@@ -29,7 +29,7 @@ from rlscope.model.simulate import Settings
 
 PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
 
-_DRAWS: Final = 100
+PREDICTED_DRAWS: Final = 100
 """Five of them are beyond each end of the interval."""
 
 
@@ -102,7 +102,7 @@ def compare(
     if best is None:
         return None
     simulated_point = _simulated_point(calibration, best, settings)
-    drawn = operating_points(calibration, calibration.draws[:_DRAWS])
+    drawn = operating_points(calibration, calibration.draws[:PREDICTED_DRAWS])
     points = [_moved(point, best, simulated_point) for point in drawn if point is not None]
     points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
     achieved = _achieved(judged, rng)

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.calibration import DRAWS, Calibration, UncalibratableError, calibrate
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
-from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
+from rlscope.model.forecast.holdout import PREDICTED_DRAWS, Prediction, compare, level_log_sd
 from rlscope.model.forecast.layouts import (
     SECONDS_PER_HOUR,
     Forecasts,
@@ -240,7 +240,10 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: floa
 
 
 def _calibrated(
-    observed: Observed, model_config: ModelConfig, rng: np.random.Generator
+    observed: Observed,
+    model_config: ModelConfig,
+    rng: np.random.Generator,
+    draw_count: int = DRAWS,
 ) -> Calibration:
     calibration = calibrate(
         observed,
@@ -251,6 +254,7 @@ def _calibrated(
         prefetched_batches=model_config.prefetched_batches,
         delivery=model_config.delivery,
         others=model_config.others,
+        draw_count=draw_count,
     )
     return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
@@ -277,7 +281,7 @@ def _prediction(
     if halves is None:
         return None
     first, rest = halves
-    calibration = scheduled(_calibrated(first, model_config, rng), scheduling)
+    calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), scheduling)
     return compare(calibration, rest, model_config.settings, rng)
 
 

@@ -100,10 +100,10 @@ def calibrate(
     draw_count: posterior draws of the system.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
-    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
+    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count or DRAWS, prefills=prefills)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
-    training = _training(observed, others, rng, draw_count)
+    training = _training(observed, others, rng, draw_count or DRAWS)
     # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
     every_step = admission.staleness_policy == "publication_waits"
     versions = observed.steps.period_s.size if every_step else _publications(observed)

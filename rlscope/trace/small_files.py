@@ -23,8 +23,6 @@ _MEMORY_LIMIT: Final = "500MB"
 _FILE: Final = "filename"
 _File = TypeVar("_File")
 _READ: Final = "SELECT * FROM read_parquet($paths, union_by_name = true, filename = true)"
-_READ_ALIKE: Final = "SELECT * FROM read_parquet($paths, filename = true)"
-"""Each file is opened once, and not first for its columns."""
 
 
 def worth_one_call(files: Sequence[_File]) -> Iterator[Sequence[_File]]:
@@ -40,37 +38,25 @@ def read_small_files(files: Sequence[tuple[Path, int]]) -> list[pa.Table] | None
 
     files: each with how many rows its footer said. All have the columns of all of them: one that a file lacks is NULL.
     """
-    rows = read_together([(str(path), rows) for path, rows in files])
-    if rows is None:
-        return None
-    ends = accumulate((rows for _, rows in files), initial=0)
-    return [rows.slice(start, end - start) for start, end in pairwise(ends)]
-
-
-def read_together(files: Sequence[tuple[str, int]], *, are_alike: bool = False) -> pa.Table | None:
-    """The rows of some files of one table, one file after the other; None where that cannot be.
-
-    files: each with how many rows its footer said. are_alike: whether all are known to have the same columns of the
-    same types, which saves half of the cost; else a column that a file lacks is NULL.
-    """
-    paths = [path for path, _ in files]
+    paths = [str(path) for path, _ in files]
     if any(not _GLOBS.isdisjoint(path) for path in paths):
         return None
     try:
-        read = _read(paths, _READ_ALIKE if are_alike else _READ)
+        read = _read(paths)
     except (duckdb.Error, OSError, pa.ArrowException):
         return None
     ends = list(accumulate((rows for _, rows in files), initial=0))
     if read.num_rows != ends[-1] or not _are_of(read[_FILE], paths, ends):
         return None
-    return read.drop_columns([_FILE])
+    own = read.drop_columns([_FILE])
+    return [own.slice(start, end - start) for start, end in pairwise(ends)]
 
 
-def _read(paths: Sequence[str], sql: str) -> pa.Table:
+def _read(paths: Sequence[str]) -> pa.Table:
     connection = duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY_LIMIT})
     try:
         # One statement: each step of a relation would open every file again.
-        return connection.sql(sql, params={"paths": list(paths)}).to_arrow_table().combine_chunks()
+        return connection.sql(_READ, params={"paths": list(paths)}).to_arrow_table().combine_chunks()
     finally:
         connection.close()
 

@@ -118,10 +118,10 @@ class LiveFiles:
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
-    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int) -> list[NewFile]:
-        """The new files; an unreadable file is retried for patience_ns."""
+    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> list[NewFile]:
+        """The new files; an unreadable file is retried for patience_ns. window: that of these workers, where known."""
         found: list[NewFile] = []
-        self._window = usual_window({}, workers)
+        self._window = window or usual_window({}, workers)
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
         self._flushed.begin()
@@ -180,9 +180,9 @@ class LiveFiles:
             moments = first_ns, last_ns
             new = self._new_file(Path(file.path), table, file.numbers, moments, rows=file.rows, held=held)
             found += [] if new is None else [new]
-        for path, numbers, rows in left:
-            self._of(numbers.worker_id, table).remove(numbers.first, numbers.last, rows)
-            found += self._opened(Path(path), table, numbers, now_ns)
+        for file in left:
+            self._of(file.numbers.worker_id, table).remove(file.numbers.first, file.numbers.last, file.rows)
+            found += self._opened(Path(file.path), table, file.numbers, now_ns)
         return found
 
     def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int, flushed: list[Flushed]) -> list[NewFile]:
@@ -193,10 +193,10 @@ class LiveFiles:
             seen = self._of(worker_id, table)
             numbers = FileNumbers(worker_id, seen.below, seen.below)
             path = f"{self._folder}/{table}/{numbers.name}"
-            rows = self._flushed.rows_in(path, table) if table in self._tables else None
-            if rows is not None:
-                seen.add(numbers.first, numbers.last, rows)
-                flushed.append(Flushed(path, numbers, rows))
+            opened = self._flushed.opened(path, table, numbers) if table in self._tables else None
+            if opened is not None:
+                seen.add(numbers.first, numbers.last, opened.rows)
+                flushed.append(opened)
                 continue
             if not os.path.exists(path):
                 return found

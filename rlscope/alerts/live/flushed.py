@@ -1,7 +1,8 @@
-"""Reads the files that many recorders have just flushed: all of a look in one call, and no footer is parsed.
+"""Reads the files that many recorders have just flushed: all of a look in one call, and no footer is parsed for itself.
 
 To parse a small file's footer costs as much as to read its rows. Of a footer that begins with the same bytes as one
-that was parsed, the columns are known, and how many rows there are stands right behind them.
+that was parsed, the columns are known, and how many rows there are stands right behind them. Rows come from the same
+bytes, so a file that is merged into another one meanwhile is no loss.
 """
 
 import os
@@ -9,24 +10,27 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate, islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES, TIMES, FileNumbers, arrow_schema
 
-from rlscope.trace.small_files import SMALL_ROWS, read_together, worth_one_call
+from rlscope.trace.small_files import SMALL_ROWS, worth_one_call
 
 _MAGIC: Final = b"PAR1"
 _END_BYTES: Final = 8
 """Of a Parquet file: the length of its footer, and the magic bytes."""
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 18
 """A larger file has its footer parsed."""
 _MOST_ROWS: Final = 1_000_000
 """Of one look: what a watch that starts late finds is read later, stretch by stretch."""
+_MOST_BYTES_A_LOOK: Final = 1 << 28
 _MOST_PARSED: Final = 16
 """Footers of a table that are looked at for how they begin; files of other recorders are parsed one by one."""
+_UNREADABLE: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, pa.ArrowException)
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -36,6 +40,7 @@ class Flushed(NamedTuple):
     path: str
     numbers: FileNumbers
     rows: int
+    content: bytes
 
 
 class Held(NamedTuple):
@@ -66,25 +71,29 @@ class FlushedFiles:
     def __init__(self) -> None:
         self._begins: dict[str, list[bytes]] = {}
         self._parsed: dict[str, int] = {}
-        self._rows_left = 0
+        self._rows_left = self._bytes_left = 0
 
     def begin(self) -> None:
         """A new look."""
-        self._rows_left = _MOST_ROWS
+        self._rows_left, self._bytes_left = _MOST_ROWS, _MOST_BYTES_A_LOOK
 
-    def rows_in(self, path: str, table: str) -> int | None:
-        """The rows of a small file with exactly the format's columns; None for one that is to be parsed, or not there.
+    def opened(self, path: str, table: str, numbers: FileNumbers) -> Flushed | None:
+        """A small file with exactly the format's columns; None for one that is to be parsed, or is not there.
 
-        Of rows that are not None, no more than a look can hold are promised.
+        All of a look are no more than can be held.
         """
         begins = self._begins.get(table)
-        footer = _footer(path) if begins and self._rows_left > 0 else b""
-        for begin in begins or ():
+        if not begins or self._rows_left <= 0 or self._bytes_left <= 0:
+            return None
+        content = _content(path)
+        footer = _footer(content)
+        for begin in begins:
             if footer.startswith(begin):
                 rows = _signed(_varint(footer, len(begin))[0])
                 if 0 < rows <= SMALL_ROWS:
                     self._rows_left -= rows
-                    return rows
+                    self._bytes_left -= len(content)
+                    return Flushed(path, numbers, rows, content)
         return None
 
     def learn(self, path: str, table: str, metadata: pq.FileMetaData) -> None:
@@ -92,7 +101,7 @@ class FlushedFiles:
         parsed = self._parsed[table] = self._parsed.get(table, 0) + 1
         if parsed > _MOST_PARSED or not metadata.schema.to_arrow_schema().equals(arrow_schema(table)):
             return
-        begin, known = _begin(_footer(path)), self._begins.setdefault(table, [])
+        begin, known = _begin(_footer(_content(path))), self._begins.setdefault(table, [])
         if begin and begin not in known:
             known.append(begin)
 
@@ -141,13 +150,17 @@ def _nullable(table: str) -> pa.Schema:
 
 def _read_group(group: Sequence[Flushed], table: str) -> list[Read] | None:
     """None where one of them cannot be read, or has a row that lacks a value: only by itself it shows which."""
-    stored = read_together([(file.path, file.rows) for file in group], are_alike=True)
-    if stored is None:
+    starts = list(accumulate((file.rows for file in group), initial=0))
+    try:
+        contents = [file.content for file in group]
+        stored = pl.scan_parquet(contents, schema=_frame_schema(table), parallel="none").collect()
+        if stored.height != starts.pop():
+            return None
+        rows = contract_rows(stored.rechunk().to_arrow(), table)
+    except _UNREADABLE:
         return None
-    rows = contract_rows(stored, table)
     if whole_rows(rows, table)[1]:
         return None
-    starts = list(accumulate((file.rows for file in group[:-1]), initial=0))
     first, last = TIMES[table]
     firsts_ns = np.minimum.reduceat(rows[first].to_numpy(), starts).tolist()
     lasts_ns = np.maximum.reduceat(rows[last].to_numpy(), starts).tolist()
@@ -157,22 +170,31 @@ def _read_group(group: Sequence[Flushed], table: str) -> list[Read] | None:
     ]
 
 
-def _footer(path: str) -> bytes:
-    """The footer of a small Parquet file; empty for anything else."""
+@cache
+def _frame_schema(table: str) -> pl.Schema:
+    return cast("pl.DataFrame", pl.from_arrow(arrow_schema(table).empty_table())).schema
+
+
+def _content(path: str) -> bytes:
+    """The bytes of a small regular file; none of anything else."""
     try:
         descriptor = os.open(path, _OPEN)
     except OSError:
         return b""
     try:
         facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:
-            return b""
-        content = os.read(descriptor, facts.st_size)
+        is_small = stat.S_ISREG(facts.st_mode) and facts.st_size <= _MOST_BYTES
+        content = os.read(descriptor, facts.st_size) if is_small else b""
+        return content if len(content) == facts.st_size else b""
     except OSError:
         return b""
     finally:
         os.close(descriptor)
-    length = int.from_bytes(content[-_END_BYTES : -len(_MAGIC)], "little") if len(content) == facts.st_size else 0
+
+
+def _footer(content: bytes) -> bytes:
+    """The footer of a Parquet file; empty for anything else."""
+    length = int.from_bytes(content[-_END_BYTES : -len(_MAGIC)], "little")
     is_parquet = content.startswith(_MAGIC) and content.endswith(_MAGIC)
     if not is_parquet or not 0 < length <= len(content) - _END_BYTES - len(_MAGIC):
         return b""

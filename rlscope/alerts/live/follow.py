@@ -123,9 +123,11 @@ class LiveRun:
         documents, self._faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
+        # Where a time was taken out, the window of the others may be another.
+        new = self._files.look(documents, now_ns, None if self._odd_times else window)
+        self._pending += [file for file in new if file.table in self._tables]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
-        self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
         workers = self._workers_of(documents, now_ns)
         self._start_ticks(manifest, workers)
         workers, resolved = self._catch_up(manifest, workers, now_ns)

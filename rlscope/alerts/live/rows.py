@@ -113,9 +113,11 @@ class LiveRows:
         starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
         if self._marked:
             engines = tables.get("engine_steps", self._marks.slice(0, 0))
-            here = engines["worker_id"].unique()
-            elsewhere = np.isin(self._marks["worker_id"].to_numpy(), here.to_numpy(False), invert=True)
-            tables["engine_steps"] = pa.concat_tables([self._marks.filter(pa.array(elsewhere)), engines])
+            elsewhere = self._marked.difference(engines["worker_id"].unique().to_pylist())
+            named = self._marks["worker_id"].to_pylist() if elsewhere else []
+            places = [place for place, name in enumerate(named) if name in elsewhere]
+            marks = self._marks.take(pa.array(places, pa.int64()))
+            tables["engine_steps"] = pa.concat_tables([marks, engines])
         return tables, min([from_ns, *starts_ns])
 
     def _joined(self) -> dict[str, pa.Table]:

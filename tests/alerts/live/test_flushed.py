@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rlscope_otel.schema import TABLES
+from rlscope_otel.schema import TABLES, FileNumbers
 
-from rlscope.alerts.live import flushed
+from rlscope.alerts.live import files, flushed
 from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.flushed import FlushedFiles
 from rlscope.alerts.live.rows import LiveRows
@@ -40,15 +40,15 @@ def path_of(run: Path, number: int) -> Path:
     return run / TABLE / f"e0-{number:06d}.parquet"
 
 
-def found(files: LiveFiles, rows: int = sum(FLUSHES), now_ns: int = 0) -> list[NewFile]:
+def found(live: LiveFiles, rows: int = sum(FLUSHES), now_ns: int = 0) -> list[NewFile]:
     document: dict[str, Any] = worker("e0", "sampler", rows={TABLE: rows})
-    return files.look([document], now_ns)
+    return live.look([document], now_ns)
 
 
-def read(files: list[NewFile]) -> list[list[int]]:
+def read(new: list[NewFile]) -> list[list[int]]:
     """The starts of the rows of each file, by two ways: kept at once, and opened where it was not read."""
     kept, starts = LiveRows(), list[list[int]]()
-    for file in files:
+    for file in new:
         if file.held is not None:
             kept.keep(file.table, file.held)
         rows = kept.add(file) if file.held is None else file.held.own
@@ -57,8 +57,8 @@ def read(files: list[NewFile]) -> list[list[int]]:
     return starts
 
 
-def is_read(files: list[NewFile]) -> list[bool]:
-    return [file.held is not None for file in sorted(files, key=lambda file: file.numbers.first)]
+def is_read(new: list[NewFile]) -> list[bool]:
+    return [file.held is not None for file in sorted(new, key=lambda file: file.numbers.first)]
 
 
 def test_the_first_file_teaches_how_footers_begin_and_the_others_are_read_with_their_times(run: Path) -> None:
@@ -97,19 +97,19 @@ def test_a_row_that_lacks_a_value_is_left_out_and_counted(run: Path) -> None:
     assert kept.left_out() == (f"{TABLE}: 1 rows lack a value that the format requires; they are left out",)
 
 
-def test_a_file_that_vanishes_before_it_is_read_is_looked_for_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live, gone = LiveFiles(run, 10, [TABLE]), path_of(run, 3)
-    content, real = gone.read_bytes(), flushed.read_together
+def test_a_file_that_is_merged_before_it_is_read_is_read_all_the_same(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, real = LiveFiles(run, 10, [TABLE]), flushed.read_flushed
 
-    def vanishing(*given: Any, **named: Any) -> pa.Table | None:
-        gone.unlink()
-        return real(*given, **named)
+    def vanishing(*given: Any) -> Any:
+        for file in given[0]:
+            Path(file.path).unlink()
+        return real(*given)
 
-    monkeypatch.setattr(flushed, "read_together", vanishing)
-    assert sorted(read(found(live))) == [[0, 1], [2], [6]]
-    gone.write_bytes(content)
-    assert read(found(live)) == [[3, 4, 5]]
-    assert (live.stored_rows, live.skipped) == (7, [])
+    monkeypatch.setattr(files, "read_flushed", vanishing)
+    assert sorted(read(found(live))) == [[0, 1], [2], [3, 4, 5], [6]]
+    assert (live.stored_rows, live.skipped, found(live)) == (7, [], [])
 
 
 def test_a_link_and_a_pipe_are_not_opened_as_files(run: Path, tmp_path: Path) -> None:
@@ -133,9 +133,14 @@ def test_the_number_of_rows_is_that_of_the_footer(rows: int, stated: int | None,
     known = FlushedFiles()
     known.begin()
     first = tmp_path / table / "e0-000001.parquet"
-    assert known.rows_in(str(many), table) is None
+    assert rows_in(known, many, table) is None
     known.learn(str(first), table, pq.read_metadata(first))
-    assert known.rows_in(str(many), table) == stated
+    assert rows_in(known, many, table) == stated
+
+
+def rows_in(known: FlushedFiles, path: Path, table: str = TABLE) -> int | None:
+    opened = known.opened(str(path), table, FileNumbers("e0", 1, 1))
+    return None if opened is None else opened.rows
 
 
 def _value(kind: str) -> object:
@@ -155,8 +160,8 @@ def test_a_file_that_was_cut_or_has_other_columns_is_left_to_be_parsed(kept: int
     path_of(run, 2).write_bytes(content[:kept])
     path_of(run, 3).write_bytes(content[:kept] + content[-kept:] if kept else b"")
     pq.write_table(pq.read_table(path_of(run, 4)).drop_columns(["waiting"]), path_of(run, 4))
-    assert [known.rows_in(str(path_of(run, number)), TABLE) for number in (2, 3, 4, 5)] == [None] * 4
-    assert known.rows_in(str(path), TABLE) == 2
+    assert [rows_in(known, path_of(run, number)) for number in (2, 3, 4, 5)] == [None] * 4
+    assert rows_in(known, path) == 2
 
 
 @pytest.mark.parametrize("footer", [b"", b"\x00", b"\xff" * 40, b"\x15\x02\x19", b"\x15\x02\x19\xfc" + b"\xff" * 9])

@@ -67,10 +67,15 @@ def _create_exclusively(path: Path, document: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    return json.dumps(document, indent=1, default=_plain)
+    """A line for each entry. With an indent, Python's slow encoder would write it, at every flush."""
+    lines = ",\n".join(f" {_ENCODER.encode(key)}: {_ENCODER.encode(value)}" for key, value in document.items())
+    return f"{{\n{lines}\n}}"
 
 
 def _plain(value: object) -> object:
     """A number of another library (a NumPy or Torch scalar) as its Python number, anything else as text."""
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
+
+
+_ENCODER = json.JSONEncoder(default=_plain)

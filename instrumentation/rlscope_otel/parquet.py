@@ -19,6 +19,8 @@ from rlscope_otel import forks, schema
 
 Values = Sequence[object]
 """The values of one column."""
+_FEW_ROWS = 1_000
+"""Up to here Snappy is as small as Zstandard, which takes as long to start for each column as all the rest."""
 Stamp = Mapping[str, str | int]
 """Where a file belongs, by `schema.STAMP_KEYS`."""
 
@@ -85,8 +87,7 @@ def write_table(table: pa.Table, path: Path, stamp: Stamp | None = None) -> int:
     part = path.with_name(f".{path.name}.part")
     try:
         with forks.writing():
-            _write(table, part, stamp)
-        checksum = zlib.crc32(part.read_bytes())
+            checksum = _write(table, part, stamp)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -94,12 +95,19 @@ def write_table(table: pa.Table, path: Path, stamp: Stamp | None = None) -> int:
     return checksum
 
 
-def _write(table: pa.Table, path: Path, stamp: Stamp | None) -> None:
-    with open_writer(path, table.schema, stamp) as writer:
+def _write(table: pa.Table, path: Path, stamp: Stamp | None) -> int:
+    """Write the bytes of a file, made in memory; returns their CRC-32."""
+    sink = pa.BufferOutputStream()
+    with open_writer(sink, table.schema, stamp, "snappy" if table.num_rows <= _FEW_ROWS else "zstd") as writer:
         writer.write_table(table)
+    content = sink.getvalue()
+    path.write_bytes(content)
+    return zlib.crc32(content)
 
 
-def open_writer(target: Path | pa.NativeFile, arrow_schema: pa.Schema, stamp: Stamp | None) -> pq.ParquetWriter:
+def open_writer(
+    target: Path | pa.NativeFile, arrow_schema: pa.Schema, stamp: Stamp | None, compression: str = "zstd"
+) -> pq.ParquetWriter:
     """A writer of one file with the encodings of the format."""
     leaves = list(_leaves(arrow_schema))
     texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
@@ -107,7 +115,7 @@ def open_writer(target: Path | pa.NativeFile, arrow_schema: pa.Schema, stamp: St
     writer = pq.ParquetWriter(
         target,
         arrow_schema,
-        compression="zstd",
+        compression=compression,
         use_dictionary=texts,  # pyright: ignore[reportArgumentType]  # a bool or a list of columns, says its page
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         store_schema=False,

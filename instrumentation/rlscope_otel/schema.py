@@ -13,6 +13,7 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 import re
 import struct
 import zlib
+from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -354,6 +355,7 @@ CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 """By table and column, the only values there are. Rows with another are counted by nothing."""
 
 
+@cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of a table; field metadata holds `unit` and `meaning`, its own metadata the format version.
 

@@ -169,16 +169,20 @@ class Tallies:
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:
-        row_ns = map(operator.sub, _ints(columns["end_ns"]), _ints(columns["start_ns"]))
-        for lasted_ns, busy_ns in zip(row_ns, cast("Sequence[int | None]", columns["busy_ns"]), strict=True):
-            if busy_ns is not None:
-                self._ns[State("forward_pass")] += busy_ns
-                self._ns[State("between_passes")] += lasted_ns - busy_ns
+        starts, ends = _ints(columns["start_ns"]), _ints(columns["end_ns"])
+        busy = cast("Sequence[int | None]", columns["busy_ns"])
+        known = [busy_ns for busy_ns in busy if busy_ns is not None]
+        if known:
+            rows = zip(starts, ends, busy, strict=True)
+            is_all = len(known) == len(busy)
+            row_ns = sum(ends) - sum(starts) if is_all else sum(e - s for s, e, own_ns in rows if own_ns is not None)
+            self._ns[State("forward_pass")] += sum(known)
+            self._ns[State("between_passes")] += row_ns - sum(known)
         self._counts["decode_tokens", ""] += sum(_ints(columns["decode_tokens"]))
         for name in ("running", "waiting", "kv_used_tokens"):
-            known = [value for value in cast("Sequence[int | None]", columns[name]) if value is not None]
-            if known:
-                self._levels[name, ""] = known[-1]
+            last = next((value for value in reversed(columns[name]) if value is not None), None)
+            if last is not None:
+                self._levels[name, ""] = cast(int, last)
 
     def _take_queues(self, columns: dict[str, Values]) -> None:
         queues = cast(Sequence[str], columns["queue"])

@@ -7,7 +7,7 @@ newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counte
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from rlscope_otel import json_files, schema
@@ -96,7 +96,7 @@ class WorkerFile:
             "run_id": progress.run_id,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            **asdict(identity),
+            **_entries(identity),
             "started_ns": self._started_ns,
             "stopped_ns": progress.stopped_ns,
             "last_flush_ns": progress.last_flush_ns,
@@ -111,4 +111,9 @@ class WorkerFile:
 def _statement(table: str, progress: Progress) -> dict[str, object]:
     """What the file states about one table."""
     merged = progress.merged.get(table)
-    return {**asdict(progress.written[table]), **({"merged": dict(merged)} if merged else {})}
+    return {**_entries(progress.written[table]), **({"merged": dict(merged)} if merged else {})}
+
+
+def _entries(values: Identity | Written) -> dict[str, object]:
+    """Not `asdict`, which copies each value: this is at every flush."""
+    return {each.name: getattr(values, each.name) for each in fields(values)}

@@ -364,7 +364,7 @@ write = parquet._write
 def slowly(*arguments):
     writing.set()
     time.sleep({seconds})
-    write(*arguments)
+    return write(*arguments)
 writing = threading.Event()
 parquet._write = slowly
 """

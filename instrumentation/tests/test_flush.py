@@ -211,15 +211,22 @@ def test_a_file_that_could_not_be_written_leaves_no_gap_in_the_numbers(
     assert worker("w0")["written"]["engine_steps"]["last_file"] == 1
 
 
-def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
-    columns = [[0], [1], [1], [1], [4], [0], [4], [0], [None], [None], [None]]
+@pytest.mark.parametrize(("rows", "compression"), [(1, "SNAPPY"), (1_000, "SNAPPY"), (1_001, "ZSTD")])
+def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(rows: int, compression: str, tmp_path: Path) -> None:
+    columns = [[value] * rows for value in ("w0", 0, 1, 1, 1, 4, 0, 4, 0, None, None, None)]
     path = tmp_path / "t.parquet"
-    parquet.write_columns("engine_steps", [["w0"], *columns], path)
+    parquet.write_columns("engine_steps", columns, path)
     group = pq.read_metadata(path).row_group(0)
     encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
     assert "DELTA_BINARY_PACKED" in encodings["start_ns"]
     assert "RLE_DICTIONARY" in encodings["worker_id"]
-    assert {group.column(at).compression for at in range(group.num_columns)} == {"ZSTD"}
+    assert {group.column(at).compression for at in range(group.num_columns)} == {compression}
+
+
+def test_the_checksum_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    stated = parquet.write_columns("queue_depths", [["w0"], ["samples"], [1], [2], [None]], path)
+    assert stated == zlib.crc32(path.read_bytes())
 
 
 def test_runs_of_versions_are_delta_encoded_too(tmp_path: Path, run: Run) -> None:

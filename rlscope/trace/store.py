@@ -539,19 +539,21 @@ def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> N
 
 
 def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
-    rows = [{field.name: _typed(document.get(field.name), field.type) for field in WORKERS} for document in documents]
+    columns = {field.name: _typed([each.get(field.name) for each in documents], field.type) for field in WORKERS}
     # Not by pyarrow, which would import pandas to convert them.
     empty = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches([], WORKERS)))
-    return pl.DataFrame(rows, schema=empty.schema).to_arrow()
+    return pl.DataFrame(columns, schema=empty.schema).to_arrow()
 
 
-def _typed(value: object, kind: pa.DataType) -> object:
-    """The value when the column can hold it, else None: an optional entry that is wrong is as good as missing."""
+def _typed(values: list[object], kind: pa.DataType) -> list[object]:
+    """The values that the column can hold, None for others: an optional entry that is wrong is as good as missing."""
     if pa.types.is_list(kind):
-        names = cast("list[object]", value) if isinstance(value, list) else []
-        return [name for name in names if isinstance(name, str)]
-    fits = isinstance(value, str) if pa.types.is_string(kind) else is_integer(value, kind.bit_width)
-    return value if fits else None
+        lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
+        return [[name for name in names if isinstance(name, str)] for names in lists]
+    if pa.types.is_string(kind):
+        return [value if isinstance(value, str) else None for value in values]
+    bits = kind.bit_width
+    return [None if value is None or not is_integer(value, bits) else value for value in values]
 
 
 def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:

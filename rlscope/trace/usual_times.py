@@ -50,12 +50,14 @@ def usual_window(
     if not times:
         return None
     window = _window(times)
-    hosts = {str(worker["worker_id"]): host_of(worker) for worker in workers}
-    if not may_be_apart or len(set(hosts.values())) < 2:
+    hosts: dict[str | None, list[str]] = {}
+    for worker_id, host in {str(worker["worker_id"]): host_of(worker) for worker in workers}.items():
+        hosts.setdefault(host, []).append(worker_id)
+    if not may_be_apart or len(hosts) < 2:
         return window
+    hosts.pop(None, None)
     apart: dict[str, Window] = {}
-    for host in {host for host in hosts.values() if host is not None}:
-        own = [worker_id for worker_id, where in hosts.items() if where == host]
+    for own in hosts.values():
         of_host = [time for worker_id in own for time in known.get(worker_id, ())]
         # A start, an end and the ends of a file at least: fewer may be one mistake.
         if len(of_host) >= _LEAST_TIMES and not any(window.holds(time) for time in of_host):

@@ -26,7 +26,7 @@ def request_id_of(name: RequestName) -> str:
 
 def name_of(request_id: str) -> RequestName:
     """The name inside a request id, wherever an engine's own prefix and suffix (`cmpl-...-0`) leave it."""
-    found = _PATTERN.search(request_id)
+    found = _PATTERN.search(request_id) if _PREFIX in request_id else None
     if found is None:
         return RequestName(request_id)
     return RequestName(found["sample"], found["group"] or None, int(found["segment"]))

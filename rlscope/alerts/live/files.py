@@ -1,4 +1,6 @@
-"""Finds the new files of a run in progress, and how far each worker has written. Reads footers, no rows.
+"""Finds the new files of a run in progress, and how far each worker has written.
+
+Reads footers, and rows only of many files that were just flushed: to read those together costs less (`flushed`).
 
 A poll costs only what is new: a worker's own file counts the rows it wrote, and the next file names are tried only if
 some are missing. A whole directory is listed if that fails, and every _LIST_EVERY polls. Seen files are stored as
@@ -9,14 +11,15 @@ rows are new whose numbers were not seen; it says itself how many rows each of i
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES, TIMES, FileNumbers
 
+from rlscope.alerts.live.flushed import Flushed, FlushedFiles, Held, read_flushed
 from rlscope.trace.files import is_integer, table_metadata
 from rlscope.trace.footers import stamp_of
 from rlscope.trace.segments import Segment, decoded
@@ -44,6 +47,8 @@ class NewFile:
     rows: int
     first_row: int = 0
     """In the file at the path."""
+    held: Held | None = field(default=None, compare=False, repr=False)
+    """The rows, where they were read already; the times are then those of the rows."""
 
 
 class _Seen:
@@ -92,10 +97,12 @@ class _Piece(NamedTuple):
 
 
 class LiveFiles:
-    """The files of one run directory."""
+    """The files of one run directory. tables: those of which the rows are read."""
 
-    def __init__(self, folder: Path, patience_ns: int) -> None:
+    def __init__(self, folder: Path, patience_ns: int, tables: Collection[str] = ()) -> None:
         self._folder = folder
+        self._tables = tables
+        self._flushed = FlushedFiles()
         self._patience_ns = patience_ns
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._compacted_paths: set[Path] = set()
@@ -111,27 +118,47 @@ class LiveFiles:
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
-    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int) -> list[NewFile]:
-        """The new files; an unreadable file is retried for patience_ns."""
+    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> list[NewFile]:
+        """The new files; an unreadable file is retried for patience_ns. window: that of these workers, where known."""
         found: list[NewFile] = []
-        self._window = usual_window({}, workers)
+        self._window = window or usual_window({}, workers)
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
+        self._flushed.begin()
+        lacking = self._lacking(workers)
         for table in TABLES:
-            lacking = [worker for worker in workers if self._lacks(worker, table)]
-            for worker in lacking:
-                found += self._next_of(worker, table, now_ns)
-            if list_all or any(self._lacks(worker, table) for worker in lacking):
+            found += self._next_files(lacking[table], table, now_ns)
+            if list_all or any(self._lacks(worker, table) for worker in lacking[table]):
                 found += self._listed(table, now_ns)
         return found
 
     def is_complete(self, worker: Mapping[str, object]) -> bool:
         """Whether every row that the worker's own file counts was seen."""
-        return isinstance(worker.get("rows"), dict) and not any(self._lacks(worker, table) for table in TABLES)
+        return isinstance(worker.get("rows"), dict) and not any(True for _ in self._lacking_tables(worker))
 
     def most_rows(self, table: str) -> int:
         """The highest number of rows that one worker wrote to a table."""
         return max((seen.rows for (name, _), seen in self._seen.items() if name == table), default=0)
+
+    def _lacking(self, workers: Sequence[Mapping[str, object]]) -> Mapping[str, list[Mapping[str, object]]]:
+        """By table, the workers of which not every row was seen, or may not have been."""
+        lacking: dict[str, list[Mapping[str, object]]] = {table: [] for table in TABLES}
+        for worker in workers:
+            for table in self._lacking_tables(worker):
+                lacking[table].append(worker)
+        return lacking
+
+    def _lacking_tables(self, worker: Mapping[str, object]) -> Iterator[str]:
+        rows = worker.get("rows")
+        if not isinstance(rows, dict):
+            yield from TABLES
+            return
+        worker_id, counts = str(worker["worker_id"]), cast("Mapping[str, object]", rows)
+        for table, count in counts.items():
+            if table in TABLES and is_integer(count) and count > 0:
+                seen = self._seen.get((table, worker_id))
+                if seen is None or count > seen.rows:
+                    yield table
 
     def _lacks(self, worker: Mapping[str, object], table: str) -> bool:
         rows = worker.get("rows")
@@ -141,16 +168,40 @@ class LiveFiles:
         seen = self._seen.get((table, str(worker["worker_id"])))
         return is_integer(count) and count > (seen.rows if seen is not None else 0)
 
-    def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int) -> list[NewFile]:
+    def _next_files(self, workers: Sequence[Mapping[str, object]], table: str, now_ns: int) -> list[NewFile]:
+        """The files that follow those that were seen of these workers."""
+        found: list[NewFile] = []
+        flushed: list[Flushed] = []
+        for worker in workers:
+            found += self._next_of(worker, table, now_ns, flushed)
+        read, left = read_flushed(flushed, table)
+        for file, held, first_ns, last_ns in read:
+            self.stored_rows += file.rows
+            moments = first_ns, last_ns
+            new = self._new_file(Path(file.path), table, file.numbers, moments, rows=file.rows, held=held)
+            found += [] if new is None else [new]
+        for file in left:
+            self._of(file.numbers.worker_id, table).remove(file.numbers.first, file.numbers.last, file.rows)
+            found += self._opened(Path(file.path), table, file.numbers, now_ns)
+        return found
+
+    def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int, flushed: list[Flushed]) -> list[NewFile]:
+        """Those whose footers are parsed; flushed takes the others, which count as seen."""
         found: list[NewFile] = []
         worker_id = str(worker["worker_id"])
         while self._lacks(worker, table):
-            sequence = self._of(worker_id, table).below
-            path = self._folder / table / FileNumbers(worker_id, sequence, sequence).name
+            seen = self._of(worker_id, table)
+            numbers = FileNumbers(worker_id, seen.below, seen.below)
+            path = f"{self._folder}/{table}/{numbers.name}"
+            opened = self._flushed.opened(path, table, numbers) if table in self._tables else None
+            if opened is not None:
+                seen.add(numbers.first, numbers.last, opened.rows)
+                flushed.append(opened)
+                continue
             if not os.path.exists(path):
                 return found
-            found += self._opened(path, table, FileNumbers(worker_id, sequence, sequence), now_ns)
-            if sequence == self._of(worker_id, table).below:
+            found += self._opened(Path(path), table, numbers, now_ns)
+            if numbers.first == self._of(worker_id, table).below:
                 break
         return found
 
@@ -223,6 +274,8 @@ class LiveFiles:
     def _opened(self, path: Path, table: str, numbers: FileNumbers, now_ns: int) -> list[NewFile]:
         """What is new in a file, marked as seen; nothing if it is not readable (yet) or empty."""
         metadata, seen = self._metadata(path, table, now_ns), self._of(numbers.worker_id, table)
+        if metadata is not None and table in self._tables:
+            self._flushed.learn(str(path), table, metadata)
         if metadata is None:
             if path in self._given_up:
                 seen.add(numbers.first, numbers.last, 0)
@@ -272,14 +325,27 @@ class LiveFiles:
         self, path: Path, table: str, worker_id: str, piece: _Piece, metadata: pq.FileMetaData
     ) -> NewFile | None:
         """A piece with the times of its rows; None where they cannot be."""
-        moments = _moments(path, metadata, table, piece)
+        moments, numbers = _moments(path, metadata, table, piece), FileNumbers(worker_id, piece.first, piece.last)
+        return self._new_file(path, table, numbers, moments, rows=piece.rows, first_row=piece.first_row)
+
+    def _new_file(
+        self,
+        path: Path,
+        table: str,
+        numbers: FileNumbers,
+        moments: tuple[int, int] | None,
+        *,
+        rows: int,
+        first_row: int = 0,
+        held: Held | None = None,
+    ) -> NewFile | None:
+        """None where the first and last time are not known, or cannot be."""
         if moments is None or (self._window is not None and not all(map(self._window.holds, moments))):
             self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
             return None
         first_ns, last_ns = moments
-        self._note_end(table, worker_id, last_ns)
-        numbers = FileNumbers(worker_id, piece.first, piece.last)
-        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
+        self._note_end(table, numbers.worker_id, last_ns)
+        return NewFile(path, table, first_ns, last_ns, numbers, rows, first_row, held)
 
     def _note_end(self, table: str, worker_id: str, last_ns: int) -> None:
         """Rows of a worker that end then."""

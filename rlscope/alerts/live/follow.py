@@ -53,13 +53,13 @@ class LiveRun:
         self._reach = -(-max(reaches_ns, default=0) // rules.interval_ns)
         """Number of buckets in the longest window."""
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
-        self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
         self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
         self._families = SHOWN | set(families_of(rules))
         asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
+        self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[NewFile] = []
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
@@ -123,9 +123,11 @@ class LiveRun:
         documents, self._faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
+        # Where a time was taken out, the window of the others may be another.
+        new = self._files.look(documents, now_ns, None if self._odd_times else window)
+        self._pending += [file for file in new if file.table in self._tables]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
-        self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
         workers = self._workers_of(documents, now_ns)
         self._start_ticks(manifest, workers)
         workers, resolved = self._catch_up(manifest, workers, now_ns)
@@ -207,23 +209,32 @@ class LiveRun:
         ]
         self._rows.read_ahead(file for file, _ in due)
         for file, ahead_ns in due:
-            filled_ns = ticks.at_ns(self._filled) + ahead_ns
-            try:
-                rows = self._rows.add(file)
-            except FileNotFoundError:
-                self._files.forget(file)
-                continue
-            except (OSError, pa.ArrowException) as error:
-                self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
-                continue
-            if not rows.num_rows:
-                continue
-            count, first_ns = earliest(rows, file.table, filled_ns)
-            if count and self._filled == self._evaluated > 0:
-                self._late_rows += count
-                self._late_ns = max(self._late_ns, filled_ns - first_ns)
-            oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
-            self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns - ahead_ns)))
+            rows = self._kept(file, ticks.at_ns(self._filled) + ahead_ns)
+            if rows is not None and rows.num_rows:
+                self._note_old(rows, file.table, ahead_ns, ticks)
+
+    def _kept(self, file: NewFile, filled_ns: int) -> pa.Table | None:
+        """Keep the rows of a file; None where it cannot be read, or is known to have none before filled_ns."""
+        if file.held is not None:
+            self._rows.keep(file.table, file.held)
+            return file.held.own if file.first_ns < filled_ns else None
+        try:
+            return self._rows.add(file)
+        except FileNotFoundError:
+            self._files.forget(file)
+        except (OSError, pa.ArrowException) as error:
+            self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
+        return None
+
+    def _note_old(self, rows: pa.Table, table: str, ahead_ns: int, ticks: Ticks) -> None:
+        """Count what is late of the rows of a file, and note the first bucket that is out of date by them."""
+        filled_ns = ticks.at_ns(self._filled) + ahead_ns
+        count, first_ns = earliest(rows, table, filled_ns)
+        if count and self._filled == self._evaluated > 0:
+            self._late_rows += count
+            self._late_ns = max(self._late_ns, filled_ns - first_ns)
+        oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
+        self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns - ahead_ns)))
 
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""

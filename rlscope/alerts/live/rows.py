@@ -1,7 +1,6 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import accumulate
 from typing import Final
 
@@ -9,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from rlscope_otel.schema import TABLES, TIMES, arrow_schema
+from rlscope_otel.schema import TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
+from rlscope.alerts.live.flushed import Held, contract_rows, whole_rows
 from rlscope.trace.row_checks import possible_rows
 from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
 
@@ -36,13 +36,14 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
-        self._added: dict[str, list[pa.Table]] = {}
+        self._added: dict[str, list[Held]] = {}
         """Rows that are not in their table yet: joining a table for each file would copy it for each."""
         self._ahead: dict[NewFile, pa.Table] = {}
         """Rows that were read already, of the contract's schema and without what is missing."""
         self._left_out: dict[tuple[str, str], int] = {}
-        self._first_rows: dict[str, pa.Table] = {}
+        self._marks = contract_rows(arrow_schema("engine_steps").empty_table(), "engine_steps")
         """One engine row of each worker: having any decides how its updates are counted."""
+        self._marked: set[str] = set()
 
     @property
     def count(self) -> int:
@@ -58,25 +59,32 @@ class LiveRows:
     def read_ahead(self, files: Iterable[NewFile]) -> None:
         """Read many small files at once. Those of which one breaks, or lacks a value, `add` reads by themselves."""
         self._ahead = {}
-        for table, together in _together(files):
+        for table, together in _together(file for file in files if file.held is None):
             rows = read_small_files([(file.path, file.rows) for file in together])
             if rows is None:
                 continue
-            read = _contract_rows(pa.concat_tables(rows), table)
+            read = contract_rows(pa.concat_tables(rows), table)
             ends = accumulate((file.rows for file in together), initial=0)
-            if not _whole(read, table)[1]:
+            if not whole_rows(read, table)[1]:
                 self._ahead |= {file: read.slice(start, file.rows) for file, start in zip(together, ends, strict=False)}
 
     def add(self, file: NewFile) -> pa.Table:
         """Read a file's new rows and keep them. Raises OSError or ArrowException for a broken file."""
         rows, left_out = self._ahead.pop(file, None), 0
         if rows is None:
-            rows, left_out = _whole(_contract_rows(_stored_rows(file), file.table), file.table)
+            rows, left_out = whole_rows(contract_rows(_stored_rows(file), file.table), file.table)
         self._count_left_out(file.table, _LACKS, left_out)
-        self._added.setdefault(file.table, []).append(rows)
-        if file.table == "engine_steps" and rows.num_rows:
-            self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
+        self.keep(file.table, Held(rows, 0, rows.num_rows))
         return rows
+
+    def keep(self, table: str, held: Held) -> None:
+        """Keep rows of a file that were read already."""
+        added = self._added.setdefault(table, [])
+        last = added[-1] if added else None
+        if last is not None and last.together is held.together and last.start + last.rows == held.start:
+            added[-1] = Held(last.together, last.start, last.rows + held.rows)
+        else:
+            added.append(held)
 
     def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
@@ -103,16 +111,22 @@ class LiveRows:
                 tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
         reaching = [_from(tables[table], "end_ns", from_ns, ahead_ns) for table in _SPANS if table in tables]
         starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
-        if self._first_rows:
-            engines = tables.get("engine_steps", arrow_schema("engine_steps").empty_table())
-            tables["engine_steps"] = pa.concat_tables([*self._marks(engines), engines])
+        if self._marked:
+            engines = tables.get("engine_steps", self._marks.slice(0, 0))
+            elsewhere = self._marked.difference(engines["worker_id"].unique().to_pylist())
+            named = self._marks["worker_id"].to_pylist() if elsewhere else []
+            places = [place for place, name in enumerate(named) if name in elsewhere]
+            marks = self._marks.take(pa.array(places, pa.int64()))
+            tables["engine_steps"] = pa.concat_tables([marks, engines])
         return tables, min([from_ns, *starts_ns])
 
     def _joined(self) -> dict[str, pa.Table]:
         """The tables, with all that was added."""
         for table, added in self._added.items():
             held = [self._tables[table]] if table in self._tables else []
-            possible, left_out = possible_rows(pa.concat_tables(added), table)
+            possible, left_out = possible_rows(pa.concat_tables([each.own for each in added]), table)
+            if table == "engine_steps":
+                self._mark(possible)
             self._count_left_out(table, _CANNOT_BE, left_out)
             rows = pa.concat_tables([*held, possible])
             self._tables[table] = rows.combine_chunks() if _chunks(rows) > _MOST_CHUNKS else rows
@@ -123,9 +137,14 @@ class LiveRows:
         if rows:
             self._left_out[table, fault] = self._left_out.get((table, fault), 0) + rows
 
-    def _marks(self, engines: pa.Table) -> list[pa.Table]:
-        here = set(engines["worker_id"].unique().to_pylist())
-        return [row for worker_id, row in self._first_rows.items() if worker_id not in here]
+    def _mark(self, rows: pa.Table) -> None:
+        workers = rows["worker_id"].combine_chunks().dictionary_encode()
+        names = workers.dictionary.to_pylist()
+        numbers, firsts = np.unique(workers.indices.to_numpy(), return_index=True)
+        new = [place for number, place in zip(numbers, firsts, strict=True) if names[number] not in self._marked]
+        if new:
+            self._marked.update(names)
+            self._marks = pa.concat_tables([self._marks, rows.take(pa.array(new))]).combine_chunks()
 
 
 def _together(files: Iterable[NewFile]) -> Iterator[tuple[str, Sequence[NewFile]]]:
@@ -151,36 +170,6 @@ def _stored_rows(file: NewFile) -> pa.Table:
         return stored.read_row_groups(groups, use_threads=stored.metadata.num_rows > _MANY_ROWS).slice(
             before, file.rows
         )
-
-
-def _contract_rows(rows: pa.Table, table: str) -> pa.Table:
-    contract = _contract(table)
-    if rows.column_names == contract.names and rows.schema.types == contract.types:
-        return pa.table(rows.columns, schema=contract)
-    columns: list[pa.ChunkedArray] = []
-    for name, kind in zip(contract.names, contract.types, strict=True):
-        if name not in rows.column_names:
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, kind)]))
-        else:
-            found = rows[name]
-            columns.append(found if found.type == kind else found.cast(kind))
-    return pa.table(columns, schema=contract)
-
-
-@cache
-def _contract(table: str) -> pa.Schema:
-    """Every value may be NULL in a file: `_whole` leaves those out that must not."""
-    return pa.schema([field.with_nullable(True).remove_metadata() for field in arrow_schema(table)])
-
-
-def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
-    """The rows with every value that the format requires, and how many others there were."""
-    required = [column.name for column in TABLES[table] if not column.nullable and rows[column.name].null_count]
-    if not required:
-        return rows, 0
-    has_all = np.logical_and.reduce([rows[name].is_valid().to_numpy() for name in required])
-    whole = rows.filter(pa.array(has_all))
-    return whole, rows.num_rows - whole.num_rows
 
 
 def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:

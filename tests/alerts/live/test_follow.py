@@ -15,6 +15,7 @@ from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError
 from rlscope.pipeline import check
+from rlscope.trace import small_files
 from tests.alerts.live.growing_run import arrivals, copy_all_but_tables, copy_file, every_rule, make_run
 from tests.trace_folder import activity, train_row, worker, write_rows, write_run
 
@@ -62,10 +63,11 @@ def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
     return sorted(known, key=lambda alert: (alert.start_ns, alert.rule))
 
 
-@pytest.mark.parametrize(("seed", "restarts"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("seed", "restarts", "together"), [(0, False, 2), (1, True, 50), (2, True, 2)])
 def test_files_in_any_order_within_the_grace_are_judged_as_check_judges_them(
-    tmp_path: Path, seed: int, restarts: bool
+    tmp_path: Path, seed: int, restarts: bool, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(small_files, "_LEAST_TOGETHER", together)
     run = make_run(tmp_path / "run", seed)
     copy_all_but_tables(run, tmp_path / "live")
     expected = by_start(check(run, RULES).alerts)

@@ -15,7 +15,6 @@ from rlscope.reports.sections.data_quality import data_quality_section
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.gap import gap_section
-from rlscope.reports.sections.glossary import glossary_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.layouts import layouts_section
 from rlscope.reports.sections.ledger import ledger_section
@@ -28,6 +27,7 @@ from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
+from rlscope.reports.text.states import STATES, State
 
 
 class Section(NamedTuple):
@@ -49,6 +49,12 @@ class Section(NamedTuple):
     def template(self) -> str:
         """The file of its template."""
         return f"sections/{self.anchor.replace('-', '_')}.html"
+
+
+class GlossarySection(NamedTuple):
+    """The states of the ledger with their colours; the terms are in the template."""
+
+    states: tuple[State, ...] = STATES
 
 
 SECTIONS: Final = (
@@ -79,6 +85,6 @@ SECTIONS: Final = (
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
     Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", glossary_section, (), "terms and colours of this page"),
+    Section("glossary", "Glossary", "Glossary", lambda _: GlossarySection(), (), "terms and colours of this page"),
 )  # fmt: skip
 """In the order of the page."""

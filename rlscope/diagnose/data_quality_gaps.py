@@ -59,7 +59,7 @@ RULE = FindingRule(
         "workers_without_end": "Without an end: {}.",
         "unattributed_share_ratio": "Unattributed: {} of GPU time.",
     },
-    remedy="Read every number with these gaps in mind. Each is listed above the charts, and `rlscope doctor` says what "
-    "would close them: a hook, a file or a flag.",
+    remedy="Read every number with these gaps in mind. Each is listed under data quality, and `rlscope doctor` says "
+    "what would close them: a hook, a file or a flag.",
     find=find,
 )

@@ -60,6 +60,8 @@ class FindingRule:
     remedy: str
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
+    silent_at_zero: frozenset[str] = frozenset()
+    """Evidence that a sentence is not made of where it is 0; a later one then says the rest."""
     counts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Instead of a sentence: by name of the evidence its words, with {} for the value; left out where it is 0."""
     towards: Towards | None = None

@@ -64,7 +64,10 @@ RULE = FindingRule(
     sentences=(
         "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens), and samplers "
         "were blocked by a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
+        "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens).",
+        "Samplers were blocked by a full queue for {backpressure_gpu_s}, {backpressure_share_ratio} of their GPU time.",
     ),
+    silent_at_zero=frozenset({"dropped_tokens", "backpressure_gpu_s"}),
     remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers "
     "never wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from "
     "samplers to trainers.",

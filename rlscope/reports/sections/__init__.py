@@ -57,6 +57,11 @@ class GlossarySection(NamedTuple):
     states: tuple[State, ...] = STATES
 
 
+def _glossary_section(_analysis: AnalysisResult) -> GlossarySection:
+    """The same for every run."""
+    return GlossarySection()
+
+
 SECTIONS: Final = (
     Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
     Section("findings", "Findings, whole run", "Findings", findings_section),
@@ -85,6 +90,6 @@ SECTIONS: Final = (
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
     Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", lambda _: GlossarySection(), (), "terms and colours of this page"),
+    Section("glossary", "Glossary", "Glossary", _glossary_section, (), "terms and colours of this page"),
 )  # fmt: skip
 """In the order of the page."""

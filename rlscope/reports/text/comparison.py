@@ -450,7 +450,9 @@ _LEAST_PART: Final = 0.01
 def _breakdown(each: Breakdown) -> BreakdownWords:
     title, write, signed = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
-    shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
+    # The parts of a product are factors: none is small, and they have no sum.
+    factors = each.name == "tokens_per_step"
+    shown = [part for part in each.parts[:MOST_PARTS] if factors or abs(part.change) >= least]
     rows = [_part(part, each, write, signed) for part in shown]
     rest = each.parts[len(shown) :]
     if rest:

@@ -137,9 +137,11 @@ def sentence(finding: Finding) -> str:
     if rule is not None and rule.counts:
         found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
         return " ".join(found)
+    zero = {name for name in rule.silent_at_zero if not finding.evidence.get(name)} if rule else set[str]()
+    told = {name: text for name, text in written.items() if name not in zero}
     for pattern in rule.sentences if rule else ():
         try:
-            return pattern.format_map(written)
+            return pattern.format_map(told)
         except KeyError:
             continue
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."

@@ -59,11 +59,19 @@ def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) ->
             severity=alert.severity,
             rule=alert.rule,
             when=stretch(rule, alert, start_ns, end_ns),
-            what="; ".join((measured(rule, alert), *alert.annotations.values())),
+            what=_what(rule, alert),
             cost="" if alert.cost_gpu_s is None else fmt.gpu_time(alert.cost_gpu_s),
         )
         for rule, alert in fired
     ]
+
+
+def _what(rule: Rule, alert: Alert) -> str:
+    """The value with its evidence, and the annotations; what these say already is not said again."""
+    said = list(alert.annotations.values())
+    if alert.worst_value in (None, alert.value) and any(written(rule, alert.value) in text for text in said):
+        return "; ".join([*said, f"of {evidence(rule, alert.evidence)}"] if alert.evidence else said)
+    return "; ".join((measured(rule, alert), *said))
 
 
 def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:

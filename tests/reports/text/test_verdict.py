@@ -312,3 +312,32 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
     assert verdict_words.label(analysis) == brief_of(analysis).label == label
     assert verdict_words.headline(analysis).endswith("the log does not tell why") == (label[0] == "T")
     assert ("slow samplers look like" in verdict_words.next_step(analysis)) == (label[0] == "T")
+
+
+@pytest.mark.parametrize(
+    ("rule", "zero", "words"),
+    [
+        (
+            "overproduction",
+            ("backpressure_gpu_s", "backpressure_share_ratio"),
+            "100 tokens were generated and dropped (10.0% of all generated tokens).",
+        ),
+        (
+            "overproduction",
+            ("dropped_tokens", "dropped_share_ratio"),
+            "Samplers were blocked by a full queue for 3 GPU-s, 20.0% of their GPU time.",
+        ),
+        (
+            "capped_staleness",
+            ("sampler_waiting_gpu_s",),
+            "The staleness cap of 4 versions blocked trainers for 1 GPU-s, 20.0% of all GPU time.",
+        ),
+        (
+            "capped_staleness",
+            ("trainer_waiting_gpu_s",),
+            "The staleness cap of 4 versions blocked samplers for 2 GPU-s, 20.0% of all GPU time.",
+        ),
+    ],
+)
+def test_what_did_not_happen_is_not_in_the_sentence(rule, zero, words):
+    assert findings.sentence(finding(rule, EVIDENCE[rule] | dict.fromkeys(zero, 0.0))) == words

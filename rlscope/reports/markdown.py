@@ -61,7 +61,7 @@ def _gpu_time(brief: Brief) -> Iterator[str]:
     yield from table(("", "GPU time", "largest states"), rows)
     causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
     over = brief.stretch[:1].lower() + brief.stretch[1:]
-    yield from table((f"largest losses, {over}", "GPU time", "share"), causes)
+    yield from table((f"losses, {over}", "GPU time", "share"), causes)
 
 
 def _layout(brief: Brief) -> Iterator[str]:

@@ -91,13 +91,13 @@ def calibrate(
     prefetched_batches: float = 0.0,
     delivery: Delivery = "group",
     others: Sequence[OtherRun] = (),
-    draw_count: int = DRAWS,
+    draw_count: int | None = None,
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
     delivery: what is queued as one. others: runs of the same model that say how training scales.
-    draw_count: posterior draws of the system.
+    draw_count: posterior draws of the system; None: DRAWS.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count or DRAWS, prefills=prefills)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.calibration import DRAWS, Calibration, UncalibratableError, calibrate
+from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
@@ -243,7 +243,7 @@ def _calibrated(
     observed: Observed,
     model_config: ModelConfig,
     rng: np.random.Generator,
-    draw_count: int = DRAWS,
+    draw_count: int | None = None,
 ) -> Calibration:
     calibration = calibrate(
         observed,

@@ -12,7 +12,7 @@ from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
-from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
+from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model, tried_model
 
 LAYOUT = {"n_train_gpus", "n_sample_gpus", "max_running_per_engine"}
 PRESENT = LAYOUT | {"tokens_per_s", "staleness_mean", "staleness_max"}
@@ -98,7 +98,7 @@ def layout_of(entry):
 
 
 def test_a_layout_to_try_is_the_best_one_beside_the_one_in_use():
-    model = short_model()
+    model = tried_model()
     advice = as_document(with_model(model))["recommendation"]
     tried = model.recommendation.best.layout
     assert (advice["action"], advice["reason"]) == ("probe", "too_short")

@@ -25,7 +25,7 @@ from rlscope.reports.text import model as model_words
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.verdict import action_rows
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
-from tests.reports.model_fixture import changing_model, short_model
+from tests.reports.model_fixture import changing_model, short_model, tried_model
 from tests.reports.page.test_html import Page
 
 CHARTS = ("figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve")
@@ -247,7 +247,7 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     panel = " ".join(text.replace("│", " ").split())
     assert panel.count("Use 4 trainer GPUs") == 1
     assert f": {advice.gain_words(changing_model().recommendation.gain_ratio)} throughput; sample staleness" in panel
-    tried = " ".join(card(short_model()).partition("Where the GPU")[0].replace("│", " ").split())
+    tried = " ".join(card(tried_model()).partition("Where the GPU")[0].replace("│", " ").split())
     assert tried.count("Try for 20 steady steps: use 4 trainer GPUs") == 1
 
 

@@ -116,15 +116,6 @@ def test_the_next_step_without_a_model_is_to_speed_up_the_side_that_is_waited_fo
     assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
 
 
-def test_a_log_of_the_trainer_alone_cannot_tell_slow_samplers_from_taking_turns():
-    full = full_analysis()
-    log = replace(full, data_quality=replace(full.data_quality, imported=object()))
-    assert "--engine-log" not in verdict_words.next_step(full)
-    assert "--engine-log" not in verdict_words.next_step(log)
-    step = verdict_words.next_step(replace(log, answers={**log.answers, "pass_latency": pl.DataFrame()}))
-    assert step.startswith("Pass the engines' logs with --engine-log")
-
-
 @pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each waits for")])
 @pytest.mark.parametrize("sides", [("samplers", "trainers"), ("trainers", "samplers")])
 def test_where_both_sides_lose_as_much_and_no_model_says_why_no_gpu_is_moved(sides, dropped, words):

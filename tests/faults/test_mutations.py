@@ -1,6 +1,7 @@
 """Whatever is done to a run: the answer stays, or the fault is named, or there is a clear error. Never silence.
 
 `make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`; elsewhere a few are drawn.
+`RLSCOPE_MUTATIONS_FROM` is the first seed, for ones that nobody has tried.
 What a seed ever found is a named case in `test_completeness.py` or `test_hostile_text.py`.
 """
 
@@ -21,6 +22,7 @@ from tests.faults.runs import Recorder, store_run
 pytestmark = pytest.mark.faults
 
 MUTATIONS: Final = int(os.environ.get("RLSCOPE_MUTATIONS", "58"))
+FIRST_SEED: Final = int(os.environ.get("RLSCOPE_MUTATIONS_FROM", "0"))
 FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
@@ -53,7 +55,12 @@ def tally() -> Iterator[Tally]:
         total = Counter({verdict: 0 for verdict in FAULTS})
         for (_, verdict), count in counts.items():
             total[verdict] += count
-        document = {"mutations": sum(counts.values()), "total": dict(sorted(total.items())), "by_kind": kinds}
+        document = {
+            "first_seed": FIRST_SEED,
+            "mutations": sum(counts.values()),
+            "total": dict(sorted(total.items())),
+            "by_kind": kinds,
+        }
         Path(FIGURES).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
@@ -68,7 +75,7 @@ def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]]
     assert looked.facts["run"][0] == 24
 
 
-@pytest.mark.parametrize("seed", range(MUTATIONS))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + MUTATIONS))
 def test_a_mutation_changes_nothing_without_a_word(
     seed: int, runs: dict[Recorder, tuple[Path, Looked]], tally: Tally, tmp_path: Path
 ) -> None:

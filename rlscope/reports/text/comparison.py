@@ -328,7 +328,7 @@ _PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
         "The log of {about} does not show what its samplers do: the states of samplers do not compare."
     ),
     Kind.SAME_STEPS: "Both hold the same {about} steps, as one run and a part of its log do.",
-    Kind.SEVERAL_CHANGES: "{about} things were set otherwise: what each of them did was not measured.",
+    Kind.SEVERAL_CHANGES: "{about} settings differ: what each of them did was not measured.",
     Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared: the log of one run does not say them.",
 }
 """Those that need no more than what they are about."""

@@ -24,8 +24,10 @@ from rlscope.model.forecast.layouts import (
     Spread,
     anchored_forecasts,
     forecast_layouts,
+    held_to_trainers,
     measured_staleness,
     preemption_seen,
+    trainers_ceiling,
 )
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
@@ -172,6 +174,8 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
     anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
     anchored = anchored_forecasts(judged.forecasts, anchor, measured_staleness(whole))
+    ceiling = trainers_ceiling(whole, len(calibration.draws))
+    anchored = anchored if ceiling is None else held_to_trainers(anchored, ceiling)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)

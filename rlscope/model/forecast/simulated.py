@@ -27,7 +27,7 @@ from rlscope.model.forecast.layouts import (
     preemption_simulated,
     timing_of_simulated,
 )
-from rlscope.model.numerics.bootstrap import ratio_of_sums
+from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import DecodeCurve, Layout, System
@@ -49,8 +49,6 @@ _MOST_SAMPLES: Final = 300_000
 """Samples of a simulation; runs with large steps are simulated for fewer of them."""
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
-_TWO_SIGMA_RATIO: Final = 0.9545
-"""Coverage of two standard deviations to either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +180,7 @@ def staleness_simulated(simulated: Simulated) -> StalenessForecast:
 
 def simulation_noise(simulated: Simulated, draws: int) -> Reals:
     """What a simulation of so few steps leaves open: factors around 1, one per draw."""
-    rng = np.random.default_rng(_SEED)
-    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
-    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
-    return np.exp(error_ratio * rng.standard_normal(draws))
+    return drawn_factors(simulated.step_trained_tokens, simulated.step_periods_s, _SEED, draws)
 
 
 def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:

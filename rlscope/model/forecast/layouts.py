@@ -80,6 +80,14 @@ class StalenessForecast:
     sample_p95: int
     """Of samples by their oldest token."""
     sample_max: int
+    version_steps: float = 1.0
+    """Steps that could have published, for each that did: above 1 where publications wait for the staleness cap, which
+    then keeps samples fresh in versions, but not in optimizer steps."""
+
+    @property
+    def aged_p95(self) -> float:
+        """The 95th percentile in steps that could have published: what layouts are compared by."""
+        return self.sample_p95 * self.version_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +243,17 @@ def held_to_trainers(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
     return Forecasts(today, tuple(sorted(map(held, forecasts.others), key=_rank)))
 
 
-def measured_staleness(observed: Observed) -> StalenessForecast | None:
-    """Staleness of what the stretch trained on; None where nothing with a known version was."""
+def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:
+    """Staleness of what the stretch trained on; None where nothing with a known version was.
+
+    steps_per_version: optimizer steps between two that may publish.
+    """
     if not observed.staleness or not observed.oldest_staleness:
         return None
     tokens, samples = Ages(observed.staleness), Ages(observed.oldest_staleness)
-    return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max)
+    published = int(observed.steps.published.sum())
+    between = observed.steps.period_s.size / (published * steps_per_version) if published else 1.0
+    return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max, max(1.0, between))
 
 
 def _anchored(forecast: Forecast, ratio: float) -> Forecast:

@@ -106,8 +106,7 @@ def rank_actions(
         actions.append(bench.overlapped())
     ceiling = {work: trainers_ceiling(observed, DRAWS, publishing=work) for work in (True, False)}
     actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
-    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
-    removed = {cause: _below(gains, None if cause == "trainers" else ceiling[True]) for cause, gains in removed.items()}
+    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s, ceiling[True])
     slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
     shared = bench.colocated(slower)
     actions += [shared] if shared is not None else []
@@ -160,17 +159,19 @@ def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str
 
 
 def _measured(
-    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float]
+    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float], ceiling: Reals | None
 ) -> Mapping[Cause, Reals]:
-    """Faster samplers spare the trainers their waits for samples and no more: own reasoning, on what was measured.
-
-    What they would spare besides, such as waits for a limit, is lost to the limit.
+    """What is removed spares the trainers their waits and no more; faster samplers, those for samples: own reasoning,
+    on what was measured. What they would spare besides, such as waits for a limit, is lost to the limit.
     """
+    held: dict[Cause, Reals] = {}
+    for cause, gains in removed.items():
+        held[cause] = gains if cause == "trainers" else _below(gains, ceiling)
     waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
-    if "samplers" not in removed or waited_gpu_s is None or waited_gpu_s >= trainer_gpu_s:
-        return removed
-    most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
-    return {**removed, "samplers": np.minimum(removed["samplers"], most)}
+    if "samplers" in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
+        most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
+        held["samplers"] = np.minimum(held["samplers"], most)
+    return held
 
 
 def _losses(

@@ -163,9 +163,7 @@ def lines_of(pair: Pair) -> list[str]:
     promised, achieved = pair.action.gain_ratio, pair.achieved_ratio
     came = "no steady stretch" if achieved is None else f"{achieved:+.1%}"
     inside = achieved is not None and promised.low <= achieved <= promised.high
-    besides = (
-        [] if inside or pair.after is None else [f"    besides: {'; '.join(what_differs(pair.before, pair.after))}"]
-    )
+    differing = [] if inside or pair.after is None else what_differs(pair.before, pair.after)
     return [
         head,
         f"    {pair.action.kind}: {what_to_do(pair.action)}",

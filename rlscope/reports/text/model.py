@@ -193,7 +193,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
 
 _SAME_RATIO: Final = 0.02
 """Closer, a measured value is as predicted, without a number."""
-_OTHER_STEPS_RATIO: Final = 0.05
+_OTHER_STEPS_RATIO: Final = 0.02
 """Tokens of a step that differ by less need no sentence beside rate and period."""
 _SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
 _OBSERVABLES: Final[Mapping[ObservableName, str]] = {
@@ -295,8 +295,8 @@ def baseline_sentence(model: ModelResult) -> str:
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
         f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
-        "limit and measured mean costs. Each bar is what its cause costs once those below it are gone, so the upper "
-        "ones can be larger than what a single action brings."
+        "limit and measured mean costs. The bars add up from the bottom: each is what its cause costs once those below "
+        "it are gone, so an upper one can be larger than what a single action brings."
         f"{_limit_alone(model)}"
     )
     if model.synchronous_tokens_per_s is not None:
@@ -369,7 +369,7 @@ def remarks(model: ModelResult) -> list[str]:
         lines.append(stale)
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
-        lines.append(f"{many} simulated event by event, because no closed form covers a limit that applies there.")
+        lines.append(f"{many} simulated event by event.")
     return [*lines, scaling_sentence(model)]
 
 

@@ -20,7 +20,7 @@ from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.hardware.devices import ModelShape, find_device
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.policies import Delivery
+from rlscope.model.policies import Delivery, Taking
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.trace.config import RunConfig
@@ -45,6 +45,9 @@ _PLAINLY_DROPPED_RATIO: Final = 0.01
 
 _DISORDER_RATIO: Final = 0.05
 """Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
+
+_FILLED_RATIO: Final = 0.05
+"""Of the batches, up to which they are taken at once: clocks that disagree may show a few others."""
 
 _WAIT_RATIO: Final = 0.01
 """Of the time of a side: waits for a cap of more are its way to keep the cap."""
@@ -163,10 +166,10 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
     """
     deliveries, orders = _deliveries(config, whole), _orders(config, whole)
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
-    parts = (admissions, dispatches, deliveries, orders)
+    parts = (admissions, dispatches, deliveries, orders, _takings(whole))
     every = [
-        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch), admission)
-        for admission, dispatch, delivery, order in product(*(part.possible for part in parts))
+        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch, taking=taking), admission)
+        for admission, dispatch, delivery, order, taking in product(*(part.possible for part in parts))
     ]
     return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
 
@@ -192,6 +195,15 @@ def _orders(config: RunConfig, whole: Observed) -> _Reading:
         return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
     # Where nothing is left behind when a batch is taken, the order makes no difference.
     return _Reading(fitting or ("fifo",))
+
+
+def _takings(whole: Observed) -> _Reading:
+    """Whole batches or what has come: trainers that seldom wait seldom show the latter, and never the former."""
+    filled_ratio = whole.scheduling.filled_batches_ratio or 0.0
+    if filled_ratio <= _FILLED_RATIO:
+        return _Reading(("batch",))
+    as_they_come: Taking = "as_they_come"
+    return _Reading((as_they_come,) if filled_ratio >= _PLAINLY_NOT_RATIO else (as_they_come, "batch"))
 
 
 def _dispatches(config: RunConfig, whole: Observed) -> _Reading:

@@ -96,6 +96,12 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
         LAYOUT,
         Settings(),
     ),
+    "taken as they come": (with_admission(STARVED, queue_capacity_samples=8), LAYOUT, Settings(taking="as_they_come")),
+    "taken as they come, capped publication": (
+        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48, staleness_policy="publication_waits"),
+        LAYOUT,
+        Settings(taking="as_they_come"),
+    ),
     "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
 }
 
@@ -107,6 +113,7 @@ PULLED = (
     "staleness admission",
     "in-flight limit",
     "one by one, in-flight limit",
+    "taken as they come",
     "newest first, oldest dropped",
     "in-flight limit with training",
     "capped publication",

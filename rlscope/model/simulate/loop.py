@@ -144,6 +144,7 @@ class EventLoop:
         )
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
+        self._takes_as_they_come = settings.taking == "as_they_come"
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
         self.version = 0
@@ -292,6 +293,10 @@ class EventLoop:
     def _try_step(self, now_s: float) -> None:
         """Take a batch, or wait for what is missing; the first step also takes the prefetched batches, one by one."""
         needed = self._needed_groups
+        if self._takes_as_they_come:
+            # What is taken may let in what was held back, which is taken too.
+            while ready := min(len(self.queue), needed + self._prefetched_groups - len(self._taken)):
+                self._take(ready, now_s)
         while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):

@@ -3,40 +3,45 @@
 -- in   deliveries, queue_depths, training_steps
 -- arg  from_ns              BIGINT  start of the interval, UTC epoch
 -- arg  to_ns                BIGINT  its end, exclusive
--- out  batches              BIGINT  batches taken in the interval: what one worker took for one step
--- out  filled_batches       BIGINT  of those, batches that got a sample that was queued after their first one was taken
+-- out  samples              BIGINT  samples of the batches that were begun in the interval: what a worker takes for a step
+-- out  taken_on_arrival     BIGINT  of those, queued after the first one of their batch was taken, and then taken within a
+--                                   tenth of the time from the first to the last one
 -- out  queued_mean_samples  DOUBLE  samples between entering and leaving the queue, mean over the interval; NULL if
 --                                   not recorded for all
 -- out  depths_of_others     BIGINT  depths in the interval that were recorded by workers that took no sample
 -- grain: one row
 -- partition: driver
 --
--- A batch of which a part was taken during a step was not filled while its trainers waited, and does not count as
--- filled. Samples that never left the queue are in no mean.
+-- Trainers that wait for a whole batch take all of it at once; those that wait for the rest of one, because some of it
+-- was filtered, have taken most before. Samples taken during a step, and those that never left the queue, count nowhere.
 WITH takings AS MATERIALIZED (
     SELECT worker_id, step, queued_ns, taken_ns, outcome FROM deliveries
 ),
 batches AS (
-    SELECT min(taken_ns) AS first_ns, max(taken_ns) AS last_ns, max(queued_ns) AS queued_ns
+    SELECT worker_id, step, min(taken_ns) AS first_ns, max(taken_ns) AS last_ns, count(*) AS samples
     FROM takings
     WHERE outcome = 'trained' AND step IS NOT NULL
     GROUP BY worker_id, step
     HAVING min(taken_ns) >= $from_ns AND min(taken_ns) < $to_ns
 ),
-judged AS (
-    SELECT
-        coalesce(
-            batches.queued_ns > first_ns
-            AND batches.queued_ns <= last_ns
-            AND coalesce(began.end_ns <= first_ns, true),
-            false
-        ) AS is_filled
+filled AS (
+    SELECT batches.worker_id, batches.step, first_ns, last_ns
     FROM batches
-    ASOF LEFT JOIN training_steps AS began ON batches.last_ns > began.start_ns
+    ASOF LEFT JOIN training_steps AS began ON last_ns > began.start_ns
+    WHERE last_ns > first_ns AND coalesce(began.end_ns <= first_ns, true)
 )
 SELECT
-    (SELECT count(*) FROM judged) AS batches,
-    (SELECT count(*) FILTER (is_filled) FROM judged) AS filled_batches,
+    (SELECT coalesce(sum(samples), 0)::BIGINT FROM batches) AS samples,
+    (
+        SELECT count(*)
+        FROM takings
+        JOIN filled USING (worker_id, step)
+        WHERE
+            outcome = 'trained'
+            AND queued_ns > first_ns
+            AND taken_ns >= queued_ns
+            AND 10 * (taken_ns - queued_ns) <= last_ns - first_ns
+    ) AS taken_on_arrival,
     (
         SELECT
             if(

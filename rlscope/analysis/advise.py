@@ -46,8 +46,12 @@ _PLAINLY_DROPPED_RATIO: Final = 0.01
 _DISORDER_RATIO: Final = 0.05
 """Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
 
-_FILLED_RATIO: Final = 0.05
-"""Of the batches, up to which they are taken at once: clocks that disagree may show a few others."""
+_AWAITED_RATIO: Final = 0.05
+"""Of the trainers' time: those that wait less show nothing of what they take meanwhile."""
+
+_ON_ARRIVAL_RATIO: Final = 0.5
+"""Of the samples that arrive while the trainers wait, as a share of the time: from here on they take what has come. The
+first ones of a batch are taken at once too and count as its first."""
 
 _WAIT_RATIO: Final = 0.01
 """Of the time of a side: waits for a cap of more are its way to keep the cap."""
@@ -198,12 +202,13 @@ def _orders(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _takings(whole: Observed) -> _Reading:
-    """Whole batches or what has come: trainers that seldom wait seldom show the latter, and never the former."""
-    filled_ratio = whole.scheduling.filled_batches_ratio or 0.0
-    if filled_ratio <= _FILLED_RATIO:
+    """Whole batches or what has come: as many samples as arrive while the trainers wait are then taken on arrival."""
+    seen, awaited_ratio = whole.scheduling.taken_on_arrival_ratio or 0.0, whole.load.wait_samples_ratio
+    expected = 1.0 if awaited_ratio is None else awaited_ratio
+    if expected < _AWAITED_RATIO or seen <= _PLAINLY_NOT_RATIO * expected:
         return _Reading(("batch",))
     as_they_come: Taking = "as_they_come"
-    return _Reading((as_they_come,) if filled_ratio >= _PLAINLY_NOT_RATIO else (as_they_come, "batch"))
+    return _Reading((as_they_come,) if seen >= _ON_ARRIVAL_RATIO * expected else (as_they_come, "batch"))
 
 
 def _dispatches(config: RunConfig, whole: Observed) -> _Reading:

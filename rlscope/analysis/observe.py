@@ -320,7 +320,7 @@ def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
 
 def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     alone, levels = (answers[name].row(0, named=True) for name in ("group_deliveries", "in_flight_levels"))
-    batches, filled = answers["batch_filling"].select("batches", "filled_batches").row(0)
+    filling = answers["batch_filling"].row(0, named=True)
     alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
     left = answers["taking_order"].row(0, named=True)
     # Without groups that are queued as one, a sample is as old as its own oldest token.
@@ -335,7 +335,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
         },
         untaken_high_samples=levels["taken_high"],
         untrained_high_samples=levels["trained_high"],
-        filled_batches_ratio=_ratio_of(filled, batches - filled),
+        taken_on_arrival_ratio=_ratio_of(filling["taken_on_arrival"], filling["samples"] - filling["taken_on_arrival"]),
     )
 
 

@@ -158,9 +158,28 @@ def _workload(observed: Observed, versions: int, prefetched_batches: float, deli
         kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
         environment_waits_s=observed.environment_waits_s,
+        environment_kv_held=_holds_kv(observed),
         prefetched_batches=prefetched_batches,
         delivery=delivery,
     )
+
+
+def _holds_kv(observed: Observed) -> bool:
+    """Whether samples outside leave their KV in the cache: at least half of it is seen beside that of what runs.
+
+    A request that runs has generated, on average over time, half of a length drawn by its tokens (renewal theory), and
+    one that is outside half of a length drawn by samples. Unknown where no cache was recorded; then it is let go.
+    """
+    passes, lengths, prompt_tokens = observed.passes, observed.lengths, observed.prompt_tokens
+    known = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
+    away = observed.environment_samples / observed.engines
+    if not known.any() or not away:
+        return False
+    resident, running = (
+        np.average(each[known], weights=passes.passes[known]) for each in (passes.kv_tokens, passes.running)
+    )
+    of_running = running * (prompt_tokens + lengths.second_moment / lengths.mean_tokens / 2.0)
+    return bool(resident >= of_running + away * (prompt_tokens + lengths.mean_tokens / 2.0) / 2.0)
 
 
 def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:

@@ -99,8 +99,8 @@ class SeenScheduling:
     """Samples in flight until the trainers take them, exceeded for at most 1% of the time."""
     untrained_high_samples: int | None = None
     """The same until the end of their step."""
-    filled_batches_ratio: float | None = None
-    """Batches that got a sample that was queued after their first one was taken, of all."""
+    taken_on_arrival_ratio: float | None = None
+    """Samples that were queued while their batch was being taken, and then taken at once, of all samples taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         ),
         "in_flight_levels": pl.DataFrame({"taken_mean": [17.5], "taken_high": [20], "trained_high": [28]}),
         "batch_filling": pl.DataFrame(
-            {"batches": [20], "filled_batches": [5], "queued_mean_samples": [6.5], "depths_of_others": [12]}
+            {"samples": [20], "taken_on_arrival": [5], "queued_mean_samples": [6.5], "depths_of_others": [12]}
         ),
         "queue_level": pl.DataFrame({"queue": ["samples"], "depth_mean_samples": [4.5]}),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
@@ -390,7 +390,7 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
         disorder_ratios={"fifo": 0.025, "lifo": 0.975, "oldest_first": 0.2},  # alone: each by its own oldest token
         untaken_high_samples=20,
         untrained_high_samples=28,
-        filled_batches_ratio=0.25,
+        taken_on_arrival_ratio=0.25,
     )
     assert run.load == SeenLoad(
         running_samples=9.0,
@@ -406,28 +406,35 @@ def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_sam
     others: int, mean_samples: float | None, queued_samples: float
 ):
     filling = pl.DataFrame(
-        {"batches": [19], "filled_batches": [19], "queued_mean_samples": [mean_samples], "depths_of_others": [others]}
+        {"samples": [19], "taken_on_arrival": [19], "queued_mean_samples": [mean_samples], "depths_of_others": [others]}
     )
     run = seen(answers(batch_filling=filling))
     assert run.load.queued_samples == queued_samples
-    assert run.scheduling.filled_batches_ratio is None  # 19 batches: too few to tell
+    assert run.scheduling.taken_on_arrival_ratio is None  # 19 samples: too few to tell
 
 
 @pytest.mark.parametrize(
-    ("filled_ratio", "takings"),
+    ("awaited_ratio", "on_arrival_ratio", "takings"),
     [
-        (None, ["batch"]),
-        (0.0, ["batch"]),
-        (0.05, ["batch"]),
-        (0.051, ["as_they_come", "batch"]),
-        (0.199, ["as_they_come", "batch"]),
-        (0.2, ["as_they_come"]),
+        (0.5, None, ["batch"]),
+        (0.5, 0.1, ["batch"]),
+        (0.5, 0.101, ["as_they_come", "batch"]),
+        (0.5, 0.249, ["as_they_come", "batch"]),
+        (0.5, 0.25, ["as_they_come"]),
+        (0.05, 0.025, ["as_they_come"]),
+        (0.049, 0.049, ["batch"]),  # trainers that hardly wait show nothing
+        (None, 0.499, ["as_they_come", "batch"]),  # no wait was recorded
+        (None, 0.5, ["as_they_come"]),
     ],
 )
-def test_trainers_take_what_has_come_where_batches_get_samples_that_were_queued_after_their_first_was_taken(
-    filled_ratio: float | None, takings: list[str]
+def test_trainers_take_what_has_come_where_as_much_is_taken_on_arrival_as_arrives_while_they_wait(
+    awaited_ratio: float | None, on_arrival_ratio: float | None, takings: list[str]
 ):
-    run = replace(observed(), scheduling=SeenScheduling(filled_batches_ratio=filled_ratio))
+    run = replace(
+        observed(),
+        scheduling=SeenScheduling(taken_on_arrival_ratio=on_arrival_ratio),
+        load=SeenLoad(wait_samples_ratio=awaited_ratio),
+    )
     read = read_scheduling(RunConfig(delivery="group"), run)
     assert [each.settings.taking for each in read.candidates] == takings
     assert not read.contradicted

@@ -68,6 +68,41 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "cache is computed again": (replace(STARVED, update=replace(UPDATE, kv_kept=False)), LAYOUT, Settings()),
     "late weights": (replace(STARVED, update=replace(UPDATE, delay_s=2.5)), LAYOUT, Settings()),
     "environment": (replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)), LAYOUT, Settings()),
+    "environment, cache overflows": (
+        replace(
+            STARVED,
+            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_held=True),
+            engine=replace(ENGINE, kv_capacity_tokens=270),
+            update=replace(UPDATE, kv_kept=False),
+        ),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment, cache let go": (
+        replace(
+            STARVED,
+            workload=replace(WORKLOAD, environment_s=0.4),
+            engine=replace(ENGINE, kv_capacity_tokens=270),
+            update=replace(UPDATE, kv_kept=False),
+        ),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment, drained": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)),
+        LAYOUT,
+        Settings(publication="drained"),
+    ),
+    "turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4)),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment and turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.1)),
+        LAYOUT,
+        Settings(),
+    ),
     "waits that vary": (
         replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
         LAYOUT,
@@ -120,6 +155,8 @@ PULLED = (
     "drained",
     "cache overflows",
     "environment",
+    "environment, cache overflows",
+    "turnaround",
     "waits that vary",
     "filtered groups",
     "more places than the batch",

@@ -221,7 +221,12 @@ def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
 
     def changed(system: System) -> System:
         away_s = system.workload.environment_s + scheduling.turnaround_s
-        workload = replace(system.workload, delivery=scheduling.delivery, environment_s=away_s)
+        workload = replace(
+            system.workload,
+            delivery=scheduling.delivery,
+            environment_s=away_s,
+            turnaround_s=system.workload.turnaround_s + scheduling.turnaround_s,
+        )
         return replace(system, workload=workload, admission=scheduling.admission)
 
     draws = tuple(changed(draw) for draw in calibration.draws)

@@ -108,6 +108,31 @@ def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary()
     assert varying.trainer_seconds.wait_staleness_cap_s > 2 * alike.trainer_seconds.wait_staleness_cap_s > 0
 
 
+def test_tokens_after_a_wait_for_the_environment_are_fresher_than_those_before_a_wait_at_the_end() -> None:
+    away = replace(WORKLOAD, environment_s=2.0)
+    amid, after = (
+        simulate(replace(STARVED, workload=workload), LAYOUT, steps=120, seed=1)
+        for workload in (away, replace(away, turnaround_s=2.0))
+    )
+    assert amid.trained_tokens_per_s == pytest.approx(after.trained_tokens_per_s, rel=0.03)
+    # Half of the tokens follow the wait.
+    fresher = after.staleness.tokens.mean - amid.staleness.tokens.mean
+    assert fresher == pytest.approx(0.5 * 2.0 / amid.step_s, rel=0.2)
+    # What was taken after the last token of a sample does not change.
+    assert amid.staleness.samples.mean == pytest.approx(after.staleness.samples.mean, rel=0.05)
+
+
+def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_token_waits_after_it() -> None:
+    draws = Draws(replace(WORKLOAD, environment_s=6.0), 0, 0.0, np.random.default_rng(0))
+    waits_s, after_tokens = draws.pauses([1, 5] * 2000)
+    assert set(waits_s) == {6.0}
+    assert set(after_tokens[::2]) == {0}
+    assert set(after_tokens[1::2]) == {1, 2, 3, 4}
+    assert np.mean(after_tokens[1::2]) == pytest.approx(2.5, rel=0.05)
+    one_token = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, lengths=constant(1), environment_s=5.0))
+    assert simulate(one_token, ALONE, steps=20, seed=1).step_s == 1.0 + 5.0
+
+
 def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
     outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
     run = simulate(outside, ALONE, steps=20, seed=1)

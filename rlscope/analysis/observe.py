@@ -328,6 +328,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     older, younger = left[f"older{unit}_left"], left[f"younger{unit}_left"]
     return SeenScheduling(
         queued_alone_ratio=alone_ratio,
+        delivery_s=alone["delivery_s"],
         disorder_ratios={
             "fifo": _ratio_of(left["earlier_left"], left["later_left"]),
             "lifo": _ratio_of(left["later_left"], left["earlier_left"]),

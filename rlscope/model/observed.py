@@ -93,6 +93,8 @@ class SeenScheduling:
 
     queued_alone_ratio: float | None = None
     """Of the samples finished before the last one of their group, the share that entered the queue by themselves."""
+    delivery_s: float | None = None
+    """From the last token of a group's last sample until it was queued; mean."""
     disorder_ratios: Mapping[QueueOrder, float | None] = field(default_factory=dict[QueueOrder, float | None])
     """By order: pairs of a sample taken and one left behind that it would have taken the other way round, of all."""
     untaken_high_samples: int | None = None

@@ -46,6 +46,8 @@ class Workload:
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
     turnaround_s: float = 0.0
     """Of those, seconds after its last token; the others are somewhere before it."""
+    delivered_after_ratio: float = 1.0
+    """Share of that after which the sample is delivered; for the rest only its place stays empty."""
     environment_kv_held: bool = False
     """Whether the KV of a sample that will go on stays in its engine's cache meanwhile."""
     environment_waits_s: tuple[float, ...] = ()

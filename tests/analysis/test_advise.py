@@ -87,7 +87,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "preemptions": pl.DataFrame(
             {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
         ),
-        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18]}),
+        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18], "delivery_s": [0.25]}),
         "taking_order": pl.DataFrame(
             {
                 "earlier_left": [1],
@@ -387,6 +387,7 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
     run = seen(answers())
     assert run.scheduling == SeenScheduling(
         queued_alone_ratio=0.9,
+        delivery_s=0.25,
         disorder_ratios={"fifo": 0.025, "lifo": 0.975, "oldest_first": 0.2},  # alone: each by its own oldest token
         untaken_high_samples=20,
         untrained_high_samples=28,
@@ -441,14 +442,21 @@ def test_trainers_take_what_has_come_where_as_much_is_taken_on_arrival_as_arrive
 
 
 def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
-    whole = seen(answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10]})))
+    whole = seen(
+        answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10], "delivery_s": [None]}))
+    )
     assert whole.scheduling.queued_alone_ratio == 0.5
     assert whole.scheduling.disorder_ratios["oldest_first"] is None  # 19 pairs: too few to tell
 
 
 def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
     queues = pl.DataFrame({"queue": ["a", "b"], "depth_mean_samples": [4.5, 1.0]})
-    few = seen(answers(group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19]}), queue_level=queues))
+    few = seen(
+        answers(
+            group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19], "delivery_s": [None]}),
+            queue_level=queues,
+        )
+    )
     assert few.scheduling.queued_alone_ratio is None
     assert few.load.queued_samples is None
 

@@ -98,6 +98,16 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
         LAYOUT,
         Settings(),
     ),
+    "delivered within the turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4, delivered_after_ratio=0.25)),
+        LAYOUT,
+        Settings(),
+    ),
+    "delivered at once": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.3, delivered_after_ratio=0.0)),
+        LAYOUT,
+        Settings(),
+    ),
     "environment and turnaround": (
         replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.1)),
         LAYOUT,
@@ -157,6 +167,8 @@ PULLED = (
     "environment",
     "environment, cache overflows",
     "turnaround",
+    "delivered within the turnaround",
+    "delivered at once",
     "waits that vary",
     "filtered groups",
     "more places than the batch",

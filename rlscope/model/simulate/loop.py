@@ -136,6 +136,8 @@ class EventLoop:
         self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
         self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
+        self._client_s = draws.turnaround_s - draws.delivery_s
+        """After a sample was delivered, until its client has another for its place."""
         self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
@@ -159,7 +161,7 @@ class EventLoop:
         """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
-        """(return, sample), a heap: in the environment, or with the client after the last token."""
+        """(return, sample), a heap: in the environment, or with the client; ~sample once that has delivered it."""
         self._paused = 0
         """Of those, how many will go on."""
         self._moments: list[tuple[float, int, Moment, int]] = []
@@ -234,31 +236,45 @@ class EventLoop:
         """Send away what left its engine between two tokens."""
         pause_s = self.samples.pause_s
         for sample in self.fleet.paused:
-            back_s, pause_s[sample] = now_s + pause_s[sample], 0.0
-            heappush(self._outside, (back_s, sample))
+            self._come_back_at(now_s + pause_s[sample], sample)
+            pause_s[sample] = 0.0
             self._paused += 1
-            self._horizon_s = min(self._horizon_s, back_s)
 
     def _return(self, sample: int, now_s: float) -> None:
-        if self.samples.finished_s[sample] == NEVER:
+        """A sample is back: it goes on, or is delivered; below 0, the client of one that was is back for another."""
+        if sample < 0:
+            self._starter.come_back(~sample)
+        elif self.samples.finished_s[sample] == NEVER:
             self._paused -= 1
             self.fleet.come_back(sample)
         else:
-            self._starter.come_back(sample)
-            self._finish((sample,), now_s)
+            self._deliver(sample, now_s)
 
     def _go_outside(self, samples: Sequence[int], now_s: float) -> None:
         """After the last token; what had no place to wait between two tokens does so here."""
-        turnaround_s, pause_s = self._draws.turnaround_s, self.samples.pause_s
+        delivery_s, pause_s = self._draws.delivery_s, self.samples.pause_s
         for sample in samples:
-            wait_s = turnaround_s + pause_s[sample] if pause_s else turnaround_s
-            if not wait_s:
+            wait_s = delivery_s + pause_s[sample] if pause_s else delivery_s
+            if not wait_s and not self._client_s:
                 self._finish((sample,), now_s)
                 continue
-            back_s = now_s + wait_s
-            heappush(self._outside, (back_s, sample))
             self._starter.go_outside(sample)
-            self._horizon_s = min(self._horizon_s, back_s)
+            if wait_s:
+                self._come_back_at(now_s + wait_s, sample)
+            else:
+                self._deliver(sample, now_s)
+
+    def _deliver(self, sample: int, now_s: float) -> None:
+        if self._client_s:
+            self._come_back_at(now_s + self._client_s, ~sample)
+            self.fleet.call(self.samples.engine[sample])
+        else:
+            self._starter.come_back(sample)
+        self._finish((sample,), now_s)
+
+    def _come_back_at(self, back_s: float, sample: int) -> None:
+        heappush(self._outside, (back_s, sample))
+        self._horizon_s = min(self._horizon_s, back_s)
 
     def _finish(self, samples: Sequence[int], now_s: float) -> None:
         unfinished, group_size = self.samples.group_unfinished, self.samples.group_size

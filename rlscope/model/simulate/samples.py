@@ -61,6 +61,8 @@ class Draws:
         self._staggered_samples = staggered_samples
         self.turnaround_s = min(workload.turnaround_s, workload.environment_s)
         """After the last token."""
+        self.delivery_s = self.turnaround_s * workload.delivered_after_ratio
+        """Of that, until the sample is delivered."""
         self._environment_s = workload.environment_s - self.turnaround_s
         self.has_pauses = self._environment_s > 0.0
         self._wait_factors = _factors(workload.environment_waits_s)

@@ -133,6 +133,18 @@ def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_toke
     assert simulate(one_token, ALONE, steps=20, seed=1).step_s == 1.0 + 5.0
 
 
+@pytest.mark.parametrize(("ratio", "in_flight_s"), [(1.0, 15.0), (0.4, 12.0), (0.0, 10.0)])
+def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_for_all_of_it(
+    ratio: float, in_flight_s: float
+) -> None:
+    workload = replace(ONE_BY_ONE.workload, environment_s=5.0, turnaround_s=5.0, delivered_after_ratio=ratio)
+    run = simulate(replace(ONE_BY_ONE, workload=workload), ALONE, steps=20, seed=1)
+    assert run.step_s == 15.0
+    assert run.empty_place_s["environment"] == pytest.approx(5.0 * run.steps)
+    # The trainer takes it as soon as it is delivered.
+    assert run.mean_in_flight_samples * run.step_s == pytest.approx(in_flight_s)
+
+
 def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
     outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
     run = simulate(outside, ALONE, steps=20, seed=1)

@@ -3,9 +3,9 @@
 -- in   deliveries, queue_depths, training_steps
 -- arg  from_ns              BIGINT  start of the interval, UTC epoch
 -- arg  to_ns                BIGINT  its end, exclusive
--- out  samples              BIGINT  samples of the batches that were begun in the interval: what a worker takes for a step
--- out  taken_on_arrival     BIGINT  of those, queued after the first one of their batch was taken, and then taken within a
---                                   tenth of the time from the first to the last one
+-- out  samples              BIGINT  samples of the batches begun in the interval: what a worker takes for a step
+-- out  taken_on_arrival     BIGINT  of those, queued after the first one of their batch was taken, and then taken
+--                                   within a tenth of the time from the first to the last one
 -- out  queued_mean_samples  DOUBLE  samples between entering and leaving the queue, mean over the interval; NULL if
 --                                   not recorded for all
 -- out  depths_of_others     BIGINT  depths in the interval that were recorded by workers that took no sample
@@ -13,7 +13,8 @@
 -- partition: driver
 --
 -- Trainers that wait for a whole batch take all of it at once; those that wait for the rest of one, because some of it
--- was filtered, have taken most before. Samples taken during a step, and those that never left the queue, count nowhere.
+-- was filtered, have taken most before. Samples taken during a step have not come while trainers wait; those that never
+-- left the queue count nowhere.
 WITH takings AS MATERIALIZED (
     SELECT worker_id, step, queued_ns, taken_ns, outcome FROM deliveries
 ),

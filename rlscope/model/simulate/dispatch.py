@@ -44,6 +44,8 @@ class EngineFleet:
         """The engine between reach_boundary and leave_boundary; NEVER at other times."""
         self.paused: Sequence[int] = ()
         """What left for its environment at the last boundary."""
+        self.away = 0
+        """Samples that left for theirs and will go on."""
         self._called: set[int] = set()
         self.swapped_s = 0.0
 
@@ -98,6 +100,7 @@ class EngineFleet:
             self._note_load(index, -len(finished))
         self.paused = engine.paused
         if engine.paused:
+            self.away += len(engine.paused)
             self._hold(index, len(engine.paused))
         if engine.new_version != NEVER and engine.take_weights() and self._drains:
             self._load[index] -= _CLOSED
@@ -148,6 +151,7 @@ class EngineFleet:
     def come_back(self, sample: int) -> None:
         """A sample that left for its environment between two tokens goes on where it was; `wake` must follow."""
         index = self._samples.engine[sample]
+        self.away -= 1
         self._hold(index, -1)
         self.engines[index].back.append(sample)
         self.call(index)

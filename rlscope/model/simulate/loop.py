@@ -136,8 +136,6 @@ class EventLoop:
         self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
         self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
-        self._client_s = draws.turnaround_s - draws.delivery_s
-        """After a sample was delivered, until its client has another for its place."""
         self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
@@ -162,8 +160,6 @@ class EventLoop:
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
         """(return, sample), a heap: in the environment, or with the client; ~sample once that has delivered it."""
-        self._paused = 0
-        """Of those, how many will go on."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
         self._horizon_s = math.inf
@@ -238,14 +234,12 @@ class EventLoop:
         for sample in self.fleet.paused:
             self._come_back_at(now_s + pause_s[sample], sample)
             pause_s[sample] = 0.0
-            self._paused += 1
 
     def _return(self, sample: int, now_s: float) -> None:
         """A sample is back: it goes on, or is delivered; below 0, the client of one that was is back for another."""
         if sample < 0:
             self._starter.come_back(~sample)
         elif self.samples.finished_s[sample] == NEVER:
-            self._paused -= 1
             self.fleet.come_back(sample)
         else:
             self._deliver(sample, now_s)
@@ -255,7 +249,7 @@ class EventLoop:
         delivery_s, pause_s = self._draws.delivery_s, self.samples.pause_s
         for sample in samples:
             wait_s = delivery_s + pause_s[sample] if pause_s else delivery_s
-            if not wait_s and not self._client_s:
+            if not wait_s and not self._draws.client_s:
                 self._finish((sample,), now_s)
                 continue
             self._starter.go_outside(sample)
@@ -265,8 +259,8 @@ class EventLoop:
                 self._deliver(sample, now_s)
 
     def _deliver(self, sample: int, now_s: float) -> None:
-        if self._client_s:
-            self._come_back_at(now_s + self._client_s, ~sample)
+        if self._draws.client_s:
+            self._come_back_at(now_s + self._draws.client_s, ~sample)
             self.fleet.call(self.samples.engine[sample])
         else:
             self._starter.come_back(sample)
@@ -310,7 +304,7 @@ class EventLoop:
         return self.samples.start_group()
 
     def _note_places(self, now_s: float) -> None:
-        empty, outside = self._starter.empty_places, self._starter.outside + self._paused
+        empty, outside = self._starter.empty_places, self._starter.outside + self.fleet.away
         cause: HoldCause = self._starter.cause if empty else "environment"
         self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
 

@@ -63,6 +63,8 @@ class Draws:
         """After the last token."""
         self.delivery_s = self.turnaround_s * workload.delivered_after_ratio
         """Of that, until the sample is delivered."""
+        self.client_s = self.turnaround_s - self.delivery_s
+        """After that, until its client has another for its place."""
         self._environment_s = workload.environment_s - self.turnaround_s
         self.has_pauses = self._environment_s > 0.0
         self._wait_factors = _factors(workload.environment_waits_s)

@@ -50,6 +50,8 @@ class Workload:
     """Share of that after which the sample is delivered; for the rest only its place stays empty."""
     environment_kv_held: bool = False
     """Whether the KV of a sample that will go on stays in its engine's cache meanwhile."""
+    environment_kv_voided: bool = False
+    """Whether updates that void the cache void that KV too, so that it is computed again on return."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "environment, cache let go": (
         replace(
             STARVED,
-            workload=replace(WORKLOAD, environment_s=0.4),
+            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_voided=True),
             engine=replace(ENGINE, kv_capacity_tokens=270),
             update=replace(UPDATE, kv_kept=False),
         ),

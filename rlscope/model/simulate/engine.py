@@ -49,6 +49,8 @@ class EngineTerms:
     """Finish what was dispatched before new weights are taken."""
     away_kv_held: bool = False
     """Whether what waits for its environment keeps its KV in the cache."""
+    away_kv_voided: bool = False
+    """Whether an update voids that KV, wherever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class SimulatedEngine:
                 self._away_tokens -= context_tokens
             else:
                 self._resident_tokens += context_tokens
-            if self._away.pop(sample) != len(self.switches) and not terms.kv_kept:
+            if self._away.pop(sample) != len(self.switches) and terms.away_kv_voided:
                 again_tokens += context_tokens
             heappush(self._due, (self.passes + left) << _SAMPLE_BITS | sample)
             samples.start_pass[sample] = self.passes

@@ -107,6 +107,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             kv_kept=update.kv_kept,
             drains=settings.publication == "drained",
             away_kv_held=system.workload.environment_kv_held,
+            away_kv_voided=system.workload.environment_kv_voided and not update.kv_kept,
         )
         for slowness in settings.engine_slowness or (1.0,) * (layout.sampler_gpus // engine.gpus)
     )

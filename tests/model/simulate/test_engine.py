@@ -242,8 +242,10 @@ def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_i
     assert engine.totals_at(back_s + 19.0).tokens == 10
 
 
-def test_what_an_update_voids_meanwhile_is_computed_again_on_return() -> None:
-    engine = pausing_with([4, 6], replace(TERMS, away_kv_held=True, kv_kept=False, prefill_s_per_token=0.25))
+@pytest.mark.parametrize("voided", [True, False])
+def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool) -> None:
+    terms = replace(TERMS, away_kv_held=True, away_kv_voided=voided, kv_kept=False, prefill_s_per_token=0.25)
+    engine = pausing_with([4, 6], terms)
     assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0 + 7.0
     engine.settle(14.0)
     engine.resume(14.0)
@@ -253,7 +255,7 @@ def test_what_an_update_voids_meanwhile_is_computed_again_on_return() -> None:
     engine.settle(28.5)
     assert engine.take_weights()
     # The pause, the 6 tokens of the one that runs, and the 4 of the one that is back.
-    assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 + 9.0 + 10.0
+    assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 * voided + 9.0 + 10.0
 
 
 def test_a_place_is_kept_for_what_waits_for_its_environment() -> None:

@@ -166,6 +166,8 @@ def scheduling_words(scheduling: Scheduling) -> str:
         words.append(_POLICIES[admission.staleness_policy])
     if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
         words.append("in-flight limit includes the batch in training")
+    if settings.taking == "as_they_come":
+        words.append("trainers take samples as they come")
     if scheduling.turnaround_s:
         words.append(f"a slot is empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
     return ", ".join(words)

@@ -1,13 +1,17 @@
 """`rlscope query` and `rlscope queries`: one question, or ad-hoc SQL."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 import rlscope
 from rlscope.cli.app import STDIN, RunFolder, checked_output
+
+_NUMBER: Final = re.compile(r"\d+(\.\d*)?|\.\d+")
+_LEAST_TIMEOUT_S: Final = 0.1
 
 
 class TableFormat(StrEnum):
@@ -23,6 +27,19 @@ def _there(file: Path | None) -> Path | None:
     if file is not None and str(file) != STDIN and not file.is_file():
         raise typer.BadParameter(f"no file {str(file)!r}")
     return file
+
+
+def _seconds(text: str | float) -> float:
+    """A duration as rules and `watch` write it, or seconds without a unit."""
+    from rlscope.alerts.durations import parse_duration
+
+    try:
+        seconds = float(text) if _NUMBER.fullmatch(str(text)) else parse_duration(str(text)) / 1e9
+    except ValueError as error:
+        raise typer.BadParameter(f"found {text!r}; expected seconds, or {error}") from None
+    if seconds < _LEAST_TIMEOUT_S:
+        raise typer.BadParameter(f"found {text!r}; expected at least {_LEAST_TIMEOUT_S} s")
+    return seconds
 
 
 def query(
@@ -41,7 +58,14 @@ def query(
         typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long your SELECT may run.")
+        float,
+        typer.Option(
+            "--timeout",
+            parser=_seconds,
+            metavar="DURATION",
+            show_default="1m",
+            help="How long your SELECT may run, as 90s, 5m or a number of seconds.",
+        ),
     ] = 60.0,
     memory_mb: Annotated[
         int, typer.Option("--max-memory-mb", min=50, help="How much memory your SELECT may take.")

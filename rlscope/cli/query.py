@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDIN, RunFolder, checked_output
+from rlscope.cli.app import STDIN, RunFolder, checked_output, folded
 
 _NUMBER: Final = re.compile(r"\d+(\.\d*)?|\.\d+")
 _LEAST_TIMEOUT_S: Final = 0.1
@@ -42,6 +43,18 @@ def _seconds(text: str | float) -> float:
     return seconds
 
 
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        parser=_seconds,
+        metavar="DURATION",
+        show_default="1m",
+        help="How long your SELECT may run, as 90s, 5m or a number of seconds.",
+    ),
+]
+
+
 def query(
     run_dir: RunFolder,
     name: Annotated[
@@ -57,16 +70,7 @@ def query(
         Path | None,
         typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
     ] = None,
-    timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            parser=_seconds,
-            metavar="DURATION",
-            show_default="1m",
-            help="How long your SELECT may run, as 90s, 5m or a number of seconds.",
-        ),
-    ] = 60.0,
+    timeout_s: Timeout = 60.0,
     memory_mb: Annotated[
         int, typer.Option("--max-memory-mb", min=50, help="How much memory your SELECT may take.")
     ] = 1000,
@@ -92,4 +96,4 @@ def queries() -> None:
     from rlscope.trace.questions import questions
 
     for question in questions().values():
-        print(f"{question.name:26} {question.question}")
+        print(folded(f"{question.name:26} {question.question}", Console(), hanging=27))

@@ -172,7 +172,7 @@ def as_text(entries: Sequence[RunEntry]) -> str:
 
 
 def on_terminal(entries: Sequence[RunEntry], columns: int, kept: str | None = None) -> str:
-    """The same in lines of so many characters: headings of two lines, and the columns that fit, `kept` among them."""
+    """The same, as wide as the terminal: headings of two lines, and the columns that fit, `kept` among them."""
     titles = [_HEADINGS.get(column, f"\n{column}").split("\n") for column in SHOWN]
     rows = [[title[0] for title in titles], [title[1] for title in titles], *_rows(entries)]
     shown, widths, left_out = list(SHOWN), dict(zip(SHOWN, _widths(rows), strict=True)), list[str]()

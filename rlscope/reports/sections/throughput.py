@@ -61,13 +61,14 @@ def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
     note = f"measured{counted_words(rates)}"
+    # Of a log that counts tokens by step, no sample is known.
+    samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
     return [
         _rate("Trained, steady stretch", rates.steady_tokens_per_s, note),
-        _rate("Trained, whole run", rates.achieved_tokens_per_s, note),
+        _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
         _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
         _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
         *per_gpu_facts(analysis),
-        Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]
 
 

@@ -325,4 +325,4 @@ def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
     counted = replace(analysis, throughput=Throughput(1_000.0, 1_000.0, None, counted_tokens=7))
     section = throughput_section(counted)
     assert section.figures[0].spec is None and "by training step alone" in section.figures[0].figure.empty
-    assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", "", ""]
+    assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", ""]

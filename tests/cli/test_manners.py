@@ -16,7 +16,7 @@ import rlscope
 from rlscope.alerts.config import one_off
 from rlscope.cli import app, main
 from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
-from rlscope.errors import OutputError, QueryError
+from rlscope.errors import OutputError, QueryError, RuleError
 from rlscope.text_out import encoded_for, readable_on
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -238,6 +238,12 @@ def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only() -> N
 def test_a_rule_of_the_command_line_needs_no_blanks(text: str) -> None:
     rule = one_off(text)
     assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "above", 0.3)
+
+
+@pytest.mark.parametrize("text", ["idle.trainer_ratio>=0.3", "idle.trainer_ratio=>0.3", "idle.trainer_ratio==0.3"])
+def test_a_comparison_that_rules_do_not_have_is_not_taken_for_a_part_of_the_metric(text: str) -> None:
+    with pytest.raises(RuleError, match="expected a metric, > or <, and a number"):
+        one_off(text)
 
 
 def narrow(encoding: str) -> io.TextIOWrapper:

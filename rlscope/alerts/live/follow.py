@@ -22,6 +22,7 @@ from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_
 from rlscope.alerts.live.clocks import LiveClocks
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
+from rlscope.alerts.live.flushed import ReadFiles
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
 from rlscope.alerts.offline import families_of, step_ends
@@ -61,6 +62,8 @@ class LiveRun:
         self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[NewFile] = []
+        self._read: list[ReadFiles] = []
+        """Rows that begin after what was asked for so far."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
         self._written: Sequence[Mapping[str, object]] = ()
@@ -125,7 +128,8 @@ class LiveRun:
         documents, self._odd_times = with_usual_times(documents, {}, window)
         # Where a time was taken out, the window of the others may be another.
         new = self._files.look(documents, now_ns, None if self._odd_times else window)
-        self._pending += [file for file in new if file.table in self._tables]
+        self._pending += [file for file in new.files if file.table in self._tables]
+        self._read += new.read
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         workers = self._workers_of(documents, now_ns)
@@ -200,24 +204,35 @@ class LiveRun:
             self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
-        """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""
+        """Take the rows of files that begin before until_ns, and note the first bucket that is out of date."""
+        oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
+        self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).numbers]
         found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
         self._pending = [file for file, ahead_ns in found if file.first_ns - ahead_ns >= until_ns]
-        oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
         due = [
             each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
         ]
         self._rows.read_ahead(file for file, _ in due)
         for file, ahead_ns in due:
-            rows = self._kept(file, ticks.at_ns(self._filled) + ahead_ns)
+            rows = self._added(file)
             if rows is not None and rows.num_rows:
                 self._note_old(rows, file.table, ahead_ns, ticks)
 
-    def _kept(self, file: NewFile, filled_ns: int) -> pa.Table | None:
-        """Keep the rows of a file; None where it cannot be read, or is known to have none before filled_ns."""
-        if file.held is not None:
-            self._rows.keep(file.table, file.held)
-            return file.held.own if file.first_ns < filled_ns else None
+    def _later(self, read: ReadFiles, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadFiles:
+        """Keep the rows of files that begin before until_ns, unless all of them are too old; the other files."""
+        ahead_ns = self._clocks.ahead_of([numbers.worker_id for numbers in read.numbers], read.first_ns)
+        first_ns = read.first_ns - ahead_ns
+        is_later = first_ns >= until_ns
+        is_due = ~is_later & (read.last_ns - ahead_ns >= oldest_ns)
+        due = read.part(is_due)
+        self._rows.keep(read.table, due.rows)
+        late = read.part(is_due & (first_ns < ticks.at_ns(self._filled)))
+        for (numbers, rows), start_ns in zip(late.each(), late.first_ns.tolist(), strict=True):
+            self._note_old(rows, read.table, self._clocks.ahead_ns(numbers.worker_id, start_ns), ticks)
+        return read.part(is_later)
+
+    def _added(self, file: NewFile) -> pa.Table | None:
+        """Read and keep the rows of a file; None where it cannot be read."""
         try:
             return self._rows.add(file)
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
-from rlscope.alerts.live.flushed import Held, contract_rows, whole_rows
+from rlscope.alerts.live.flushed import contract_rows, whole_rows
 from rlscope.trace.row_checks import possible_rows
 from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
 
@@ -36,7 +36,7 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
-        self._added: dict[str, list[Held]] = {}
+        self._added: dict[str, list[pa.Table]] = {}
         """Rows that are not in their table yet: joining a table for each file would copy it for each."""
         self._ahead: dict[NewFile, pa.Table] = {}
         """Rows that were read already, of the contract's schema and without what is missing."""
@@ -59,7 +59,7 @@ class LiveRows:
     def read_ahead(self, files: Iterable[NewFile]) -> None:
         """Read many small files at once. Those of which one breaks, or lacks a value, `add` reads by themselves."""
         self._ahead = {}
-        for table, together in _together(file for file in files if file.held is None):
+        for table, together in _together(files):
             rows = read_small_files([(file.path, file.rows) for file in together])
             if rows is None:
                 continue
@@ -74,17 +74,12 @@ class LiveRows:
         if rows is None:
             rows, left_out = whole_rows(contract_rows(_stored_rows(file), file.table), file.table)
         self._count_left_out(file.table, _LACKS, left_out)
-        self.keep(file.table, Held(rows, 0, rows.num_rows))
+        self.keep(file.table, rows)
         return rows
 
-    def keep(self, table: str, held: Held) -> None:
-        """Keep rows of a file that were read already."""
-        added = self._added.setdefault(table, [])
-        last = added[-1] if added else None
-        if last is not None and last.together is held.together and last.start + last.rows == held.start:
-            added[-1] = Held(last.together, last.start, last.rows + held.rows)
-        else:
-            added.append(held)
+    def keep(self, table: str, rows: pa.Table) -> None:
+        """Keep rows of the contract's schema that were read already."""
+        self._added.setdefault(table, []).append(rows)
 
     def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
@@ -124,7 +119,7 @@ class LiveRows:
         """The tables, with all that was added."""
         for table, added in self._added.items():
             held = [self._tables[table]] if table in self._tables else []
-            possible, left_out = possible_rows(pa.concat_tables([each.own for each in added]), table)
+            possible, left_out = possible_rows(pa.concat_tables(added), table)
             if table == "engine_steps":
                 self._mark(possible)
             self._count_left_out(table, _CANNOT_BE, left_out)

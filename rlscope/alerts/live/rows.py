@@ -112,7 +112,7 @@ class LiveRows:
             named = self._marks["worker_id"].to_pylist() if elsewhere else []
             places = [place for place, name in enumerate(named) if name in elsewhere]
             marks = self._marks.take(pa.array(places, pa.int64()))
-            tables["engine_steps"] = pa.concat_tables([marks, engines])
+            tables["engine_steps"] = _in_order(pa.concat_tables([marks, engines]))
         return tables, min([from_ns, *starts_ns])
 
     def _joined(self) -> dict[str, pa.Table]:
@@ -157,6 +157,12 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     """The number of rows that begin before a time, and the earliest start of all rows."""
     starts_ns = _instants(rows, TIMES[table][0])
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """The rows of each worker after each other, by their start: questions about rows in order take half the time."""
+    workers = rows["worker_id"].combine_chunks().dictionary_encode()
+    return rows.take(pa.array(np.lexsort((rows["start_ns"].to_numpy(), workers.indices.to_numpy()))))
 
 
 def _stored_rows(file: NewFile) -> pa.Table:

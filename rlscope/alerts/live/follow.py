@@ -25,6 +25,7 @@ from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.flushed import ReadFiles
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.offline import families_of, step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
@@ -57,9 +58,11 @@ class LiveRun:
         self._rows = LiveRows()
         self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
-        self._families = SHOWN | set(families_of(rules))
-        asks_own = any(rule.sql is not None for rule in rules.rules)
-        self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
+        families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
+        self._families_ns = {family: _kept_ns(rules, family) for family in families}
+        """By family, how far back its buckets count."""
+        self._asks_own = any(rule.sql is not None for rule in rules.rules)
+        self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[NewFile] = []
         self._read: list[ReadFiles] = []
@@ -254,18 +257,26 @@ class LiveRun:
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
-        tables, since_ns = self._rows.since(ticks.at_ns(first), self._clocks.ahead_at(ticks.at_ns(first)))
+        from_ns = ticks.at_ns(first)
+        tables, since_ns = self._rows.since(from_ns, self._clocks.ahead_at(from_ns), whole=self._asks_own)
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
         with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
-            frames, ends_ns = gather(run, ticks, self._families, end_ns), step_ends(run)
+            frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)
             own = own_answers(run, self._rules, ticks)
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
-        self._frames = {name: merged(self._frames.get(name), frame, replaced, keep) for name, frame in frames.items()}
+        self._frames = {
+            name: merged(self._frames.get(name), frame, replaced, self._family_from(name, keep, ticks))
+            for name, frame in frames.items()
+        }
         self._own = {name: merged(self._own.get(name), frame, replaced, keep) for name, frame in own.items()}
         kept = [end_ns for end_ns in self._step_ends_ns if keep <= ticks.bucket_of(end_ns) < first]
         fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
         self._step_ends_ns = tuple(kept + fresh)
         self._filled = self._dirty_from = until
+
+    def _family_from(self, family: Family, keep: int, ticks: Ticks) -> int:
+        """The first bucket of a family that the next tick looks at, and no bucket before `keep`."""
+        return max(keep, self._evaluated - -(-self._families_ns[family] // ticks.interval_ns))
 
     def _judge(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> tuple[Alert, ...]:
         if until <= self._evaluated:
@@ -331,6 +342,16 @@ class LiveRun:
         rows = counted(self._late_rows, "row", "rows")
         reach = duration(self._late_ns / 1e9)
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
+
+
+def _kept_ns(rules: RuleSet, family: Family) -> int:
+    """How far back the rules and the facts look at the buckets of a family."""
+    reaches_ns = [SHOWN_NS]
+    for rule in rules.rules:
+        metric = None if rule.metric is None else BY_NAME[rule.metric]
+        if metric is not None and metric.family == family:
+            reaches_ns.append((metric.looks_back and rule.window.length_ns) or HISTORY_NS)
+    return max(reaches_ns)
 
 
 def _identity(rules: RuleSet) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
@@ -95,12 +96,16 @@ class LiveRows:
         """Every row in memory, by table."""
         return dict(self._joined())
 
-    def since(self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> tuple[dict[str, pa.Table], int]:
+    def since(
+        self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD, *, whole: bool = False
+    ) -> tuple[dict[str, pa.Table], int]:
         """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them.
 
-        ahead_ns: as for `prune`.
+        ahead_ns: as for `prune`. whole: whether samples, deliveries and weight updates are needed for anything else.
         """
         tables = dict(self._joined())
+        if not whole:
+            tables |= _recent(tables, from_ns, ahead_ns)
         for table in ("engine_steps", "activities"):
             if table in tables:
                 tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
@@ -159,6 +164,37 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 
+def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> dict[str, pa.Table]:
+    """What buckets from from_ns on need of the tables whose rows are joined: of an hour, nearly none.
+
+    Deliveries that were taken then, or that a step trained on which ended then; their samples; and every row of the
+    weight versions that a worker finished with then.
+    """
+    found: dict[str, pa.Table] = {}
+    if "deliveries" in tables:
+        steps = _from(tables["train_steps"], "end_ns", from_ns, ahead_ns)["step"] if "train_steps" in tables else []
+        taken = tables["deliveries"]
+        is_recent = _instants(taken, "taken_ns", ahead_ns) >= from_ns
+        found["deliveries"] = taken.filter(pa.array(is_recent | _is_among(taken["step"], steps)))
+    if "samples" in tables:
+        delivered = found["deliveries"]["sample_id"] if "deliveries" in found else []
+        samples = tables["samples"]
+        found["samples"] = samples.filter(pa.array(_is_among(samples["sample_id"], delivered)))
+    if "weight_updates" in tables:
+        updates = tables["weight_updates"]
+        versions = _from(updates, "end_ns", from_ns, ahead_ns)["version"]
+        found["weight_updates"] = updates.filter(pa.array(_is_among(updates["version"], versions)))
+    return found
+
+
+def _is_among(values: pa.ChunkedArray, wanted: Sequence[object] | pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Whether each value is one of those wanted; a NULL is none."""
+    if not len(wanted):
+        return np.zeros(len(values), np.bool_)
+    known = pc.SetLookupOptions(value_set=cast("pa.ChunkedArray", wanted).drop_null(), skip_nulls=True)
+    return pc.call_function("is_in", [values], known).to_numpy()
+
+
 def _in_order(rows: pa.Table) -> pa.Table:
     """The rows of each worker after each other, by their start: questions about rows in order take half the time."""
     workers = rows["worker_id"].combine_chunks().dictionary_encode()
@@ -174,7 +210,16 @@ def _stored_rows(file: NewFile) -> pa.Table:
 
 
 def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:
-    return rows.filter(pa.array(_instants(rows, column, ahead_ns) >= from_ns))
+    is_kept = _instants(rows, column, ahead_ns) >= from_ns
+    # Chunk by chunk: to filter an hour of rows as one would copy all of them for the few that are dropped.
+    kept: list[pa.RecordBatch] = []
+    start = 0
+    for batch in rows.to_batches():
+        own = is_kept[start : start + batch.num_rows]
+        start += batch.num_rows
+        if own.any():
+            kept.append(batch if own.all() else batch.filter(pa.array(own)))
+    return pa.Table.from_batches(kept, rows.schema)
 
 
 def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDArray[np.int64]:

@@ -59,7 +59,7 @@ class LiveRun:
         self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
         families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
-        self._families_ns = {family: _kept_ns(rules, family) for family in families}
+        self._families_ns: dict[Family, int] = {family: _kept_ns(rules, family) for family in families}
         """By family, how far back its buckets count."""
         self._asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN

@@ -62,7 +62,7 @@ class Found(NamedTuple):
     files: list[NewFile]
     """To be read when their rows are due."""
     read: list[ReadFiles]
-    """Files of which the rows are read already."""
+    """Files of which the rows are read already, of the tables whose rows are needed."""
 
 
 class _Seen:
@@ -144,9 +144,10 @@ class LiveFiles:
         self._looks += 1
         self._rows_left, self._bytes_left = MOST_ROWS, MOST_BYTES_A_LOOK
         for table, lacking in self._lacking(workers).items():
-            if table in self._tables:
-                read += self._read_together(lacking, table)
-                lacking = [worker for worker in lacking if self._lacks(worker, table)]
+            # Of the others, how many rows there are counts, and what is wrong with a file is said.
+            together = self._read_together(lacking, table)
+            read += together if table in self._tables else ()
+            lacking = [worker for worker in lacking if self._lacks(worker, table)]
             for worker in lacking:
                 found += self._next_of(worker, table, now_ns)
             if list_all or any(self._lacks(worker, table) for worker in lacking):

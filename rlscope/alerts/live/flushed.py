@@ -152,6 +152,7 @@ def _halved(group: Sequence[Flushed], table: str, most_rows: int) -> Iterator[Re
 
 def _read_group(group: Sequence[Flushed], table: str, most_rows: int) -> ReadFiles | None:
     """None where one of them cannot be read, or is not what it should be: only by itself it shows which."""
+    first, last = TIMES[table]
     try:
         scanned = pl.scan_parquet(
             [file.content for file in group],
@@ -161,16 +162,18 @@ def _read_group(group: Sequence[Flushed], table: str, most_rows: int) -> ReadFil
             parallel="none",
         )
         stored = scanned.head(most_rows + 1).collect()
-        rows = None if stored.height > most_rows else contract_rows(stored.rechunk().to_arrow(), table)
+        if stored.height > most_rows:
+            return None
+        rows = contract_rows(stored.rechunk().to_arrow(), table)
     except _UNREADABLE:
         return None
-    if rows is None or whole_rows(rows, table)[1]:
+    if whole_rows(rows, table)[1]:
         return None
     runs = stored["worker_id"].rle().struct.unnest()
     if runs["value"].to_list() != [file.numbers.worker_id for file in group]:
         return None
     counts = runs["len"].cast(pl.Int64).to_numpy()
-    starts, (first, last) = np.cumsum(counts) - counts, TIMES[table]
+    starts = np.cumsum(counts) - counts
     firsts_ns = np.minimum.reduceat(rows[first].to_numpy(), starts)
     lasts_ns = np.maximum.reduceat(rows[last].to_numpy(), starts)
     return ReadFiles(table, tuple(file.numbers for file in group), rows, counts, firsts_ns, lasts_ns)

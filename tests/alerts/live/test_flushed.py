@@ -97,9 +97,23 @@ def test_a_part_of_what_was_read_holds_the_rows_of_its_files(run: Path) -> None:
     assert set(part.rows["worker_id"].to_pylist()) == {"e0", "e2"}
 
 
-def test_a_table_of_which_no_rows_are_needed_is_not_read(run: Path) -> None:
-    found = look(LiveFiles(run, 10))
-    assert (found.read, len(found.files)) == ([], 9)
+def test_of_a_table_whose_rows_nobody_needs_none_are_kept(run: Path) -> None:
+    live = LiveFiles(run, 10)
+    found = look(live)
+    assert (found.read, alone(found)) == ([], [("e0", 4)])
+    assert (live.stored_rows, live.last_ns, live.skipped) == (14, {"e0": 7, "e1": 3, "e2": 3, "e3": 1}, [])
+
+
+@pytest.mark.parametrize(("column", "named"), [("kv_used_tokens", 0), ("waiting", 1), ("end_ns", 1)])
+def test_a_file_that_lacks_a_column_is_named_also_where_nobody_needs_its_rows(
+    column: str, named: int, run: Path
+) -> None:
+    path = path_of(run, "e3", 1)
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    live = LiveFiles(run, 10)
+    look(live)
+    look(live, now_ns=20)
+    assert sum(f"column {column} is missing" in said for said in live.skipped) == named
 
 
 def test_a_damaged_file_is_named_and_the_others_are_read(run: Path) -> None:

@@ -113,9 +113,9 @@ def test_a_worker_file_is_read_again_only_when_it_changed(tmp_path: Path, monkey
     (folder / "workers" / "broken.json").write_text("{")
     opened: list[str] = []
 
-    def read(path: Path, state: tuple[int, int, int]) -> Any:
+    def read(path: Path, state: tuple[int, int, int], is_plain: bool) -> Any:
         opened.append(path.stem)
-        return real(path, state)
+        return real(path, state, is_plain)
 
     real = trace_files._read_worker
     monkeypatch.setattr(trace_files, "_read_worker", read)

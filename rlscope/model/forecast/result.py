@@ -24,8 +24,10 @@ from rlscope.model.forecast.layouts import (
     Spread,
     anchored_forecasts,
     forecast_layouts,
+    held_to_trainers,
     measured_staleness,
     preemption_seen,
+    trainers_ceiling,
 )
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
@@ -171,7 +173,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     judged = _judged(calibration, model_config)
     predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
     anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
-    anchored = anchored_forecasts(judged.forecasts, anchor, measured_staleness(whole))
+    anchored = _as_measured(judged.forecasts, calibration, whole, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
@@ -198,6 +200,14 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
+
+
+def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
+    """The forecasts at the measured level, with today's staleness as measured, held to trainers that never wait."""
+    own = measured_staleness(whole, calibration.steps_per_version)
+    anchored = anchored_forecasts(forecasts, anchor, own)
+    ceiling = trainers_ceiling(whole, len(calibration.draws))
+    return anchored if ceiling is None else held_to_trainers(anchored, ceiling)
 
 
 def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
@@ -230,10 +240,11 @@ def time_to_finish(
 
 def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: float) -> Grounds:
     staleness, admission = forecasts.today.staleness, model_config.admission
+    waits = admission.staleness_policy == "publication_waits"
     return Grounds(
         long_enough=True,
-        own_staleness_p95=None if staleness is None else staleness.sample_p95,
-        capped=model_config.most_staleness is not None or admission.max_staleness is not None,
+        own_aged_p95=None if staleness is None else staleness.aged_p95,
+        capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
         anchor_ratio=anchor_ratio,
     )

@@ -53,11 +53,12 @@ class TrueCurve:
 
 
 def fresh_enough(system: RecordedSystem, true: Mapping[Layout, Truth]) -> list[Layout]:
-    """The layouts that a change may recommend by their true staleness: all of them where a cap keeps it."""
-    if system.world.limits.max_staleness is not None:
+    """The layouts that a change may recommend by their true staleness: all where a cap bounds it in optimizer steps."""
+    limits = system.world.limits
+    if limits.max_staleness is not None and limits.staleness_policy != "publication_waits":
         return list(true)
-    most = max(STALER_RATIO * true[system.recorded].staleness_p95, FEW_VERSIONS)
-    return [layout for layout, each in true.items() if each.staleness_p95 <= most]
+    most = max(STALER_RATIO * true[system.recorded].aged_p95, FEW_VERSIONS)
+    return [layout for layout, each in true.items() if each.aged_p95 <= most]
 
 
 def true_system(world: World) -> System:

@@ -25,6 +25,8 @@ class Outcome:
     end_s: float
     step_ends_s: tuple[float, ...]
     step_response_tokens: tuple[int, ...]
+    step_publishes: tuple[bool, ...]
+    """Whether a version was published from each step."""
     staleness_tokens: Mapping[int, int]
     """Trained response tokens by staleness."""
     step_staleness_samples: tuple[Mapping[int, int], ...]
@@ -53,6 +55,11 @@ class Outcome:
         samples = sum((Counter(step) for step in self.step_staleness_samples[first_step - 1 :]), Counter[int]())
         ages = sorted(samples.elements())
         return ages[-(-len(ages) * 95 // 100) - 1]
+
+    def version_steps(self, first_step: int) -> float:
+        """Steps for each that published, from the `first_step`-th on: how long a version lasts."""
+        publishes = self.step_publishes[first_step - 1 :]
+        return len(publishes) / max(1, sum(publishes))
 
 
 def simulate_world(world: World, layout: Layout, steps: int, seed: int, folder: Path | None = None) -> Outcome:
@@ -88,12 +95,19 @@ class Truth(NamedTuple):
     """Trained response tokens."""
     staleness_p95: int
     """Of the samples, by their oldest token, in versions."""
+    version_steps: float
+    """That a version lasts."""
+
+    @property
+    def aged_p95(self) -> float:
+        """The staleness in steps."""
+        return self.staleness_p95 * self.version_steps
 
 
 def truth_of(world: World, layout: Layout, steps: int = 100, seed: int = 1) -> Truth:
     """What a layout truly does, without a folder."""
     outcome, first_step = simulate_world(world, layout, steps, seed), steps // 3 + 1
-    return Truth(outcome.tokens_per_s(first_step), outcome.staleness_p95(first_step))
+    return Truth(outcome.tokens_per_s(first_step), outcome.staleness_p95(first_step), outcome.version_steps(first_step))
 
 
 def true_tokens_per_s(world: World, layout: Layout, steps: int = 100, seed: int = 1) -> float:
@@ -145,6 +159,7 @@ def _outcome(trainer: Trainer, engines: list[Engine], end_s: float) -> Outcome:
         end_s=end_s,
         step_ends_s=tuple(trainer.step_ends_s),
         step_response_tokens=tuple(trainer.step_response_tokens),
+        step_publishes=tuple(trainer.step_publishes),
         staleness_tokens=dict(trainer.staleness_tokens),
         step_staleness_samples=tuple(trainer.step_staleness_samples),
         outcome_tokens=dict(trainer.outcome_tokens),

@@ -39,6 +39,7 @@ class Trainer:
         self.waits_s: defaultdict[str, float] = defaultdict(float)
         self.step_ends_s: list[float] = []
         self.step_response_tokens: list[int] = []
+        self.step_publishes: list[bool] = []
         self.staleness_tokens: Counter[int] = Counter()
         self.step_staleness_samples: list[Counter[int]] = []
         self.outcome_tokens: Counter[str] = Counter()
@@ -117,6 +118,7 @@ class Trainer:
         publishes = self._may_publish(version + 1)
         self.step_ends_s.append(now_s)
         self.step_response_tokens.append(sum(group.response_tokens for group in self._batch))
+        self.step_publishes.append(publishes)
         if self.recording is not None:
             version_out = version + 1 if publishes else version
             self.recording.train_step(len(self.step_ends_s), start_s, now_s, version, version_out, self._batch)

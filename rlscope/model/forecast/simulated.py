@@ -6,6 +6,7 @@ the fastest of the others are simulated; other layouts with warnings are scaled 
 simulated rate is never compared with an uncorrected one. Not covered: how the correction varies over the draws.
 """
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -102,22 +103,35 @@ def _moved(
     """The rivals: simulated ones unchanged, other doubtful ones scaled like their neighbours.
 
     The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
-    requests and level beyond the outermost of them; where there is none with that limit, among all.
+    requests; where there is none with that limit, between limits, among those of the same split; else among all. Beyond
+    the outermost it is level.
     """
     before = {**rivals, today.layout: today}
     known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
+    spans = {layout: each.staleness.version_steps for layout, each in simulated.items() if each.staleness is not None}
     moved: dict[Layout, Forecast] = {}
     for layout, each in rivals.items():
         if layout in simulated or layout not in doubtful or not known:
             moved[layout] = simulated.get(layout, each)
             continue
-        alike = {other for other in known if other.running_per_engine == layout.running_per_engine} or known.keys()
-        about = sorted(alike, key=lambda other: other.trainer_gpus)
-        at = np.interp(layout.trainer_gpus, [other.trainer_gpus for other in about], [known[other] for other in about])
-        aged = [simulated[other].staleness for other in alike if other in simulated]
-        spans = [staleness.version_steps for staleness in aged if staleness is not None]
-        moved[layout] = _scaled(each, float(np.exp(at)), max(spans, default=1.0))
+        factor = float(np.exp(_between_neighbours(layout, known)))
+        moved[layout] = _scaled(each, factor, _between_neighbours(layout, spans) if spans else 1.0)
     return moved
+
+
+def _between_neighbours(layout: Layout, known: Mapping[Layout, float]) -> float:
+    """What is known of other layouts, interpolated as `_moved` says."""
+    alike = [other for other in known if other.running_per_engine == layout.running_per_engine]
+    split = [other for other in known if other.trainer_gpus == layout.trainer_gpus]
+    if split and not alike:
+        about = sorted(split, key=lambda other: other.running_per_engine)
+        limits = np.log([other.running_per_engine for other in about])
+        at = np.interp(math.log(layout.running_per_engine), limits, [known[other] for other in about])
+    else:
+        about = sorted(alike or known, key=lambda other: other.trainer_gpus)
+        gpus = [other.trainer_gpus for other in about]
+        at = np.interp(layout.trainer_gpus, gpus, [known[other] for other in about])
+    return float(at)
 
 
 def _log_ratio(after: Forecast, before: Forecast) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.calibration import Calibration, calibrate
-from rlscope.model.forecast.layouts import Forecast, forecast_layouts
+from rlscope.model.forecast.layouts import Forecast, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.simulated import (
     _moved,
     correct_by_simulation,
@@ -120,3 +120,15 @@ def test_every_layout_of_a_run_with_slow_engines_is_simulated() -> None:
     # Of the two engines left one is slow: half of 1 / 2 + 1 / 0.9 as fast.
     expected = (1 / 2.0 + 1 / 0.9) / 2.0
     assert rates[1].trained_tokens_per_s / rates[0].trained_tokens_per_s == pytest.approx(expected, rel=0.05)
+
+
+def test_without_a_neighbour_of_the_same_limit_the_limits_of_the_same_split_are_what_it_lies_between() -> None:
+    rivals = {each.layout: each for each in map(forecast, (Layout(4, 4, 64), Layout(4, 4, 128), Layout(3, 5, 64)))}
+    spanning = StalenessForecast(1.0, 1, 1, 5.0)
+    simulated = {TODAY: forecast(TODAY), Layout(4, 4, 128): replace(forecast(TODAY, 64.0), staleness=spanning)}
+    moved = _moved(rivals, simulated, set(rivals) | {TODAY}, forecast(TODAY))
+    # 64 requests are halfway between 32 and 128, by ratio; so is what a version of theirs lasts.
+    assert moved[Layout(4, 4, 64)].tokens_per_s == pytest.approx(80.0)
+    staleness = moved[Layout(4, 4, 64)].staleness
+    assert staleness is not None
+    assert staleness.version_steps == pytest.approx(3.0)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -48,9 +49,9 @@ def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     done: list[Path] = []
     analyze = history.analyze
 
-    def counted(run: Path):
+    def counted(run: Path, **how: Any):
         done.append(run)
-        return analyze(run)
+        return analyze(run, **how)
 
     monkeypatch.setattr(history, "analyze", counted)
     return done

@@ -3,7 +3,9 @@
 Each run of the example pipelines is recorded and analysed; the first action that the example has a setting for is
 carried out, nothing else is changed, and the run is recorded again, one right after the other on the same machine.
 Promised is the gain of the trained tokens per second with its 90 % interval; achieved, the ratio of the two steady
-rates. The policy learns while it runs, so lengths drift and differ between the two: that is part of the error.
+rates. The example pipeline runs with a learning rate of 0: responses that change their length while the policy learns
+would move the rate more than most actions do. Where what came lies outside the interval, what a comparison of the two
+recordings found to differ besides is kept beside it.
 
     python benchmarks/advice_carried_out.py [--steps 120] [--vllm-python .venv-vllm/bin/python] [--keep DIR]
 
@@ -12,6 +14,7 @@ figures to `benchmarks/advice_carried_out.txt`.
 """
 
 import argparse
+import math
 import os
 import platform
 import subprocess
@@ -25,6 +28,7 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline's; before numpy is loaded
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.comparison.runs import compare_runs, read_runs
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
@@ -48,6 +52,8 @@ class Case:
 
 
 PIPELINE: Final = "examples.pipeline_rl"
+ALIKE: Final[Flags] = {"learning-rate": "0"}
+"""The policy stays as it is, so that responses are as long in both recordings."""
 TRL: Final = "examples.trl_async"
 FLEET: Final[Flags] = {"slow": "8", "no-pin": "", "batch": "96", "queue-capacity": "192"}
 """Ten workers, each an eighth of a core: GPUs can be moved from one side to the other."""
@@ -95,7 +101,7 @@ class Pair:
 def record(case: Case, flags: Flags, folder: Path, steps: int, vllm_python: Path) -> None:
     """Run the example."""
     python = str(vllm_python) if case.module == TRL else sys.executable
-    given = {**flags, "steps": str(steps)}
+    given = {**flags, "steps": str(steps), **(ALIKE if case.module == PIPELINE else {})}
     words = [word for name, value in given.items() for word in (f"--{name}", value) if word]
     subprocess.run(
         [python, "-m", case.module, str(folder), *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL
@@ -157,12 +163,27 @@ def lines_of(pair: Pair) -> list[str]:
     promised, achieved = pair.action.gain_ratio, pair.achieved_ratio
     came = "no steady stretch" if achieved is None else f"{achieved:+.1%}"
     inside = achieved is not None and promised.low <= achieved <= promised.high
+    differing = [] if inside or pair.after is None else what_differs(pair.before, pair.after)
     return [
         head,
         f"    {pair.action.kind}: {what_to_do(pair.action)}",
         f"    promised {promised.median:+.1%} ({promised.low:+.1%} to {promised.high:+.1%}), achieved {came},"
         f" {'in' if inside else 'outside'} the interval",
+        *([f"    besides: {'; '.join(differing)}"] if differing else []),
     ]
+
+
+def what_differs(before: AnalysisResult, after: AnalysisResult) -> list[str]:
+    """What was measured otherwise, with what it brings by the model of the first; and what is left unexplained."""
+    baseline, *others = read_runs([before, after], lambda _: None)
+    (compared,) = compare_runs(baseline, others).pairs
+    found = [
+        f"{each.name} {each.before} -> {each.after} ({math.expm1(each.log_ratio):+.1%})"
+        for each in compared.attribution.causes
+        if each.kind == "measured" and each.log_ratio is not None
+    ]
+    left = compared.attribution.unexplained_log_ratio
+    return [*found, "nothing to compare" if left is None else f"unexplained {math.expm1(left):+.1%}"]
 
 
 def main() -> None:

@@ -350,7 +350,7 @@ class Bench:
         if what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
         if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
-            staleness = replace(staleness, sample_p95=math.ceil(staleness.sample_p95 * after / before))
+            staleness = replace(staleness, version_steps=staleness.version_steps * after / before)
         return grounds.affords(staleness)
 
     def _solve(

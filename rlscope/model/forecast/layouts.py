@@ -28,6 +28,7 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
@@ -79,6 +80,14 @@ class StalenessForecast:
     sample_p95: int
     """Of samples by their oldest token."""
     sample_max: int
+    version_steps: float = 1.0
+    """Steps that could have published, for each that did: above 1 where publications wait for the staleness cap, which
+    then keeps samples fresh in versions, but not in optimizer steps."""
+
+    @property
+    def aged_p95(self) -> float:
+        """The 95th percentile in steps that could have published: what layouts are compared by."""
+        return self.sample_p95 * self.version_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +206,54 @@ def anchored_forecasts(forecasts: Forecasts, ratio: float, own: StalenessForecas
     return Forecasts(replace(today, staleness=own or today.staleness), tuple(others))
 
 
-def measured_staleness(observed: Observed) -> StalenessForecast | None:
-    """Staleness of what the stretch trained on; None where nothing with a known version was."""
+def trainers_ceiling(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
+    """The trained rate over today's, were the trainers never to wait: a factor for each draw, about what was measured.
+
+    No engine, limit or queue makes the same trainers faster than that: the steps' period over the part of it that is
+    work (own derivation). publishing: whether they publish as they do. None where the steps do not say how long they
+    trained. The same arguments give the same draws.
+    """
+    steps = observed.steps
+    if not steps.trained.all():
+        return None
+    work_s = steps.train_s + steps.logprobs_s + steps.other_s + (steps.publish_s if publishing else 0.0)
+    ratio = float(steps.period_s.sum() / work_s.sum())
+    return np.maximum(1.0, ratio * drawn_factors(steps.period_s, work_s, _SEED, draws))
+
+
+def held_to_trainers(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
+    """The rates of layouts with as many trainer GPUs as today, each draw held to the ceiling over today's."""
+    today = forecasts.today
+    if today.drawn_tokens_per_s is None or today.tokens_per_s is None:
+        return forecasts
+    most, drawn_most = today.tokens_per_s * float(np.median(ceiling)), today.drawn_tokens_per_s * ceiling
+
+    def held(forecast: Forecast) -> Forecast:
+        rate, drawn, pace = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.pace
+        if forecast.layout.trainer_gpus != today.layout.trainer_gpus or rate is None:
+            return forecast
+        slower = max(1.0, rate / most)
+        return replace(
+            forecast,
+            tokens_per_s=rate / slower,
+            drawn_tokens_per_s=None if drawn is None else np.minimum(drawn, drawn_most),
+            pace=None if pace is None else replace(pace, step_s=pace.step_s * slower),
+        )
+
+    return Forecasts(today, tuple(sorted(map(held, forecasts.others), key=_rank)))
+
+
+def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:
+    """Staleness of what the stretch trained on; None where nothing with a known version was.
+
+    steps_per_version: optimizer steps between two that may publish.
+    """
     if not observed.staleness or not observed.oldest_staleness:
         return None
     tokens, samples = Ages(observed.staleness), Ages(observed.oldest_staleness)
-    return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max)
+    published = int(observed.steps.published.sum())
+    between = observed.steps.period_s.size / (published * steps_per_version) if published else 1.0
+    return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max, max(1.0, between))
 
 
 def _anchored(forecast: Forecast, ratio: float) -> Forecast:

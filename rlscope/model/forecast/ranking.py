@@ -14,7 +14,7 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Bench, Cause
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, trainers_ceiling
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -22,6 +22,8 @@ from rlscope.model.system import Layout
 
 _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
 """What the removal of the cause `staleness_cap` takes away."""
+_CHANGES_TRAINERS: Final = frozenset({"trainer_speed", "checkpoints", "colocated"})
+_SPARES_PUBLISHING: Final = frozenset({"publish_every", "weight_updates"})
 _TIE_RATIO: Final = 0.02
 """Of the rate: neither the model nor two runs tell apart causes that differ by less."""
 _NO_WAIT_RATIO: Final = 0.01
@@ -102,7 +104,9 @@ def rank_actions(
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(bench.overlapped())
-    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
+    ceiling = {work: trainers_ceiling(observed, DRAWS, publishing=work) for work in (True, False)}
+    actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
+    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s, ceiling[True])
     slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
     shared = bench.colocated(slower)
     actions += [shared] if shared is not None else []
@@ -110,15 +114,30 @@ def rank_actions(
     return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
 
 
+def _below(gains: Reals, ceiling: Reals | None) -> Reals:
+    return gains if ceiling is None else np.minimum(gains, ceiling[: gains.size] - 1.0)
+
+
+def _held(action: Action, ceiling: Reals | None) -> Action:
+    """What leaves the trainers' work as it is brings no more than trainers that never wait; layouts are held by now."""
+    if action.what in _CHANGES_TRAINERS or isinstance(action.after, Layout):
+        return action
+    return _with_gains(action, _below(action.gains, ceiling))
+
+
+def _with_gains(action: Action, gains: Reals) -> Action:
+    """An action that brings less: no change where it is no longer sure."""
+    likely = float((gains >= WORTHWHILE_RATIO).mean())
+    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
+    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
+
+
 def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
     """A limit that is raised brings no more than one that is gone, draw by draw."""
     most = removed.get("staleness_cap")
     if action.what not in _CAPS or most is None or most.size != action.gains.size:
         return action
-    gains = np.minimum(action.gains, most)
-    likely = float((gains >= WORTHWHILE_RATIO).mean())
-    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
-    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
+    return _with_gains(action, np.minimum(action.gains, most))
 
 
 def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
@@ -140,17 +159,19 @@ def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str
 
 
 def _measured(
-    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float]
+    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float], ceiling: Reals | None
 ) -> Mapping[Cause, Reals]:
-    """Faster samplers spare the trainers their waits for samples and no more: own reasoning, on what was measured.
-
-    What they would spare besides, such as waits for a limit, is lost to the limit.
+    """What is removed spares the trainers their waits and no more; faster samplers, those for samples: own reasoning,
+    on what was measured. What they would spare besides, such as waits for a limit, is lost to the limit.
     """
+    held: dict[Cause, Reals] = {}
+    for cause, gains in removed.items():
+        held[cause] = gains if cause == "trainers" else _below(gains, ceiling)
     waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
-    if "samplers" not in removed or waited_gpu_s is None or waited_gpu_s >= trainer_gpu_s:
-        return removed
-    most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
-    return {**removed, "samplers": np.minimum(removed["samplers"], most)}
+    if "samplers" in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
+        most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
+        held["samplers"] = np.minimum(held["samplers"], most)
+    return held
 
 
 def _losses(

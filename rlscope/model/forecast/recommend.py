@@ -8,7 +8,6 @@ learning per token, which staleness lowers.
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -94,10 +93,11 @@ class Grounds:
     """Whether the model reproduces the run that it was fitted to."""
     lengths: Drift | None = None
     """How response lengths drift over the stretch; None: not known to."""
-    own_staleness_p95: int | None = None
-    """Of today's samples, measured, in versions; None where nothing was measured."""
+    own_aged_p95: float | None = None
+    """Of today's samples, measured, in steps that could have published; None where nothing was measured."""
     capped: bool = False
-    """Whether a staleness cap decides how stale a layout may be."""
+    """Whether a staleness cap decides how stale a layout may be. One that publications wait for does not: its versions
+    last for as many steps as they have to."""
     anchor_ratio: float = 1.0
     """Today's rate as measured over the modelled one; the forecasts are multiplied by it."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -122,8 +122,8 @@ class Grounds:
         """Whether samples are fresh enough to be recommended; None: they grow staler for ever."""
         if self.capped or staleness is None:
             return self.capped
-        own = self.own_staleness_p95
-        return own is None or staleness.sample_p95 <= max(STALER_RATIO * own, FEW_VERSIONS)
+        own = self.own_aged_p95
+        return own is None or staleness.aged_p95 <= max(STALER_RATIO * own, FEW_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,9 +224,9 @@ def _fastest(forecasts: Forecasts) -> Reals:
     return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
 
 
-def _trouble(forecast: Forecast, limit: int) -> tuple[int, int, bool, int]:
+def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, bool, int]:
     running = forecast.layout.running_per_engine
-    staleness = forecast.staleness.sample_p95 if forecast.staleness else sys.maxsize
+    staleness = forecast.staleness.aged_p95 if forecast.staleness else math.inf
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
     return (grade, staleness, running != limit, running)
 

@@ -24,8 +24,10 @@ from rlscope.model.forecast.layouts import (
     Spread,
     anchored_forecasts,
     forecast_layouts,
+    held_to_trainers,
     measured_staleness,
     preemption_seen,
+    trainers_ceiling,
 )
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
@@ -171,7 +173,10 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     judged = _judged(calibration, model_config)
     predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
     anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
-    anchored = anchored_forecasts(judged.forecasts, anchor, measured_staleness(whole))
+    own = measured_staleness(whole, calibration.steps_per_version)
+    anchored = anchored_forecasts(judged.forecasts, anchor, own)
+    ceiling = trainers_ceiling(whole, len(calibration.draws))
+    anchored = anchored if ceiling is None else held_to_trainers(anchored, ceiling)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
@@ -230,10 +235,11 @@ def time_to_finish(
 
 def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: float) -> Grounds:
     staleness, admission = forecasts.today.staleness, model_config.admission
+    waits = admission.staleness_policy == "publication_waits"
     return Grounds(
         long_enough=True,
-        own_staleness_p95=None if staleness is None else staleness.sample_p95,
-        capped=model_config.most_staleness is not None or admission.max_staleness is not None,
+        own_aged_p95=None if staleness is None else staleness.aged_p95,
+        capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
         anchor_ratio=anchor_ratio,
     )

@@ -27,7 +27,7 @@ from rlscope.model.forecast.layouts import (
     preemption_simulated,
     timing_of_simulated,
 )
-from rlscope.model.numerics.bootstrap import ratio_of_sums
+from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
 from rlscope.model.system import Admission, DecodeCurve, Layout, System
@@ -50,8 +50,6 @@ _MOST_SAMPLES: Final = 300_000
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
 _NO_LIMITS: Final = Admission()
-_TWO_SIGMA_RATIO: Final = 0.9545
-"""Coverage of two standard deviations to either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,9 @@ def _moved(
         alike = {other for other in known if other.running_per_engine == layout.running_per_engine} or known.keys()
         about = sorted(alike, key=lambda other: other.trainer_gpus)
         at = np.interp(layout.trainer_gpus, [other.trainer_gpus for other in about], [known[other] for other in about])
-        moved[layout] = _scaled(each, float(np.exp(at)))
+        aged = [simulated[other].staleness for other in alike if other in simulated]
+        spans = [staleness.version_steps for staleness in aged if staleness is not None]
+        moved[layout] = _scaled(each, float(np.exp(at)), max(spans, default=1.0))
     return moved
 
 
@@ -125,15 +125,20 @@ def _log_ratio(after: Forecast, before: Forecast) -> float:
     return float(np.log((after.tokens_per_s or 1.0) / (before.tokens_per_s or 1.0)))
 
 
-def _scaled(forecast: Forecast, factor: float) -> Forecast:
-    """A forecast scaled without a simulation of its own: wider by how much neighbours differ."""
+def _scaled(forecast: Forecast, factor: float, version_steps: float) -> Forecast:
+    """A forecast scaled without a simulation of its own: wider by how much neighbours differ.
+
+    version_steps: the most that a version of theirs lasts, which the closed form knows nothing of.
+    """
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
         return forecast
     rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
     errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
     pace = forecast.pace and replace(forecast.pace, step_s=forecast.pace.step_s / factor)
-    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn * factor * errors, pace=pace)
+    aged = forecast.staleness and replace(forecast.staleness, version_steps=version_steps)
+    drawn = drawn * factor * errors
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn, pace=pace, staleness=aged)
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
@@ -178,15 +183,13 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
 def staleness_simulated(simulated: Simulated) -> StalenessForecast:
     """Staleness of a simulated run."""
     ages = simulated.staleness
-    return StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max)
+    between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
+    return StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max, between)
 
 
 def simulation_noise(simulated: Simulated, draws: int) -> Reals:
     """What a simulation of so few steps leaves open: factors around 1, one per draw."""
-    rng = np.random.default_rng(_SEED)
-    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
-    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
-    return np.exp(error_ratio * rng.standard_normal(draws))
+    return drawn_factors(simulated.step_trained_tokens, simulated.step_periods_s, _SEED, draws)
 
 
 def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:

@@ -11,11 +11,13 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlscope.model.arrays import Counts
+from rlscope.model.arrays import Counts, Reals
 from rlscope.model.numerics.normal import normal_quantile, student_quantile
 
 LEAST_BLOCKS: Final = 10
 """With fewer independent stretches the quantiles of a bootstrap mean nothing: a range is given instead."""
+_TWO_SIGMA_RATIO: Final = 0.9545
+"""Coverage of two standard deviations to either side."""
 _BLOCK_TIMES: Final = 2.0
 """Length of a block in autocorrelation times: what is left out between blocks is then small."""
 
@@ -101,6 +103,16 @@ def ratio_of_sums(
     outwards = few_blocks_factor(above.size, block, float(quantiles[1]))
     low, high = value + outwards * (np.quantile(ratios, quantiles) - value)
     return RatioOfSums(value, float(low), float(high), "interval", effective)
+
+
+def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: int, draws: int) -> Reals:
+    """Factors about 1, one per draw, by which a ratio of sums could as well have been another.
+
+    Their standard deviation is a quarter of the interval of two of them to either side.
+    """
+    rng = np.random.default_rng(seed)
+    ratio = ratio_of_sums(numerators, denominators, rng, coverage_ratio=_TWO_SIGMA_RATIO)
+    return np.exp((ratio.high - ratio.low) / (4.0 * ratio.value) * rng.standard_normal(draws))
 
 
 def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:

@@ -199,6 +199,7 @@ class EventLoop:
         return Totals(
             now_s=now_s,
             steps=steps,
+            version=self.version,
             engines=tuple(engine.totals_at(now_s) for engine in self.fleet.engines),
             switches=tuple(tuple(engine.switches) for engine in self.fleet.engines),
             places=self.places.totals_at(now_s),

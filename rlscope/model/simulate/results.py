@@ -133,6 +133,8 @@ class Simulated:
 
     steps: int
     warm_up_steps: int
+    published_versions: int
+    """Fewer than the steps where publications wait for the staleness cap."""
     seconds: float
     step_periods_s: tuple[float, ...]
     """Between the ends of successive steps, in order."""
@@ -194,6 +196,8 @@ class Totals:
 
     now_s: float
     steps: int
+    version: int
+    """The last one published."""
     engines: tuple[EngineTotals, ...]
     switches: tuple[tuple[tuple[int, int], ...], ...]
     """(passes done, version) at every change of weights, engine by engine."""
@@ -216,6 +220,7 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
     return Simulated(
         steps=end.steps - start.steps,
         warm_up_steps=start.steps,
+        published_versions=end.version - start.version,
         seconds=seconds,
         step_periods_s=tuple(np.diff([0.0, *step_ends_s])[start.steps :].tolist()),
         step_trained_tokens=tuple(step_tokens.tolist()),

@@ -180,9 +180,14 @@ class ActionJson(GainJson, ActionSettingJson):
     probability: Figure
     """Probability, 0 to 1, that it brings 5% or more."""
     staleness_p95_before: int | None
-    """95th percentile of the staleness of samples today, in versions, as the model replays it."""
+    """95th percentile of the staleness of samples today, in versions, measured."""
     staleness_p95_after: int | None
     """The same with it, modelled; null where the queue would grow for ever."""
+    staleness_p95_steps_before: int | None
+    """95th percentile of the staleness of samples today, in optimizer steps; null where the action leaves a version as
+    long as it is."""
+    staleness_p95_steps_after: int | None
+    """The same with it, modelled."""
     effective_gain_ratio: Figure
     """Gain of the rate times the effective sample size at the staleness before and after, less 1; null without
     importance ratios at three staleness values or more."""
@@ -453,6 +458,8 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> LossJson:
 def _action(action: Action, analysis: AnalysisResult) -> ActionJson:
     steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
     rate = None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.median)
+    own = verdict_words.own_staleness(analysis)
+    ages = action_words.ages_of(action, own)
     return ActionJson(
         kind=action.kind,
         what=action.what,
@@ -463,8 +470,10 @@ def _action(action: Action, analysis: AnalysisResult) -> ActionJson:
         tokens_per_s=rate,
         **dict(gain_json(action.gain_ratio)),
         probability=action.worthwhile_probability,
-        staleness_p95_before=verdict_words.own_staleness_p95(analysis),
+        staleness_p95_before=None if own is None else own.sample_p95,
         staleness_p95_after=None if staleness is None else staleness.sample_p95,
+        staleness_p95_steps_before=ages.before if ages and ages.in_steps else None,
+        staleness_p95_steps_after=ages.after if ages and ages.in_steps else None,
         effective_gain_ratio=action_words.effective_gain_ratio(action, analysis),
         evidence=action.grade,
         verify=action_words.verify_words(action, steady_tokens_per_s),

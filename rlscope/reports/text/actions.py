@@ -8,7 +8,7 @@ from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
 from rlscope.diagnose.evidence import Towards
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.layouts import Spread, StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
@@ -66,6 +66,8 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "forward_speed": "Make sampling faster (faster engines, or more of them)",
     "colocated": "Let every GPU sample and then train, in turn (colocated and synchronous)",
 }
+_ONE_STEP: Final = 1.05
+"""Steps of a version up to which it counts as one."""
 _ENGINES_NAMED: Final = 3
 """Of the slow ones; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
@@ -174,22 +176,20 @@ def _how(action: Action) -> str:
         return ""
     if action.what == "publish_every":
         return ", as the staleness cap then spans more steps"
-    return ", as samples finish sooner and the staleness cap holds less up" if action.what in _SOONER else ""
+    return ", as the trainers then wait less for the staleness cap" if action.what in _SOONER else ""
 
 
-def staleness_words(action: Action, own_p95: int | None, cap: int | None = None) -> str:
+def staleness_words(action: Action, own: StalenessForecast | None, cap: int | None = None) -> str:
     """Staleness with the action beside today's; empty where a fix leaves it alone, or where it is not known.
 
-    Rarer publications make versions of more steps: it is counted in optimizer steps there, and so is the cap.
+    Where it makes versions of more steps, or of fewer, it is counted in optimizer steps, and so is the cap.
     """
-    if not _has_staleness(action) or action.staleness is None or own_p95 is None:
+    ages = ages_of(action, own)
+    if ages is None:
         return ""
-    before, after, unit = *_ages(action, own_p95, action.staleness.sample_p95), ""
-    spanned = ""
-    if action.what == "publish_every":
-        unit = " optimizer steps"
-        caps = _ages(action, cap, cap) if cap is not None else None
-        spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+    before, after, unit = ages.before, ages.after, " optimizer steps" if ages.in_steps else ""
+    caps = _caps(action, cap)
+    spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
     return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
@@ -200,11 +200,39 @@ def _has_staleness(action: Action) -> bool:
     return action.kind != "fix" or action.what == "colocated"
 
 
-def _ages(action: Action, before: int, after: int) -> tuple[int, int]:
-    """Ages before and after: in versions, or for rarer publications in optimizer steps."""
-    if action.what != "publish_every":
-        return before, after
-    return round(before * _number(action.before)), round(after * _number(action.after))
+class ActionAges(NamedTuple):
+    """95th percentile of the staleness of samples before and after."""
+
+    before: int
+    after: int
+    in_steps: bool
+    """Counted in optimizer steps; otherwise in versions."""
+
+
+def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
+    """Staleness with the action beside today's, in the unit that compares them; None where either is not known, or a
+    fix leaves it alone."""
+    after = action.staleness
+    if not _has_staleness(action) or after is None or own is None:
+        return None
+    if action.what == "publish_every":
+        steps = own.aged_p95 * _number(action.before), after.aged_p95 * _number(action.after)
+        return ActionAges(round(steps[0]), round(steps[1]), in_steps=True)
+    if lasts_longer(own) or lasts_longer(after):
+        return ActionAges(round(own.aged_p95), round(after.aged_p95), in_steps=True)
+    return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
+
+
+def lasts_longer(staleness: StalenessForecast | None) -> bool:
+    """Whether a version lasts for more steps than it is meant to, so that versions of two layouts are no one unit."""
+    return staleness is not None and staleness.version_steps > _ONE_STEP
+
+
+def _caps(action: Action, cap: int | None) -> tuple[int, int] | None:
+    """The cap in optimizer steps before and after, where versions are made of more of them."""
+    if action.what != "publish_every" or cap is None:
+        return None
+    return round(cap * _number(action.before)), round(cap * _number(action.after))
 
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
@@ -277,7 +305,7 @@ class ActionRow(NamedTuple):
     gain: str
     """With its 90% interval."""
     staleness: str
-    """95th percentile of samples before and after, in versions; empty where it stays or is not known."""
+    """95th percentile of samples before and after, in versions unless it says steps; empty where it is not known."""
     evidence: str
     """The grade of the forecast of a layout; empty for what changes no batch."""
     cost: str
@@ -297,13 +325,14 @@ HOW_TO_VERIFY: Final = (
 TITLE: Final = "What to do, best first"
 
 
-def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None, cap: int | None = None) -> ActionRow:
-    """The row of an action; own_p95: of today's samples, in versions, and the cap on it."""
-    after = action.staleness.sample_p95 if action.staleness is not None and _has_staleness(action) else None
+def action_row(
+    action: Action, analysis: AnalysisResult, own: StalenessForecast | None, cap: int | None = None
+) -> ActionRow:
+    """The row of an action; own: of today's samples, and the cap on it in versions."""
     return ActionRow(
         what=what_to_do(action),
         gain=_gain_cell(action),
-        staleness="" if own_p95 is None or after is None else _staleness_cell(action, own_p95, after, cap),
+        staleness=_staleness_cell(action, own, cap),
         evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
@@ -319,10 +348,11 @@ def _gain_cell(action: Action) -> str:
     return f"{gain} {_IF[action.what]}" if action.kind == "fix" else gain
 
 
-def _staleness_cell(action: Action, own_p95: int, p95: int, cap: int | None) -> str:
-    before, after = _ages(action, own_p95, p95)
-    steps = " steps" if action.what == "publish_every" else ""
-    caps = _ages(action, cap, cap) if steps and cap is not None else None
+def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None) -> str:
+    ages, caps = ages_of(action, own), _caps(action, cap)
+    if ages is None:
+        return ""
+    before, after, steps = ages.before, ages.after, " steps" if ages.in_steps else ""
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
     return f"stays {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
 

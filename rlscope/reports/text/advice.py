@@ -7,10 +7,16 @@ import numpy as np
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import LIMIT_RATIO, Recommendation, UncertaintySource, gains_over
+from rlscope.model.forecast.recommend import (
+    LIMIT_RATIO,
+    WORTHWHILE_RATIO,
+    Recommendation,
+    UncertaintySource,
+    gains_over,
+)
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
-from rlscope.reports.text.actions import gain_words, layout_words
+from rlscope.reports.text.actions import gain_words, lasts_longer, layout_words
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 CURRENT: Final = "current"
@@ -66,13 +72,36 @@ def _tried_words(model: ModelResult) -> str:
 
 def kept_because(model: ModelResult) -> str:
     """Why the layout is kept, as a clause with a full stop."""
-    reason = REASONS[model.recommendation.reason]
+    reason = _reason(model)
     return reason[0].lower() + reason[1:]
+
+
+def _reason(model: ModelResult) -> str:
+    """The reason of the advice; where the layout is kept for the sake of freshness, what that costs."""
+    stale = _too_stale(model)
+    if model.recommendation.advice != "keep" or stale is None:
+        return REASONS[model.recommendation.reason]
+    gain = fmt.gain(Spread.of(gains_over(stale, model.forecasts.today)).median)
+    ages = _staleness_text(model, stale), _staleness_text(model, model.forecasts.today)
+    return (
+        f"No other layout that keeps samples as fresh is likely to bring 5%: {layout_words(stale.layout)}, is modelled "
+        f"at {gain}, with a sample staleness p95 of {ages[0]} instead of {ages[1].removesuffix(' steps')}."
+    )
+
+
+def _too_stale(model: ModelResult) -> Forecast | None:
+    """The fastest of the layouts that would bring 5%: where the layout is kept, all of them are staler."""
+    today = model.forecasts.today
+    own = math.inf if today.staleness is None else today.staleness.aged_p95
+    staler = [each for each in model.forecasts.rivals if each.staleness is None or each.staleness.aged_p95 > own]
+    medians = [(Spread.of(gains_over(each, today)).median, each) for each in staler]
+    most, fastest = max(medians, key=lambda each: each[0], default=(0.0, None))
+    return fastest if most >= WORTHWHILE_RATIO else None
 
 
 def why(model: ModelResult) -> str:
     """The reason, the odds, and what to measure to be surer."""
-    parts = [REASONS[model.recommendation.reason]]
+    parts = [_reason(model)]
     if model.recommendation.advice in ("change", "probe"):
         parts.append(_odds(model))
     parts += _doubts(model)
@@ -83,7 +112,7 @@ def why_beside_rows(model: ModelResult) -> str:
     """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
     is_open = model.recommendation.advice in ("change", "probe")
     scaling = [scaling_sentence(model)] if model.others else []
-    return " ".join([REASONS[model.recommendation.reason], *(_doubts(model) if is_open else []), *scaling])
+    return " ".join([_reason(model), *(_doubts(model) if is_open else []), *scaling])
 
 
 def measure_first(model: ModelResult) -> str | None:
@@ -183,9 +212,18 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
         running=fmt.count(layout.running_per_engine),
         rate=fmt.tokens_per_second(None if rate is None else rate.median),
         gain=gain_text(gain),
-        staleness=fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
+        staleness=_staleness_text(model, forecast),
         remark="measured" if forecast is model.forecasts.today else layout_remark(forecast),
     )
+
+
+def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
+    """In versions, or in optimizer steps where versions of today's layout last for more than one."""
+    if forecast.staleness is None:
+        return fmt.NO_DATA
+    if not lasts_longer(model.forecasts.today.staleness):
+        return fmt.count(forecast.staleness.sample_p95)
+    return f"{fmt.count(round(forecast.staleness.aged_p95))} steps"
 
 
 def _odds(model: ModelResult) -> str:

@@ -9,6 +9,7 @@ from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings
@@ -215,7 +216,7 @@ def next_step(analysis: AnalysisResult) -> str:
 
 def _with_effect(analysis: AnalysisResult, action: Action) -> str:
     """What to do, what it brings, and what it does to staleness, as a sentence."""
-    fresh = actions.staleness_words(action, own_staleness_p95(analysis), cap_of(analysis))
+    fresh = actions.staleness_words(action, own_staleness(analysis), cap_of(analysis))
     return f"{actions.what_to_do(action)}: {actions.effect(action)}{'; ' if fresh else ''}{fresh}."
 
 
@@ -301,15 +302,14 @@ def first_action(analysis: AnalysisResult) -> Action | None:
 
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """What to do, in order, as the rows of a table."""
-    own, cap = own_staleness_p95(analysis), cap_of(analysis)
+    own, cap = own_staleness(analysis), cap_of(analysis)
     return [actions.action_row(each, analysis, own, cap) for each in actions_of(analysis)]
 
 
-def own_staleness_p95(analysis: AnalysisResult) -> int | None:
-    """95th percentile of today's staleness of samples, in versions; None where it is not known."""
+def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
+    """Today's staleness; None where it is not known."""
     model = analysis.model
-    staleness = model.forecasts.today.staleness if isinstance(model, ModelResult) else None
-    return None if staleness is None else staleness.sample_p95
+    return model.forecasts.today.staleness if isinstance(model, ModelResult) else None
 
 
 def no_findings(analysis: AnalysisResult) -> str:

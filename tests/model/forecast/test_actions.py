@@ -17,7 +17,7 @@ from rlscope.model.forecast.actions import (
     Cause,
 )
 from rlscope.model.forecast.layouts import Forecasts, Spread, StalenessForecast, forecast_layouts
-from rlscope.model.forecast.ranking import CauseLoss, Ranking, _listed, _losses, _measured, rank_actions
+from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _losses, _measured, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -25,7 +25,7 @@ from rlscope.model.system import Admission, Granularity, Layout, System, WeightU
 from tests.model.known_run import TODAY, TRUTH, observed
 
 DRAWS = 60
-PLAIN = Grounds(long_enough=True, own_staleness_p95=1)
+PLAIN = Grounds(long_enough=True, own_aged_p95=1)
 CAPPED = replace(PLAIN, capped=True)
 """Where staleness keeps no layout from being recommended."""
 
@@ -152,9 +152,36 @@ def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waite
     run = replace(observed(), end_ns=50 * 10**9, trainer_gpus=2)
     removed: Mapping[Cause, Reals] = {"samplers": np.full(DRAWS, 1.0), "trainers": np.full(DRAWS, 0.7)}
     lost = {} if waited_gpu_s is None else {"samplers": waited_gpu_s}
-    found = _measured(removed, run, lost)
+    found = _measured(removed, run, lost, None)
     assert found["samplers"] == pytest.approx(np.full(DRAWS, most))
     assert found["trainers"] is removed["trainers"]
+
+
+def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do():
+    removed: Mapping[Cause, Reals] = {"staleness_cap": np.full(DRAWS, 0.5), "trainers": np.full(DRAWS, 0.5)}
+    found = _measured(removed, observed(), {}, np.full(DRAWS, 1.3))
+    assert found["staleness_cap"] == pytest.approx(np.full(DRAWS, 0.3))
+    assert found["trainers"] is removed["trainers"]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "gain"),
+    [
+        ("queue_capacity", "change", 0.3),
+        ("forward_speed", "fix", 0.3),
+        ("trainer_speed", "fix", 0.5),
+        ("checkpoints", "fix", 0.5),
+        ("colocated", "fix", 0.5),
+    ],
+)
+def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(what, kind, gain):
+    held = _held(replace(action(0.5, what, kind=kind), after=None), np.full(DRAWS, 1.3))
+    assert (held.gain_ratio.median, held.kind) == (pytest.approx(gain), kind)
+
+
+def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
+    held = _held(replace(action(0.5, "queue_capacity"), after=2.0), np.full(DRAWS, 1.04))
+    assert (held.kind, held.worthwhile_probability) == ("probe", 0.0)
 
 
 def test_nothing_is_ranked_of_a_run_without_a_first_action():
@@ -413,7 +440,7 @@ def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admis
 def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[float, float], is_staler: bool):
     found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    grounds = replace(PLAIN, capped=True, own_staleness_p95=4)
+    grounds = replace(PLAIN, capped=True, own_aged_p95=4)
     bench = Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
@@ -426,7 +453,7 @@ def test_a_limit_that_makes_samples_too_stale_is_said_to_and_comes_last(own: int
     # Small steps: 128 samples in flight are eight of them.
     short = replace(SMALL, workload=replace(SMALL.workload, samples_per_step=16))
     run = observed(short, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
-    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=replace(PLAIN, own_staleness_p95=own))
+    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=replace(PLAIN, own_aged_p95=own))
     found = first_of(ranking, "in_flight_limit")
     assert found.is_staler is is_staler
     assert found.staleness is not None and found.staleness.sample_p95 > 4

@@ -9,7 +9,14 @@ import pytest
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
-from rlscope.model.forecast.layouts import Forecasts, anchored_forecasts, forecast_layouts
+from rlscope.model.forecast.layouts import (
+    Forecasts,
+    anchored_forecasts,
+    forecast_layouts,
+    held_to_trainers,
+    measured_staleness,
+    trainers_ceiling,
+)
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
@@ -275,6 +282,56 @@ def test_the_rate_of_today_is_the_measured_one_whatever_the_model_has_it_at():
     found = model_run(slow, None, QUESTION)
     assert found.forecasts.today.tokens_per_s == pytest.approx(slow.trained_tokens_per_s, rel=1e-12)
     assert found.anchor_ratio == pytest.approx(0.8, abs=0.03)
+
+
+def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate():
+    run = observed()
+    works_s = {"train_s": 3.0, "logprobs_s": 1.0, "publish_s": 2.0, "other_s": 0.5, "wait_s": 3.5, "period_s": 10.0}
+    even = replace(run, steps=replace(run.steps, **{name: 0.0 * run.steps.period_s + s for name, s in works_s.items()}))
+    assert trainers_ceiling(even, 3) == pytest.approx(np.full(3, 10.0 / 6.5))
+    assert trainers_ceiling(even, 3, publishing=False) == pytest.approx(np.full(3, 10.0 / 4.5))
+
+
+def test_how_long_trainers_work_is_as_unsure_as_their_steps_vary():
+    run = observed()
+    uneven_s = run.steps.train_s * np.where(np.arange(run.steps.train_s.size) % 3, 0.5, 2.0)
+    uneven = replace(run, steps=replace(run.steps, train_s=uneven_s, period_s=4.0 * run.steps.period_s))
+    drawn = trainers_ceiling(uneven, 400)
+    assert drawn is not None
+    assert 0.01 < np.log(drawn).std() < 0.3
+
+
+def test_a_run_whose_steps_do_not_say_how_long_they_trained_has_no_ceiling():
+    run = observed()
+    assert trainers_ceiling(replace(run, steps=replace(run.steps, train_s=0.0 * run.steps.train_s)), 10) is None
+
+
+def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not():
+    plain = forecasts_of(calibrated())
+    today = plain.today
+    twin = replace(plain.rivals[0], layout=replace(today.layout, running_per_engine=7))
+    ceiling = np.full(today.drawn_tokens_per_s.size, 1.0)
+    fast = replace(twin, tokens_per_s=2.0 * today.tokens_per_s, drawn_tokens_per_s=2.0 * today.drawn_tokens_per_s)
+    held = held_to_trainers(Forecasts(today, (fast, *plain.others)), ceiling)
+    (found,) = (each for each in held.others if each.layout == fast.layout)
+    assert gains_over(found, today) == pytest.approx(0.0 * ceiling)
+    assert found.tokens_per_s == pytest.approx(today.tokens_per_s)
+    assert found.pace.step_s == pytest.approx(2.0 * fast.pace.step_s)
+    others = {each.layout: each for each in held.others if each.layout.trainer_gpus != today.layout.trainer_gpus}
+    assert others == {each.layout: each for each in plain.others if each.layout in others}
+
+
+def test_measured_staleness_knows_how_many_steps_a_version_lasted():
+    run = replace(observed(), staleness=((1, 10), (2, 10)), oldest_staleness=((2, 20),))
+    published = np.zeros_like(run.steps.published)
+    published[::4] = 1
+    rarely = replace(run, steps=replace(run.steps, published=published))
+    every, fourth = measured_staleness(run), measured_staleness(rarely)
+    assert (every.version_steps, every.aged_p95) == (1.0, every.sample_p95)
+    assert fourth.version_steps == pytest.approx(published.size / published.sum())
+    assert fourth.aged_p95 == pytest.approx(4.0 * every.sample_p95, rel=0.05)
+    # Where every fourth step is meant to publish, none was skipped.
+    assert measured_staleness(rarely, published.size / published.sum()).version_steps == pytest.approx(1.0)
 
 
 def test_an_anchor_moves_every_rate_and_period_and_no_gain():

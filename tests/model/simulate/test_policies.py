@@ -108,6 +108,24 @@ def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary()
     assert varying.trainer_seconds.wait_staleness_cap_s > 2 * alike.trainer_seconds.wait_staleness_cap_s > 0
 
 
+def test_publications_that_wait_for_the_cap_are_fewer_than_the_steps_and_a_higher_cap_makes_more() -> None:
+    free = simulate(STARVED, LAYOUT, steps=60, seed=1)
+    assert (free.steps, free.published_versions) == (48, 48)
+    published = [
+        simulate(
+            with_admission(STARVED, max_staleness=cap, staleness_policy="publication_waits"),
+            LAYOUT,
+            steps=60,
+            warm_up_steps=12,
+            seed=1,
+            settings=Settings(dispatch="pulled"),
+        ).published_versions
+        for cap in (1, 2, 8)
+    ]
+    assert published == sorted(published)
+    assert 0 < published[0] < published[-1] <= 48
+
+
 def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
     outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
     run = simulate(outside, ALONE, steps=20, seed=1)

@@ -121,8 +121,8 @@ def test_rarer_publications_say_what_they_are_against(cause, reason):
 @pytest.mark.parametrize(
     ("what", "cause", "reason"),
     [
-        ("running_limit", "staleness_cap", ", as samples finish sooner and the staleness cap holds less up"),
-        ("layout", "staleness_cap", ", as samples finish sooner and the staleness cap holds less up"),
+        ("running_limit", "staleness_cap", ", as the trainers then wait less for the staleness cap"),
+        ("layout", "staleness_cap", ", as the trainers then wait less for the staleness cap"),
         ("running_limit", "samplers", ""),
         ("staleness_cap", "staleness_cap", ""),
     ],
@@ -132,12 +132,33 @@ def test_what_makes_samples_sooner_says_how_that_helps_against_the_cap(what, cau
     assert actions.effect(sooner) == f"{actions.gain_words(sooner.gain_ratio)} throughput{reason}"
 
 
+def aged(p95: int, version_steps: float = 1.0) -> StalenessForecast:
+    """Staleness of which only the percentile matters."""
+    return StalenessForecast(1.0, p95, p95, version_steps)
+
+
+@pytest.mark.parametrize(
+    ("own", "then", "words", "cell"),
+    [
+        (aged(1), aged(3), "sample staleness p95 3 instead of 1", "1 → 3"),
+        (aged(1, 1.05), aged(3, 1.05), "sample staleness p95 3 instead of 1", "1 → 3"),
+        (aged(1, 4.6), aged(3, 1.4), "sample staleness p95 4 optimizer steps instead of 5", "5 → 4 steps"),
+        (aged(1), aged(1, 8.6), "sample staleness p95 9 optimizer steps instead of 1", "1 → 9 steps"),
+        (aged(2, 2.0), aged(4, 1.0), "sample staleness p95 stays 4 optimizer steps", "stays 4 steps"),
+    ],
+)
+def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_steps(own, then, words, cell):
+    raised = action("staleness_cap", "staleness_cap", before=1, after=3, staleness=then)
+    assert actions.staleness_words(raised, own) == words
+    assert actions.action_row(raised, full_analysis(), own).staleness == cell
+
+
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
     fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
     assert actions.effect(fresh).endswith("throughput if both sides fit on a GPU and switching costs nothing")
-    assert actions.staleness_words(fresh, 2) == "sample staleness p95 0 instead of 2"
-    assert actions.action_row(fresh, full_analysis(), 2).staleness == "2 → 0"
+    assert actions.staleness_words(fresh, aged(2)) == "sample staleness p95 0 instead of 2"
+    assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0"
     assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
@@ -160,8 +181,8 @@ def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
 )
 def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(setting, cap, words, cell):
     rarer = action("publish_every", "weight_updates", before=setting[0], after=setting[1])
-    assert actions.staleness_words(rarer, 2, cap) == words
-    assert actions.action_row(rarer, full_analysis(), 2, cap).staleness == cell
+    assert actions.staleness_words(rarer, aged(2), cap) == words
+    assert actions.action_row(rarer, full_analysis(), aged(2), cap).staleness == cell
 
 
 @pytest.mark.parametrize(
@@ -203,16 +224,16 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
-    row = actions.action_row(action(), analysis, own_p95=2)
+    row = actions.action_row(action(), analysis, own=aged(2))
     assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3", "batch observed", "a restart")
-    fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
+    fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
     assert fixed[1:5] == ("+20% (+10% to +30%) for 10%", "", "", "engineering work")
-    removed = actions.action_row(WORDS["weight_updates"][0], analysis, own_p95=2)
+    removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
     assert removed.gain == "+20% (+10% to +30%) if weight updates took no time"
-    assert actions.action_row(action(), analysis, own_p95=3).staleness == "stays 3"
-    assert actions.action_row(action(staleness=None), analysis, own_p95=2).staleness == ""
-    assert actions.action_row(action(), analysis, own_p95=None).staleness == ""
-    limit = actions.action_row(action("queue_capacity", before=1, after=2), analysis, own_p95=2)
+    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays 3"
+    assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
+    assert actions.action_row(action(), analysis, own=None).staleness == ""
+    limit = actions.action_row(action("queue_capacity", before=1, after=2), analysis, own=aged(2))
     assert (limit.evidence, limit.staleness) == ("", "2 → 3")
 
 

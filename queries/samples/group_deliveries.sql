@@ -1,10 +1,12 @@
--- Were the samples of a group queued one by one or all together, in the interval?
+-- Were the samples of a group queued one by one or all together, in the interval, and how long after the last token?
 --
 -- in   sample_uses, sample_totals
 -- arg  from_ns         BIGINT  start of the interval, UTC epoch
 -- arg  to_ns           BIGINT  its end, exclusive
 -- out  samples         BIGINT  samples queued in the interval that were finished before the last one of their group
 -- out  queued_earlier  BIGINT  of those, samples that entered the queue by themselves
+-- out  delivery_s      DOUBLE  seconds from the last token of a group's last sample until it was queued, mean over the
+--                              groups; NULL without groups
 -- grain: one row
 -- partition: driver
 --
@@ -14,6 +16,7 @@
 WITH members AS (
     SELECT
         queued_ns,
+        queued_ns - finished_ns AS delivery_ns,
         max(finished_ns) OVER (PARTITION BY group_id) - finished_ns AS finished_ahead_ns,
         max(queued_ns) OVER (PARTITION BY group_id) - queued_ns AS queued_ahead_ns
     FROM sample_uses
@@ -21,7 +24,10 @@ WITH members AS (
     WHERE group_id IS NOT NULL AND queued_ns IS NOT NULL
 )
 SELECT
-    count(*) AS samples,
-    count(*) FILTER (2 * queued_ahead_ns > finished_ahead_ns) AS queued_earlier
+    count(*) FILTER (finished_ahead_ns > 0) AS samples,
+    count(*) FILTER (finished_ahead_ns > 0 AND 2 * queued_ahead_ns > finished_ahead_ns) AS queued_earlier,
+    sum(greatest(delivery_ns, 0)) FILTER (finished_ahead_ns = 0)::DOUBLE
+        / nullif(count(*) FILTER (finished_ahead_ns = 0), 0)
+        / 1e9 AS delivery_s
 FROM members
-WHERE finished_ahead_ns > 0 AND queued_ns >= $from_ns AND queued_ns < $to_ns
+WHERE queued_ns >= $from_ns AND queued_ns < $to_ns

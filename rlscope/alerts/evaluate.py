@@ -154,7 +154,9 @@ def evidence(rule: Rule, value: float) -> str:
     if rule.metric is None:
         return f"{count(value)} rows"
     unit = BY_NAME[rule.metric].evidence
-    return quantity(_COUNTED_IN[unit], value) if unit in _COUNTED_IN else f"{count(value)} {unit}"
+    if unit in _COUNTED_IN:
+        return quantity(_COUNTED_IN[unit], value)
+    return f"{count(value) if float(value).is_integer() else significant(value)} {unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.hardware.devices import ModelShape, find_device
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.policies import Delivery
+from rlscope.model.policies import Delivery, Taking
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.trace.config import RunConfig
@@ -45,6 +45,13 @@ _PLAINLY_DROPPED_RATIO: Final = 0.01
 
 _DISORDER_RATIO: Final = 0.05
 """Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
+
+_AWAITED_RATIO: Final = 0.05
+"""Of the trainers' time: those that wait less show nothing of what they take meanwhile."""
+
+_ON_ARRIVAL_RATIO: Final = 0.5
+"""Of the samples that arrive while the trainers wait, as a share of the time: from here on they take what has come. The
+first ones of a batch are taken at once too and count as its first."""
 
 _WAIT_RATIO: Final = 0.01
 """Of the time of a side: waits for a cap of more are its way to keep the cap."""
@@ -163,10 +170,10 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
     """
     deliveries, orders = _deliveries(config, whole), _orders(config, whole)
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
-    parts = (admissions, dispatches, deliveries, orders)
+    parts = (admissions, dispatches, deliveries, orders, _takings(whole))
     every = [
-        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch), admission)
-        for admission, dispatch, delivery, order in product(*(part.possible for part in parts))
+        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch, taking=taking), admission)
+        for admission, dispatch, delivery, order, taking in product(*(part.possible for part in parts))
     ]
     return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
 
@@ -192,6 +199,16 @@ def _orders(config: RunConfig, whole: Observed) -> _Reading:
         return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
     # Where nothing is left behind when a batch is taken, the order makes no difference.
     return _Reading(fitting or ("fifo",))
+
+
+def _takings(whole: Observed) -> _Reading:
+    """Whole batches or what has come: as many samples as arrive while the trainers wait are then taken on arrival."""
+    seen, awaited_ratio = whole.scheduling.taken_on_arrival_ratio or 0.0, whole.load.wait_samples_ratio
+    expected = 1.0 if awaited_ratio is None else awaited_ratio
+    if expected < _AWAITED_RATIO or seen <= _PLAINLY_NOT_RATIO * expected:
+        return _Reading(("batch",))
+    as_they_come: Taking = "as_they_come"
+    return _Reading((as_they_come,) if seen >= _ON_ARRIVAL_RATIO * expected else (as_they_come, "batch"))
 
 
 def _dispatches(config: RunConfig, whole: Observed) -> _Reading:

@@ -48,6 +48,7 @@ ASKED_OF_THE_WHOLE: Final = (
     "taking_order",
     "in_flight_levels",
     "queue_level",
+    "batch_filling",
 )
 """How the run is scheduled and what it holds: asked of the whole stretch alone, and the slowest to answer."""
 LEAST_STEPS_OBSERVED: Final = 3
@@ -319,6 +320,7 @@ def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
 
 def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     alone, levels = (answers[name].row(0, named=True) for name in ("group_deliveries", "in_flight_levels"))
+    filling = answers["batch_filling"].row(0, named=True)
     alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
     left = answers["taking_order"].row(0, named=True)
     # Without groups that are queued as one, a sample is as old as its own oldest token.
@@ -326,6 +328,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     older, younger = left[f"older{unit}_left"], left[f"younger{unit}_left"]
     return SeenScheduling(
         queued_alone_ratio=alone_ratio,
+        delivery_s=alone["delivery_s"],
         disorder_ratios={
             "fifo": _ratio_of(left["earlier_left"], left["later_left"]),
             "lifo": _ratio_of(left["later_left"], left["earlier_left"]),
@@ -333,6 +336,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
         },
         untaken_high_samples=levels["taken_high"],
         untrained_high_samples=levels["trained_high"],
+        taken_on_arrival_ratio=_ratio_of(filling["taken_on_arrival"], filling["samples"] - filling["taken_on_arrival"]),
     )
 
 
@@ -343,15 +347,26 @@ def _ratio_of(part: int, rest: int) -> float | None:
 def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
     """spent: the ledger of the stretch."""
     trainer_time = spent.filter(role="trainer")
-    in_flight, queues = answers["samples_in_flight"].row(0, named=True), answers["queue_level"]
+    in_flight = answers["samples_in_flight"].row(0, named=True)
     return SeenLoad(
         running_samples=(in_flight["in_flight_mean"] - in_flight["environment_mean"]) or None,
         in_flight_samples=answers["in_flight_levels"].item(0, "taken_mean"),
-        # Several queues hold the same samples at different times, or different samples: neither is known.
-        queued_samples=queues.item(0, "depth_mean_samples") if len(queues) == 1 else None,
+        queued_samples=_queued_samples(answers["queue_level"], answers["batch_filling"].row(0, named=True)),
         wait_samples_ratio=_wait_ratio(trainer_time, "waiting_for_samples"),
         wait_staleness_cap_ratio=_wait_ratio(trainer_time, "waiting_for_staleness_cap"),
     )
+
+
+def _queued_samples(queues: pl.DataFrame, taken: Mapping[str, float | None]) -> float | None:
+    """Mean depth of the one queue; of several, neither the same samples nor others are known to be in each: None.
+
+    Depths that are recorded only as samples are taken leave out what enters in between: there the times of the samples
+    count.
+    """
+    if len(queues) != 1:
+        return None
+    entered_unseen = not taken["depths_of_others"] and taken["queued_mean_samples"] is not None
+    return taken["queued_mean_samples"] if entered_unseen else queues.item(0, "depth_mean_samples")
 
 
 def _wait_ratio(trainer_time: pl.DataFrame, state: str) -> float | None:

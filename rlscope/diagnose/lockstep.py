@@ -67,8 +67,8 @@ RULE = FindingRule(
     sentences=(
         "Samplers and trainers ran in lockstep: samplers waited at the barrier for {barrier_gpu_s} "
         "({barrier_share_ratio} of their GPU time) and trainers waited for samples for {waiting_gpu_s} "
-        "({waiting_share_ratio}). Overlapping the two would save the shorter of the waits on both sides: "
-        "{recoverable_gpu_s}.",
+        "({waiting_share_ratio}). Overlapping the two would save {recoverable_gpu_s}: the "
+        "shorter of these waits, on both sides.",
     ),
     remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
     "must stay on-policy accepts this cost.",

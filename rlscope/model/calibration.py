@@ -143,7 +143,7 @@ def _training(
 def _workload(observed: Observed, versions: int, prefetched_batches: float, delivery: Delivery) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
-    finished_per_s = observed.finished_samples / observed.seconds
+    finished_per_s, cached = observed.finished_samples / observed.seconds, _cached_tokens(observed)
     if not delivered.trained_tokens:
         raise UncalibratableError(
             "no sample that was trained on is among the recorded samples: do `samples` and `deliveries` use the same"
@@ -158,9 +158,57 @@ def _workload(observed: Observed, versions: int, prefetched_batches: float, deli
         kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
         environment_waits_s=observed.environment_waits_s,
+        environment_kv_held=_holds_kv(cached),
+        environment_kv_voided=_voids_kv(observed, cached),
         prefetched_batches=prefetched_batches,
         delivery=delivery,
     )
+
+
+class _CachedTokens(NamedTuple):
+    """Of an engine."""
+
+    resident: float
+    of_running: float
+    """Expected of the requests that run."""
+    of_away: float
+    """Expected of the samples outside."""
+
+
+def _cached_tokens(observed: Observed) -> _CachedTokens | None:
+    """None where no cache was recorded, or no sample was outside.
+
+    A request that runs has generated, on average over time, half of a length drawn by its tokens (renewal theory), and
+    one that is outside half of a length drawn by samples.
+    """
+    passes, lengths, prompt_tokens = observed.passes, observed.lengths, observed.prompt_tokens
+    known = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
+    away = observed.environment_samples / observed.engines
+    if not known.any() or not away:
+        return None
+    resident, running = (
+        float(np.average(each[known], weights=passes.passes[known])) for each in (passes.kv_tokens, passes.running)
+    )
+    of_running = running * (prompt_tokens + lengths.second_moment / lengths.mean_tokens / 2.0)
+    return _CachedTokens(resident, of_running, away * (prompt_tokens + lengths.mean_tokens / 2.0))
+
+
+def _holds_kv(cached: _CachedTokens | None) -> bool:
+    """Whether samples outside leave their KV in the cache: at least half of it is seen beside that of what runs."""
+    return cached is not None and cached.resident >= cached.of_running + cached.of_away / 2.0
+
+
+def _voids_kv(observed: Observed, cached: _CachedTokens | None) -> bool:
+    """Whether updates void the KV of samples outside too: at least half of it is computed again, beside what runs.
+
+    Unknown where preemptions had tokens computed again; then it is not.
+    """
+    counts = observed.preemption_counts
+    if cached is None or observed.kv_kept or (counts is not None and counts.preemptions):
+        return False
+    again = float(observed.passes.prefill_tokens.sum()) - observed.prompt_tokens * observed.began_samples
+    per_update = again / (_publications(observed) * observed.engines)
+    return per_update >= cached.of_running + cached.of_away / 2.0
 
 
 def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:

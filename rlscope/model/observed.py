@@ -93,12 +93,16 @@ class SeenScheduling:
 
     queued_alone_ratio: float | None = None
     """Of the samples finished before the last one of their group, the share that entered the queue by themselves."""
+    delivery_s: float | None = None
+    """From the last token of a group's last sample until it was queued; mean."""
     disorder_ratios: Mapping[QueueOrder, float | None] = field(default_factory=dict[QueueOrder, float | None])
     """By order: pairs of a sample taken and one left behind that it would have taken the other way round, of all."""
     untaken_high_samples: int | None = None
     """Samples in flight until the trainers take them, exceeded for at most 1% of the time."""
     untrained_high_samples: int | None = None
     """The same until the end of their step."""
+    taken_on_arrival_ratio: float | None = None
+    """Samples that were queued while their batch was being taken, and then taken at once, of all samples taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,12 @@ Delivery = Literal["group", "sample"]
 """What is queued, taken and dropped as one: a whole group, once its last sample is finished, or each sample alone."""
 QueueOrder = Literal["fifo", "lifo", "oldest_first"]
 """What the trainer takes first: what was queued first, what was queued last, or what has the oldest token."""
+Taking = Literal["batch", "as_they_come"]
+"""How the trainer takes what it waits for: a whole batch at once, or whatever is queued, until the batch is full.
+
+`as_they_come`: while it waits, what is finished leaves the queue, and the count in flight, at once. Nothing of it ages
+otherwise than in the queue: no version is published before the step that it waits for.
+"""
 QueuePolicy = Literal["wait", "drop_oldest"]
 """What a full queue does: finished groups wait outside it, or its oldest group is dropped."""
 StalenessPolicy = Literal["admission", "publication_waits", "drop"]

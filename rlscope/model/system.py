@@ -44,6 +44,14 @@ class Workload:
     """Samples trained over samples that are neither dropped as stale nor lost: below 1 where groups are filtered."""
     environment_s: float = 0.0
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
+    turnaround_s: float = 0.0
+    """Of those, seconds after its last token; the others are somewhere before it."""
+    delivered_after_ratio: float = 1.0
+    """Share of that after which the sample is delivered; for the rest only its place stays empty."""
+    environment_kv_held: bool = False
+    """Whether the KV of a sample that will go on stays in its engine's cache meanwhile."""
+    environment_kv_voided: bool = False
+    """Whether updates that void the cache void that KV too, so that it is computed again on return."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0

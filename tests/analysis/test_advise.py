@@ -87,7 +87,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "preemptions": pl.DataFrame(
             {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
         ),
-        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18]}),
+        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18], "delivery_s": [0.25]}),
         "taking_order": pl.DataFrame(
             {
                 "earlier_left": [1],
@@ -99,6 +99,9 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             }
         ),
         "in_flight_levels": pl.DataFrame({"taken_mean": [17.5], "taken_high": [20], "trained_high": [28]}),
+        "batch_filling": pl.DataFrame(
+            {"samples": [20], "taken_on_arrival": [5], "queued_mean_samples": [6.5], "depths_of_others": [12]}
+        ),
         "queue_level": pl.DataFrame({"queue": ["samples"], "depth_mean_samples": [4.5]}),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
@@ -384,9 +387,11 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
     run = seen(answers())
     assert run.scheduling == SeenScheduling(
         queued_alone_ratio=0.9,
+        delivery_s=0.25,
         disorder_ratios={"fifo": 0.025, "lifo": 0.975, "oldest_first": 0.2},  # alone: each by its own oldest token
         untaken_high_samples=20,
         untrained_high_samples=28,
+        taken_on_arrival_ratio=0.25,
     )
     assert run.load == SeenLoad(
         running_samples=9.0,
@@ -397,15 +402,61 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
     )
 
 
+@pytest.mark.parametrize(("others", "mean_samples", "queued_samples"), [(0, 6.5, 6.5), (1, 6.5, 4.5), (0, None, 4.5)])
+def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_samples_count(
+    others: int, mean_samples: float | None, queued_samples: float
+):
+    filling = pl.DataFrame(
+        {"samples": [19], "taken_on_arrival": [19], "queued_mean_samples": [mean_samples], "depths_of_others": [others]}
+    )
+    run = seen(answers(batch_filling=filling))
+    assert run.load.queued_samples == queued_samples
+    assert run.scheduling.taken_on_arrival_ratio is None  # 19 samples: too few to tell
+
+
+@pytest.mark.parametrize(
+    ("awaited_ratio", "on_arrival_ratio", "takings"),
+    [
+        (0.5, None, ["batch"]),
+        (0.5, 0.1, ["batch"]),
+        (0.5, 0.101, ["as_they_come", "batch"]),
+        (0.5, 0.249, ["as_they_come", "batch"]),
+        (0.5, 0.25, ["as_they_come"]),
+        (0.05, 0.025, ["as_they_come"]),
+        (0.049, 0.049, ["batch"]),  # trainers that hardly wait show nothing
+        (None, 0.499, ["as_they_come", "batch"]),  # no wait was recorded
+        (None, 0.5, ["as_they_come"]),
+    ],
+)
+def test_trainers_take_what_has_come_where_as_much_is_taken_on_arrival_as_arrives_while_they_wait(
+    awaited_ratio: float | None, on_arrival_ratio: float | None, takings: list[str]
+):
+    run = replace(
+        observed(),
+        scheduling=SeenScheduling(taken_on_arrival_ratio=on_arrival_ratio),
+        load=SeenLoad(wait_samples_ratio=awaited_ratio),
+    )
+    read = read_scheduling(RunConfig(delivery="group"), run)
+    assert [each.settings.taking for each in read.candidates] == takings
+    assert not read.contradicted
+
+
 def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
-    whole = seen(answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10]})))
+    whole = seen(
+        answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10], "delivery_s": [None]}))
+    )
     assert whole.scheduling.queued_alone_ratio == 0.5
     assert whole.scheduling.disorder_ratios["oldest_first"] is None  # 19 pairs: too few to tell
 
 
 def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
     queues = pl.DataFrame({"queue": ["a", "b"], "depth_mean_samples": [4.5, 1.0]})
-    few = seen(answers(group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19]}), queue_level=queues))
+    few = seen(
+        answers(
+            group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19], "delivery_s": [None]}),
+            queue_level=queues,
+        )
+    )
     assert few.scheduling.queued_alone_ratio is None
     assert few.load.queued_samples is None
 

@@ -68,6 +68,51 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "cache is computed again": (replace(STARVED, update=replace(UPDATE, kv_kept=False)), LAYOUT, Settings()),
     "late weights": (replace(STARVED, update=replace(UPDATE, delay_s=2.5)), LAYOUT, Settings()),
     "environment": (replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)), LAYOUT, Settings()),
+    "environment, cache overflows": (
+        replace(
+            STARVED,
+            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_held=True),
+            engine=replace(ENGINE, kv_capacity_tokens=270),
+            update=replace(UPDATE, kv_kept=False),
+        ),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment, cache let go": (
+        replace(
+            STARVED,
+            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_voided=True),
+            engine=replace(ENGINE, kv_capacity_tokens=270),
+            update=replace(UPDATE, kv_kept=False),
+        ),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment, drained": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)),
+        LAYOUT,
+        Settings(publication="drained"),
+    ),
+    "turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4)),
+        LAYOUT,
+        Settings(),
+    ),
+    "delivered within the turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4, delivered_after_ratio=0.25)),
+        LAYOUT,
+        Settings(),
+    ),
+    "delivered at once": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.3, delivered_after_ratio=0.0)),
+        LAYOUT,
+        Settings(),
+    ),
+    "environment and turnaround": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.1)),
+        LAYOUT,
+        Settings(),
+    ),
     "waits that vary": (
         replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
         LAYOUT,
@@ -96,6 +141,12 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
         LAYOUT,
         Settings(),
     ),
+    "taken as they come": (with_admission(STARVED, queue_capacity_samples=8), LAYOUT, Settings(taking="as_they_come")),
+    "taken as they come, capped publication": (
+        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48, staleness_policy="publication_waits"),
+        LAYOUT,
+        Settings(taking="as_they_come"),
+    ),
     "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
 }
 
@@ -107,12 +158,17 @@ PULLED = (
     "staleness admission",
     "in-flight limit",
     "one by one, in-flight limit",
+    "taken as they come",
     "newest first, oldest dropped",
     "in-flight limit with training",
     "capped publication",
     "drained",
     "cache overflows",
     "environment",
+    "environment, cache overflows",
+    "turnaround",
+    "delivered within the turnaround",
+    "delivered at once",
     "waits that vary",
     "filtered groups",
     "more places than the batch",

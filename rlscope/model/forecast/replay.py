@@ -128,6 +128,8 @@ class Scheduling:
     admission: Admission
     turnaround_s: float = 0.0
     """For so long the place of a finished sample stays empty: its client is busy, or far away."""
+    delivered_after_ratio: float = 1.0
+    """Share of that after which the sample is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,10 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
     if empty is None or empty <= 0.0 or (running.misfit(batch) or 0.0) <= 1.0 or not observed.finished_samples:
         return None
     seconds = empty * observed.engines * observed.seconds / observed.finished_samples
-    return _simulated_replay(calibration, observed, replace(replay.scheduling, turnaround_s=seconds))
+    delivery_s = observed.scheduling.delivery_s
+    delivered_after = 1.0 if delivery_s is None else min(1.0, delivery_s / seconds)
+    slower = replace(replay.scheduling, turnaround_s=seconds, delivered_after_ratio=delivered_after)
+    return _simulated_replay(calibration, observed, slower)
 
 
 def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
@@ -221,7 +226,13 @@ def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
 
     def changed(system: System) -> System:
         away_s = system.workload.environment_s + scheduling.turnaround_s
-        workload = replace(system.workload, delivery=scheduling.delivery, environment_s=away_s)
+        workload = replace(
+            system.workload,
+            delivery=scheduling.delivery,
+            environment_s=away_s,
+            turnaround_s=system.workload.turnaround_s + scheduling.turnaround_s,
+            delivered_after_ratio=scheduling.delivered_after_ratio,
+        )
         return replace(system, workload=workload, admission=scheduling.admission)
 
     draws = tuple(changed(draw) for draw in calibration.draws)

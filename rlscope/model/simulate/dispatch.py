@@ -25,6 +25,7 @@ class EngineFleet:
 
     def __init__(self, terms: Sequence[EngineTerms], places_per_engine: int, samples: Samples) -> None:
         self.engines = [SimulatedEngine(index, each, samples) for index, each in enumerate(terms)]
+        self._samples = samples
         self._drains = terms[0].drains
         self._places_per_engine = places_per_engine
         self._load = [0] * len(self.engines)
@@ -41,6 +42,10 @@ class EngineFleet:
         self._next_s = [math.inf] * len(self.engines)
         self.at_boundary = NEVER
         """The engine between reach_boundary and leave_boundary; NEVER at other times."""
+        self.paused: Sequence[int] = ()
+        """What left for its environment at the last boundary."""
+        self.away = 0
+        """Samples that left for theirs and will go on."""
         self._called: set[int] = set()
         self.swapped_s = 0.0
 
@@ -93,6 +98,10 @@ class EngineFleet:
         finished = engine.settle(now_s)
         if finished:
             self._note_load(index, -len(finished))
+        self.paused = engine.paused
+        if engine.paused:
+            self.away += len(engine.paused)
+            self._hold(index, len(engine.paused))
         if engine.new_version != NEVER and engine.take_weights() and self._drains:
             self._load[index] -= _CLOSED
             self.closed_engines -= 1
@@ -136,10 +145,21 @@ class EngineFleet:
 
     def hold_place(self, index: int, places: int) -> None:
         """So many more of an engine's places go to requests that wait outside; below 0: they are back."""
-        engine = self.engines[index]
-        self._held_places[index] += places
         self._note_load(index, places)
-        engine.most_running = min(self._max_running, self._places_per_engine - self._held_places[index])
+        self._hold(index, places)
+
+    def come_back(self, sample: int) -> None:
+        """A sample that left for its environment between two tokens goes on where it was; `wake` must follow."""
+        index = self._samples.engine[sample]
+        self.away -= 1
+        self._hold(index, -1)
+        self.engines[index].back.append(sample)
+        self.call(index)
+
+    def _hold(self, index: int, places: int) -> None:
+        self._held_places[index] += places
+        most = min(self._max_running, self._places_per_engine - self._held_places[index])
+        self.engines[index].most_running = most
 
     def call(self, index: int) -> None:
         """There is something for the engine to see to at its next boundary; `wake` must follow."""

@@ -4,6 +4,9 @@ Between two changes of the batch every pass costs pass_s(b) + kappa K, and K gro
 n (c + h (n - 1)) seconds with c = pass_s(b) + kappa K and h = kappa b / 2: the sum of an arithmetic series. Requests
 finish in the order of the passes in which their last tokens fall due, known when they are admitted.
 
+A request may leave for its environment between two tokens. It returns to its engine, before what waits there, and its
+KV is computed again only if an update voided it.
+
 Admission is first come, first served, between passes, while the batch has a place and the cache holds the request and
 the tokens of the next pass. When the cache is full, the request admitted last is preempted, waits first in line, and
 its tokens are computed again at the prefill rate. Prefill, recomputation and weight updates stop the decoding of the
@@ -44,6 +47,10 @@ class EngineTerms:
     kv_kept: bool
     drains: bool
     """Finish what was dispatched before new weights are taken."""
+    away_kv_held: bool = False
+    """Whether what waits for its environment keeps its KV in the cache."""
+    away_kv_voided: bool = False
+    """Whether an update voids that KV, wherever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,15 @@ class SimulatedEngine:
         """A heap of what runs: finishing pass and sample."""
         self._order: list[int] = []
         """What runs, and some that has finished, by admission; kept where the cache is limited."""
+        self._pauses = samples.has_pauses
+        self.paused: list[int] = []
+        """What left for its environment at the last boundary."""
+        self.back: deque[int] = deque()
+        """What is back from there, and not yet running again."""
+        self._away: dict[int, int] = {}
+        """What is there, or back: with the changes of weights that there had been when it left."""
+        self._away_tokens = 0.0
+        """Resident tokens of these."""
         self._decode_from_s = 0.0
         self._lead = self._next_lead = _NO_LEAD
         self.next_s = math.inf
@@ -109,6 +125,7 @@ class SimulatedEngine:
     def settle(self, now_s: float) -> Sequence[int]:
         """Book the scheduled passes as done, at their boundary; returns the samples that they finished."""
         scheduled, running, resident_tokens = self._scheduled, self.running, self._resident_tokens
+        self.paused = []
         if not scheduled:
             return ()
         self._scheduled = 0
@@ -121,12 +138,49 @@ class SimulatedEngine:
         finished: list[int] = []
         while due and due[0] < after:
             sample = heappop(due) & _SAMPLE_MASK
+            if self._pauses and samples.after_tokens[sample]:
+                resident_tokens -= self._pause(sample)
+                continue
             finished.append(sample)
             finished_s[sample] = now_s
             resident_tokens -= prompt_tokens + length_tokens[sample]
         self._resident_tokens = resident_tokens
-        self.running = running - len(finished)
+        self.running = running - len(finished) - len(self.paused)
         return finished
+
+    def _pause(self, sample: int) -> float:
+        """Let a sample leave for its environment; returns the tokens that leave the cache with it."""
+        samples = self._samples
+        after = samples.after_tokens[sample]
+        samples.pieces.append(Piece(sample, samples.start_pass[sample], samples.left_tokens[sample] - after))
+        samples.left_tokens[sample], samples.start_pass[sample], samples.after_tokens[sample] = after, NEVER, 0
+        self._away[sample] = len(self.switches)
+        self.paused.append(sample)
+        context_tokens = self._terms.prompt_tokens + samples.length_tokens[sample] - after
+        if not self._terms.away_kv_held:
+            return context_tokens
+        self._away_tokens += context_tokens
+        return 0.0
+
+    def _rejoin(self) -> None:
+        """Let what is back from its environment run again; KV that an update voided meanwhile is computed again."""
+        terms, samples, again_tokens = self._terms, self._samples, 0.0
+        while self.back and self.running < self.most_running:
+            sample = self.back.popleft()
+            left = samples.left_tokens[sample]
+            context_tokens = terms.prompt_tokens + samples.length_tokens[sample] - left
+            if terms.away_kv_held:
+                self._away_tokens -= context_tokens
+            else:
+                self._resident_tokens += context_tokens
+            if self._away.pop(sample) != len(self.switches) and terms.away_kv_voided:
+                again_tokens += context_tokens
+            heappush(self._due, (self.passes + left) << _SAMPLE_BITS | sample)
+            samples.start_pass[sample] = self.passes
+            self._order.append(sample)
+            self.running += 1
+        if again_tokens:
+            self._spend(0.0, again_tokens * terms.prefill_s_per_token, 0.0)
 
     def swap(self, now_s: float, newcomer: int) -> int:
         """`settle` and `resume` in one, where one request finishes and the newcomer takes its place: most boundaries.
@@ -164,21 +218,24 @@ class SimulatedEngine:
     def take_weights(self) -> bool:
         """Load the version that waits, at a boundary, unless requests have to finish first; whether it was loaded."""
         terms = self._terms
-        if terms.drains and (self.running or self.waiting):
+        if terms.drains and (self.running or self.waiting or self._away):
             return False
         self.version, self.new_version = self.new_version, NEVER
         self.switches.append((self.passes, self.version))
-        recompute_s = 0.0 if terms.kv_kept else self._resident_tokens * terms.prefill_s_per_token
+        lost_tokens = 0.0 if terms.kv_kept else self._resident_tokens - self._away_tokens
+        recompute_s = lost_tokens * terms.prefill_s_per_token
         self._spend(terms.pause_s, recompute_s, 0.0)
         return True
 
     def resume(self, now_s: float) -> float:
         """Admit waiting requests at a boundary and go on; returns when the next one is, infinity when idle."""
         terms = self._terms
+        if self.back:
+            self._rejoin()
         if self._is_limited and self._resident_tokens + self.running > terms.kv_capacity_tokens:
             self._preempt()
         if self.waiting:
-            if self._is_limited:
+            if self._is_limited or self._pauses:
                 self._admit(now_s)
             else:
                 self._admit_new(now_s)
@@ -250,6 +307,7 @@ class SimulatedEngine:
         terms, samples, passes, version = self._terms, self._samples, self.passes, self.version
         waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
         left_tokens, length_tokens, first_version = samples.left_tokens, samples.length_tokens, samples.first_version
+        after_tokens = samples.after_tokens
         prompt_tokens, capacity_tokens, most_running = terms.prompt_tokens, terms.kv_capacity_tokens, self.most_running
         new_tokens = again_tokens = 0.0
         while waiting and running < most_running:
@@ -261,7 +319,8 @@ class SimulatedEngine:
             waiting.popleft()
             running += 1
             resident_tokens += context_tokens
-            heappush(self._due, (passes + left) << _SAMPLE_BITS | sample)
+            runs = left - after_tokens[sample] if after_tokens else left
+            heappush(self._due, (passes + runs) << _SAMPLE_BITS | sample)
             samples.start_pass[sample] = passes
             if first_version[sample] == NEVER:
                 first_version[sample] = version
@@ -285,12 +344,13 @@ class SimulatedEngine:
     def _preempt(self) -> None:
         """Take requests out, the last admitted first, until the next pass fits."""
         samples, passes = self._samples, self.passes
-        while self._resident_tokens + self.running > self._terms.kv_capacity_tokens:
+        while self.running and self._resident_tokens + self.running > self._terms.kv_capacity_tokens:
             sample = self._order.pop()
-            if samples.finished_s[sample] != NEVER:
+            if samples.finished_s[sample] != NEVER or samples.start_pass[sample] == NEVER:
                 continue
             start_pass, left = samples.start_pass[sample], samples.left_tokens[sample]
-            self._due.remove((start_pass + left) << _SAMPLE_BITS | sample)
+            after = samples.after_tokens[sample] if self._pauses else 0
+            self._due.remove((start_pass + left - after) << _SAMPLE_BITS | sample)
             samples.pieces.append(Piece(sample, start_pass, passes - start_pass))
             left -= passes - start_pass
             samples.left_tokens[sample], samples.start_pass[sample] = left, NEVER

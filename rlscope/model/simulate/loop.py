@@ -3,8 +3,9 @@
 A step is all that makes a version: where trainers take several batches for one, it ends with the last of them.
 Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
 environment, the end of a training step, and the end of a publication. A version is counted as published when its step
-ends; the engines are offered it `delay_s` later. A sample waits for its environment once, after its last token. Not
-covered: passes whose time varies, engines or trainers that fail, samples that are aborted and resumed elsewhere.
+ends; the engines are offered it `delay_s` later. A sample waits for its environment once, between two of its tokens,
+and for its client after its last one. Not covered: passes whose time varies, engines or trainers that fail, samples
+that are aborted and resumed elsewhere.
 
 What a simulated run starts with: its engines' terms, and how many samples start at once.
 
@@ -24,7 +25,7 @@ from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, PlaceAccount
 from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
-from rlscope.model.simulate.samples import FILTERED, TRAINED, Draws, Samples
+from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Admission, Layout, System
@@ -128,6 +129,8 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             pause_s=update.engine_pause_s,
             kv_kept=update.kv_kept,
             drains=settings.publication == "drained",
+            away_kv_held=system.workload.environment_kv_held,
+            away_kv_voided=system.workload.environment_kv_voided and not update.kv_kept,
         )
         for slowness in settings.engine_slowness or (1.0,) * (layout.sampler_gpus // engine.gpus)
     )
@@ -167,6 +170,7 @@ class EventLoop:
         )
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
+        self._takes_as_they_come = settings.taking == "as_they_come"
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
         self.version = 0
@@ -179,7 +183,7 @@ class EventLoop:
         """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
-        """(return, sample), a heap: in the environment."""
+        """(return, sample), a heap: in the environment, or with the client; ~sample once that has delivered it."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
         self._horizon_s = math.inf
@@ -228,21 +232,21 @@ class EventLoop:
         fleet, now_s = self.fleet, self.fleet.next_boundary_s()
         if now_s < self._horizon_s:
             self._leave_engines(fleet.reach_boundary(), now_s)
+            if fleet.paused:
+                self._pause(now_s)
             self._starter.fill(self.version, now_s)
             fleet.leave_boundary(now_s)
         else:
             now_s = self._horizon_s
             self._reach_horizon(now_s)
-        if fleet.free_places or not self.places.is_full:
+        if fleet.free_places or self._outside or not self.places.is_full:
             self._note_places(now_s)
 
     def _reach_horizon(self, now_s: float) -> None:
         if self._moments and self._moments[0][0] == now_s:
             self._reach_moment(now_s)
         else:
-            sample = heappop(self._outside)[1]
-            self._starter.come_back(sample)
-            self._finish((sample,), now_s)
+            self._return(heappop(self._outside)[1], now_s)
         self._starter.fill(self.version, now_s)
         self._set_horizon()
 
@@ -250,16 +254,47 @@ class EventLoop:
         moment_s = self._moments[0][0] if self._moments else math.inf
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 
+    def _pause(self, now_s: float) -> None:
+        """Send away what left its engine between two tokens."""
+        pause_s = self.samples.pause_s
+        for sample in self.fleet.paused:
+            self._come_back_at(now_s + pause_s[sample], sample)
+            pause_s[sample] = 0.0
+
+    def _return(self, sample: int, now_s: float) -> None:
+        """A sample is back: it goes on, or is delivered; below 0, the client of one that was is back for another."""
+        if sample < 0:
+            self._starter.come_back(~sample)
+        elif self.samples.finished_s[sample] == NEVER:
+            self.fleet.come_back(sample)
+        else:
+            self._deliver(sample, now_s)
+
     def _go_outside(self, samples: Sequence[int], now_s: float) -> None:
+        """After the last token; what had no place to wait between two tokens does so here."""
+        delivery_s, pause_s = self._draws.delivery_s, self.samples.pause_s
         for sample in samples:
-            wait_s = self._draws.environment_s()
-            if not wait_s:
+            wait_s = delivery_s + pause_s[sample] if pause_s else delivery_s
+            if not wait_s and not self._draws.client_s:
                 self._finish((sample,), now_s)
                 continue
-            back_s = now_s + wait_s
-            heappush(self._outside, (back_s, sample))
             self._starter.go_outside(sample)
-            self._horizon_s = min(self._horizon_s, back_s)
+            if wait_s:
+                self._come_back_at(now_s + wait_s, sample)
+            else:
+                self._deliver(sample, now_s)
+
+    def _deliver(self, sample: int, now_s: float) -> None:
+        if self._draws.client_s:
+            self._come_back_at(now_s + self._draws.client_s, ~sample)
+            self.fleet.call(self.samples.engine[sample])
+        else:
+            self._starter.come_back(sample)
+        self._finish((sample,), now_s)
+
+    def _come_back_at(self, back_s: float, sample: int) -> None:
+        heappush(self._outside, (back_s, sample))
+        self._horizon_s = min(self._horizon_s, back_s)
 
     def _finish(self, samples: Sequence[int], now_s: float) -> None:
         unfinished, group_size = self.samples.group_unfinished, self.samples.group_size
@@ -295,7 +330,7 @@ class EventLoop:
         return self.samples.start_group()
 
     def _note_places(self, now_s: float) -> None:
-        empty, outside = self._starter.empty_places, self._starter.outside
+        empty, outside = self._starter.empty_places, self._starter.outside + self.fleet.away
         cause: HoldCause = self._starter.cause if empty else "environment"
         self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
 
@@ -317,6 +352,10 @@ class EventLoop:
     def _try_step(self, now_s: float) -> None:
         """Take a batch, or wait for what is missing; the first step also takes the prefetched batches, one by one."""
         needed = self._needed_groups
+        if self._takes_as_they_come:
+            # What is taken may let in what was held back, which is taken too.
+            while ready := min(len(self.queue), needed + self._prefetched_groups - len(self._taken)):
+                self._take(ready, now_s)
         while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):

@@ -8,6 +8,7 @@ dependence, such as prompts that are hard in every epoch.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -39,7 +40,7 @@ NEVER: Final = -1
 
 
 class Piece(NamedTuple):
-    """Tokens that a sample generated before it was preempted."""
+    """Tokens that a sample generated before it was preempted, or left for its environment."""
 
     sample: int
     start_pass: int
@@ -49,13 +50,23 @@ class Piece(NamedTuple):
 class Draws:
     """Endless groups of lengths, waits for environments, and factors of steps."""
 
+    has_pauses = False
+    """Whether samples wait for their environment between two of their tokens."""
+
     def __init__(self, workload: Workload, staggered_samples: int, step_noise: float, rng: np.random.Generator) -> None:
         self._law, self._alike_samples, self._rng = workload.lengths, workload.group_size, rng
         self._unit_samples = workload.unit_samples
         self._kept_ratio, self._step_noise = workload.kept_ratio, step_noise
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
-        self._environment_s = workload.environment_s
+        self.turnaround_s = min(workload.turnaround_s, workload.environment_s)
+        """After the last token."""
+        self.delivery_s = self.turnaround_s * workload.delivered_after_ratio
+        """Of that, until the sample is delivered."""
+        self.client_s = self.turnaround_s - self.delivery_s
+        """After that, until its client has another for its place."""
+        self._environment_s = workload.environment_s - self.turnaround_s
+        self.has_pauses = self._environment_s > 0.0
         self._wait_factors = _factors(workload.environment_waits_s)
         self._waits_s: list[float] = []
 
@@ -74,8 +85,19 @@ class Draws:
             return 1.0
         return float(np.exp(self._step_noise * self._rng.standard_normal() - self._step_noise**2 / 2))
 
+    def pauses(self, lengths: Sequence[int]) -> tuple[list[float], list[int]]:
+        """Of samples of these lengths: seconds of the wait for the environment, and tokens that follow it.
+
+        Where in a response it waits is not recorded: every place between two tokens is equally likely.
+        """
+        tokens = np.array(lengths)
+        before = 1 + np.floor(self._rng.random(tokens.size) * (tokens - 1)).astype(np.int64)
+        waits_s = [self.environment_s() for _ in lengths]
+        after = np.where((np.array(waits_s) > 0.0) & (tokens > 1), tokens - before, 0)
+        return waits_s, after.tolist()
+
     def environment_s(self) -> float:
-        """The next sample's wait outside its engine."""
+        """The next sample's wait outside its engine, before its last token."""
         if self._wait_factors is None:
             return self._environment_s
         if not self._waits_s:
@@ -110,10 +132,14 @@ class Samples:
         self.groups_started = 0
         self.length_tokens: list[int] = []
         self.left_tokens: list[int] = []
-        """Tokens to generate after the last admission."""
+        """Tokens to generate after the last admission or return."""
         self.engine: list[int] = []
+        self.pause_s: list[float] = []
+        """Seconds that it will wait for its environment; 0 once it has. Empty where none does."""
+        self.after_tokens: list[int] = []
+        """Tokens that follow that wait; 0 once it has begun, and where there is none. Empty where none waits."""
         self.start_pass: list[int] = []
-        """Passes its engine had done at the last admission; NEVER while it is in no batch."""
+        """Passes its engine had done at the last admission or return; NEVER while it is in no batch."""
         self.first_version: list[int] = []
         """Version of its first token; NEVER before it is admitted."""
         self.admitted_s: list[float] = []
@@ -148,8 +174,17 @@ class Samples:
         """Response tokens of whole groups."""
         return sum(sum(self.length_tokens[self.members(group)]) for group in groups)
 
+    @property
+    def has_pauses(self) -> bool:
+        """Whether samples wait for their environment between two of their tokens."""
+        return self._draws.has_pauses
+
     def _draw(self) -> None:
         lengths, kept = self._draws.groups(_BLOCK_GROUPS)
+        if self._draws.has_pauses:
+            pauses_s, after_tokens = self._draws.pauses(lengths)
+            self.pause_s += pauses_s
+            self.after_tokens += after_tokens
         self.length_tokens += lengths
         self.left_tokens += lengths
         for column in (self.engine, self.start_pass, self.first_version):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from rlscope.model.policies import Dispatch, Publication, QueueOrder
+from rlscope.model.policies import Dispatch, Publication, QueueOrder, Taking
 from rlscope.model.system import Admission, Layout, System
 
 
@@ -16,6 +16,7 @@ class Settings:
     queue_order: QueueOrder = "fifo"
     """Where publications wait for the staleness cap, the oldest is always first."""
     dispatch: Dispatch = "least_loaded"
+    taking: Taking = "batch"
     engine_slowness: tuple[float, ...] | None = None
     """Factor on each engine's times for passes and prefill; None: all 1."""
     step_noise: float = 0.0
@@ -41,12 +42,17 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
+    # What is taken one by one leaves the queue before the batch is full, and what is in flight too unless it counts.
+    queued = 1 if settings.taking == "as_they_come" else batch
     limits = {
-        "the queue's capacity": admission.queue_capacity_samples,
-        "max_in_flight_samples": admission.max_in_flight_samples,
+        "the queue's capacity": (admission.queue_capacity_samples, queued),
+        "max_in_flight_samples": (
+            admission.max_in_flight_samples,
+            batch if admission.in_flight_until_trained else queued,
+        ),
     }
-    for name, limit in limits.items():
-        if limit is not None and limit // workload.unit_samples < batch:
+    for name, (limit, least) in limits.items():
+        if limit is not None and limit // workload.unit_samples < least:
             raise ValueError(f"{name} of {limit} samples holds fewer whole groups than a step: none could ever start")
     longest = workload.prompt_tokens + workload.lengths.max_tokens
     if engine.kv_capacity_tokens is not None and longest > engine.kv_capacity_tokens:

@@ -14,7 +14,7 @@ from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.recommend import Advice, Reason, UncertaintySource, fastest_probabilities
 from rlscope.model.forecast.replay import ObservableName, ObservableUnit, Replay, ReplayMethod, Scheduling
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
-from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy, StalenessPolicy
+from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy, StalenessPolicy, Taking
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
@@ -244,6 +244,8 @@ class SchedulingJson(Document):
     """What the trainer takes first."""
     dispatch: Dispatch
     """Who gives samples to the engines."""
+    taking: Taking
+    """How the trainers take what they wait for."""
     queue_policy: QueuePolicy
     """What a full queue does."""
     max_staleness: int | None
@@ -489,6 +491,7 @@ def _scheduling(scheduling: Scheduling) -> SchedulingJson:
         delivery=scheduling.delivery,
         queue_order=settings.queue_order,
         dispatch=settings.dispatch,
+        taking=settings.taking,
         queue_policy=admission.queue_policy,
         max_staleness=admission.max_staleness,
         staleness_policy=None if admission.max_staleness is None else admission.staleness_policy,

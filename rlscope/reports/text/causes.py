@@ -41,7 +41,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "lockstep": _Words(
         label="Lockstep",
-        headline="Sampling and training alternate: waits take {share} of the GPU time",
+        headline="Sampling and training alternate: waits for each other take {share} of the GPU time",
         plain_headline="Sampling and training alternate",
         cause="waits of each side while the other works",
         side="all GPU time",
@@ -95,10 +95,10 @@ _REMEDIES: Final[Mapping[Bottleneck, str]] = {
     "samplers": "faster sampling",
     "trainers": "faster training",
     "lockstep": "overlapping sampling and training",
-    "staleness_cap": "removing the staleness cap",
-    "weight_updates": "removing weight updates",
-    "environment": "removing waits for the environment",
-    "checkpoints": "removing checkpoints and evaluation",
+    "staleness_cap": "no staleness cap",
+    "weight_updates": "weight updates that take no time",
+    "environment": "an environment that takes no time",
+    "checkpoints": "no checkpoints and evaluation",
     "balanced": "no change",
     "unknown": "no known change",
 }

@@ -164,6 +164,9 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
     aim = actions.direction_of(ranked[0])
     if aim is not None and rule.towards in actions.OPPOSITES[aim]:
         return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
+    if ranked[0].cause == "weight_updates" and rule.name == "starved_trainer":
+        # Engines make no samples while they take weights: cheaper or rarer updates shorten these waits too.
+        return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
     against = [number for number, each in enumerate(ranked, 1) if _addresses(each, rule)]
     if rule.keeps_remedy or not against:
         return own

@@ -166,6 +166,8 @@ def scheduling_words(scheduling: Scheduling) -> str:
         words.append(_POLICIES[admission.staleness_policy])
     if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
         words.append("in-flight limit includes the batch in training")
+    if settings.taking == "as_they_come":
+        words.append("trainers take samples as they come")
     if scheduling.turnaround_s:
         words.append(f"a slot is empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
     return ", ".join(words)
@@ -193,7 +195,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
 
 _SAME_RATIO: Final = 0.02
 """Closer, a measured value is as predicted, without a number."""
-_OTHER_STEPS_RATIO: Final = 0.05
+_OTHER_STEPS_RATIO: Final = 0.02
 """Tokens of a step that differ by less need no sentence beside rate and period."""
 _SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
 _OBSERVABLES: Final[Mapping[ObservableName, str]] = {
@@ -295,8 +297,8 @@ def baseline_sentence(model: ModelResult) -> str:
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
         f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
-        "limit and measured mean costs. Each bar is what its cause costs once those below it are gone, so the upper "
-        "ones can be larger than what a single action brings."
+        "limit and measured mean costs. The bars add up from the bottom: each is what its cause costs once those below "
+        "it are gone, so an upper one can be larger than what a single action brings."
         f"{_limit_alone(model)}"
     )
     if model.synchronous_tokens_per_s is not None:
@@ -369,7 +371,7 @@ def remarks(model: ModelResult) -> list[str]:
         lines.append(stale)
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
-        lines.append(f"{many} simulated event by event, because no closed form covers a limit that applies there.")
+        lines.append(f"{many} simulated event by event.")
     return [*lines, scaling_sentence(model)]
 
 

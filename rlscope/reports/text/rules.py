@@ -93,7 +93,7 @@ def _judged_length(rule: Rule, judged_s: float) -> str:
     lasting = f"judged over all {fmt.duration(judged_s)}{after}"
     window, length_ns = write_window(rule.window), rule.window.length_ns
     if not rule.for_ns or (length_ns is not None and judged_s * 1e9 < length_ns):
-        return f"{lasting}, less than its window of {window}"
+        return f"{lasting}, its window of {window} never full"
     return f"{lasting}, too short for {write_duration(rule.for_ns)} of the condition over {window}"
 
 

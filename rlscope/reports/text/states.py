@@ -74,7 +74,7 @@ _REASONS: Final = {
     "staleness_cap": "staleness cap",
     "requests": "nothing to generate",
     "backpressure": "queue full",
-    "barrier": "synchronous barrier",
+    "barrier": "barrier",
     "environment": "environment",
     "weights": "new weights",
 }

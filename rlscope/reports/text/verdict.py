@@ -1,7 +1,7 @@
 """The verdict in words: the bottleneck, the numbers behind it, the next step, and the gaps in the data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
@@ -84,8 +84,14 @@ def headline(analysis: AnalysisResult) -> str:
     if _is_reason_open(analysis):
         return f"{text}; the log does not tell why"
     said = {"staleness_cap"} if dropped else set[str]()
+    text += dropped or _held_up_by_updates(analysis)
     tied = [_tied_words(analysis, each) for each in verdict.tied_with if each not in said]
-    return f"{text}{dropped}; {' or '.join(tied)} may bring as much" if tied else f"{text}{dropped}"
+    own = _tied_words(analysis, verdict.bottleneck)
+    return f"{text}; {_listed([own, *tied])} would bring about as much" if tied else text
+
+
+def _listed(each: Sequence[str]) -> str:
+    return f"{', '.join(each[:-1])} and {each[-1]}"
 
 
 def _tied_words(analysis: AnalysisResult, cause: Bottleneck) -> str:
@@ -109,6 +115,17 @@ def _dropped_by_cap(analysis: AnalysisResult) -> str:
     return f", as {fmt.percent(share)} of sampler GPU time goes into samples that the staleness cap drops"
 
 
+def _held_up_by_updates(analysis: AnalysisResult) -> str:
+    """That engines pause for weight updates, where those are what to change first; as a clause after a comma."""
+    verdict, first = analysis.verdict, first_action(analysis)
+    loss = next((each for each in verdict.losses if each.cause == "weight_updates"), None)
+    is_first = first is not None and first.cause == "weight_updates"
+    if verdict.cause != "samplers" or not is_first or loss is None or not _pauses_engines(analysis):
+        return ""
+    share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words('weight_updates')}"
+    return f", as engines pause for weight updates, which take {share}"
+
+
 def _brought(analysis: AnalysisResult, cause: Bottleneck) -> str:
     """What the removal of a cause would bring, in brackets; empty where no ranking says."""
     ranking = ranking_of(analysis)
@@ -130,6 +147,8 @@ def why(analysis: AnalysisResult) -> str:
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
         return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
+    if verdict.bottleneck == "balanced":
+        losses.sort(key=lambda loss: -loss.gpu_s)
     first, *rest = losses
     text = (
         f"{stretch(analysis)}, {causes.loss_words(first)} cost {fmt.gpu_time(first.gpu_s)}, "

@@ -50,7 +50,7 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     if answer.chose_split:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
-        lines.append("Simulated event by event, because no closed form covers a limit that applies here.")
+        lines.append("Simulated event by event.")
     if answer.asked.steps_per_version is not None:
         versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
         lines.append("Staleness counts versions: one is {} optimizer steps with the change, {} now.".format(*versions))

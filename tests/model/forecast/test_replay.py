@@ -17,7 +17,7 @@ from rlscope.model.forecast.replay import (
     replay_run,
     scheduled,
 )
-from rlscope.model.observed import Delivered, Observed, SeenLoad
+from rlscope.model.observed import Delivered, Observed, SeenLoad, SeenScheduling
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission
 from tests.model.known_run import TODAY, TRUTH, observed
@@ -177,6 +177,26 @@ def test_of_two_that_fit_alike_the_first_is_chosen():
     calibration, run = capped_run(PLAIN)
     assert replay_run(calibration, run, (unlimited, PLAIN)).scheduling == unlimited
     assert replay_run(calibration, run, (PLAIN, unlimited)).scheduling == PLAIN
+
+
+def test_trainers_that_take_samples_as_they_come_are_told_from_others_by_their_queue():
+    truth = replace(PLAIN, settings=Settings(taking="as_they_come"))
+    calibration, run = capped_run(truth)
+    replay = replay_run(calibration, run, (PLAIN, truth))
+    assert replay.scheduling == truth
+    assert [each.name for each in replay.off] == []
+
+
+@pytest.mark.parametrize(("delivery_s", "ratio"), [(0.5, 0.25), (None, 1.0), (9.0, 1.0)])
+def test_places_that_stay_empty_between_two_samples_deliver_them_when_the_run_did(
+    delivery_s: float | None, ratio: float
+):
+    calibration, run = capped_run(replace(PLAIN, turnaround_s=2.0, delivered_after_ratio=ratio))
+    finished = round(run.finished_samples * run.seconds / float(run.steps.period_s.sum()))  # as slow as its steps
+    run = replace(run, scheduling=SeenScheduling(delivery_s=delivery_s), finished_samples=finished)
+    found = replay_run(calibration, run, (PLAIN,)).scheduling
+    assert found.turnaround_s == pytest.approx(2.0, rel=0.1)
+    assert found.delivered_after_ratio == pytest.approx(ratio, rel=0.1)
 
 
 IMPOSSIBLE = replace(PLAIN, admission=Admission(max_in_flight_samples=TRUTH.workload.samples_per_step - 1))

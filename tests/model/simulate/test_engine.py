@@ -1,6 +1,7 @@
 """One engine by hand: when its boundaries are, who joins, who leaves, and what its seconds went into."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -200,6 +201,76 @@ def test_without_prompts_what_a_full_cache_let_go_of_is_computed_again_all_the_s
     assert engine.resume(32.5) == 32.5 + 4 * 0.25 + 5.0 + 5.5
     totals = engine.totals_at(44.0)
     assert (totals.prefill_s, totals.recompute_s) == (0.0, 1.0)
+
+
+class Pausing(Given):
+    """The first of the samples waits for its environment once two tokens are left."""
+
+    has_pauses = True
+
+    def pauses(self, lengths: Sequence[int]) -> tuple[list[float], list[int]]:
+        return [1.0] + [0.0] * (len(lengths) - 1), [2] + [0] * (len(lengths) - 1)
+
+
+def pausing_with(lengths: list[int], terms: EngineTerms) -> SimulatedEngine:
+    samples = Samples(Pausing(lengths), 1)
+    for _ in lengths:
+        samples.start_group()
+    engine = SimulatedEngine(0, terms, samples)
+    engine.waiting.extend(range(len(lengths)))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("held", "alone_s", "back_s"), [(True, (7.0, 7.5, 8.0, 8.5), 27.5), (False, (5.0, 5.5, 6.0, 6.5), 23.5)]
+)
+def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_it_is_held(
+    held: bool, alone_s: tuple[float, ...], back_s: float
+) -> None:
+    engine = pausing_with([4, 6], replace(TERMS, away_kv_held=held))
+    # K is 4 and 6 before the two passes of 4 + K / 2 that both run; then the first leaves with 4 tokens.
+    assert engine.resume(0.0) == 6.0 + 7.0
+    assert (list(engine.settle(13.0)), engine.paused, engine.running) == ([], [0], 1)
+    assert engine.resume(13.0) == 13.0 + sum(alone_s)
+    # It is back during the second pass of the other one, and goes on after it: K is 10 and 12.
+    engine.back.append(0)
+    engine.cut_short(22.0)
+    assert engine.boundary_s() == back_s
+    assert list(engine.settle(back_s)) == []
+    assert engine.resume(back_s) == back_s + 9.0 + 10.0
+    assert list(engine.settle(back_s + 19.0)) == [0, 1]
+    assert engine.totals_at(back_s + 19.0).tokens == 10
+
+
+@pytest.mark.parametrize("voided", [True, False])
+def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool) -> None:
+    terms = replace(TERMS, away_kv_held=True, away_kv_voided=voided, kv_kept=False, prefill_s_per_token=0.25)
+    engine = pausing_with([4, 6], terms)
+    assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0 + 7.0
+    engine.settle(14.0)
+    engine.resume(14.0)
+    engine.new_version = 1
+    engine.back.append(0)
+    engine.cut_short(23.0)
+    engine.settle(28.5)
+    assert engine.take_weights()
+    # The pause, the 6 tokens of the one that runs, and the 4 of the one that is back.
+    assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 * voided + 9.0 + 10.0
+
+
+def test_a_place_is_kept_for_what_waits_for_its_environment() -> None:
+    engine = pausing_with([4, 6, 1], replace(TERMS, max_running=2))
+    engine.resume(0.0)
+    engine.settle(13.0)
+    engine.most_running = 1  # as its fleet says
+    engine.resume(13.0)
+    assert (engine.running, list(engine.waiting)) == (1, [2])
+    engine.back.append(0)
+    engine.most_running = 2
+    engine.cut_short(13.5)
+    engine.settle(engine.boundary_s())
+    engine.resume(13.0 + 5.0)
+    assert (engine.running, list(engine.waiting)) == (2, [2])
 
 
 def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:

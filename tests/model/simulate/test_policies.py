@@ -126,6 +126,43 @@ def test_publications_that_wait_for_the_cap_are_fewer_than_the_steps_and_a_highe
     assert 0 < published[0] < published[-1] <= 48
 
 
+def test_tokens_after_a_wait_for_the_environment_are_fresher_than_those_before_a_wait_at_the_end() -> None:
+    away = replace(WORKLOAD, environment_s=2.0)
+    amid, after = (
+        simulate(replace(STARVED, workload=workload), LAYOUT, steps=120, seed=1)
+        for workload in (away, replace(away, turnaround_s=2.0))
+    )
+    assert amid.trained_tokens_per_s == pytest.approx(after.trained_tokens_per_s, rel=0.03)
+    # Half of the tokens follow the wait.
+    fresher = after.staleness.tokens.mean - amid.staleness.tokens.mean
+    assert fresher == pytest.approx(0.5 * 2.0 / amid.step_s, rel=0.2)
+    # What was taken after the last token of a sample does not change.
+    assert amid.staleness.samples.mean == pytest.approx(after.staleness.samples.mean, rel=0.05)
+
+
+def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_token_waits_after_it() -> None:
+    draws = Draws(replace(WORKLOAD, environment_s=6.0), 0, 0.0, np.random.default_rng(0))
+    waits_s, after_tokens = draws.pauses([1, 5] * 2000)
+    assert set(waits_s) == {6.0}
+    assert set(after_tokens[::2]) == {0}
+    assert set(after_tokens[1::2]) == {1, 2, 3, 4}
+    assert np.mean(after_tokens[1::2]) == pytest.approx(2.5, rel=0.05)
+    one_token = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, lengths=constant(1), environment_s=5.0))
+    assert simulate(one_token, ALONE, steps=20, seed=1).step_s == 1.0 + 5.0
+
+
+@pytest.mark.parametrize(("ratio", "in_flight_s"), [(1.0, 15.0), (0.4, 12.0), (0.0, 10.0)])
+def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_for_all_of_it(
+    ratio: float, in_flight_s: float
+) -> None:
+    workload = replace(ONE_BY_ONE.workload, environment_s=5.0, turnaround_s=5.0, delivered_after_ratio=ratio)
+    run = simulate(replace(ONE_BY_ONE, workload=workload), ALONE, steps=20, seed=1)
+    assert run.step_s == 15.0
+    assert run.empty_place_s["environment"] == pytest.approx(5.0 * run.steps)
+    # The trainer takes it as soon as it is delivered.
+    assert run.mean_in_flight_samples * run.step_s == pytest.approx(in_flight_s)
+
+
 def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
     outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
     run = simulate(outside, ALONE, steps=20, seed=1)
@@ -655,6 +692,46 @@ def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> No
     early = replace(dropping, workload=replace(WORKLOAD, prefetched_batches=1.0))
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
+
+
+def test_what_is_taken_as_it_comes_leaves_the_queue_while_the_trainer_waits_and_trains_no_faster() -> None:
+    together, singly = (
+        simulate(STARVED, LAYOUT, steps=60, seed=1, settings=Settings(taking=taking))
+        for taking in ("batch", "as_they_come")
+    )
+    assert singly.step_periods_s == together.step_periods_s  # nothing limits what is queued
+    assert singly.staleness == together.staleness
+    # Of the 24 of a batch a share comes while the trainer is busy, and only then are they queued.
+    busy_ratio = 1.0 - singly.trainer_idle_ratio
+    assert singly.mean_queued_samples == pytest.approx(24 / 2 * busy_ratio**2, rel=0.05)
+    assert together.mean_queued_samples == pytest.approx(24 / 2, rel=0.15)
+
+
+def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come() -> None:
+    small = with_admission(STARVED, queue_capacity_samples=4)
+    run = simulate(small, LAYOUT, steps=30, seed=1, settings=Settings(taking="as_they_come"))
+    assert run.empty_place_s["backpressure"] > 0
+    assert sum(run.step_trained_tokens) > 0
+    with pytest.raises(ValueError, match="the queue's capacity of 3"):
+        simulate(
+            with_admission(STARVED, queue_capacity_samples=3),
+            LAYOUT,
+            steps=4,
+            seed=1,
+            settings=Settings(taking="as_they_come"),
+        )
+
+
+@pytest.mark.parametrize(("until_trained", "least"), [(False, 4), (True, 24)])
+def test_a_limit_in_flight_lets_go_of_what_was_taken_unless_it_counts_until_the_step_ends(
+    until_trained: bool, least: int
+) -> None:
+    settings = Settings(taking="as_they_come")
+    limits = {"in_flight_until_trained": until_trained, "max_in_flight_samples": least}
+    assert simulate(with_admission(STARVED, **limits), LAYOUT, steps=4, seed=1, settings=settings).steps == 2
+    below = {**limits, "max_in_flight_samples": least - 1}
+    with pytest.raises(ValueError, match="max_in_flight_samples of"):
+        simulate(with_admission(STARVED, **below), LAYOUT, steps=4, seed=1, settings=settings)
 
 
 def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:

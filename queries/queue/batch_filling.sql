@@ -1,0 +1,60 @@
+-- Did the trainers take samples as they came, or a whole batch at once, and how many were queued meanwhile?
+--
+-- in   deliveries, queue_depths, training_steps
+-- arg  from_ns              BIGINT  start of the interval, UTC epoch
+-- arg  to_ns                BIGINT  its end, exclusive
+-- out  samples              BIGINT  samples of the batches begun in the interval: what a worker takes for a step
+-- out  taken_on_arrival     BIGINT  of those, queued after the first one of their batch was taken, and then taken
+--                                   within a tenth of the time from the first to the last one
+-- out  queued_mean_samples  DOUBLE  samples between entering and leaving the queue, mean over the interval; NULL if
+--                                   not recorded for all
+-- out  depths_of_others     BIGINT  depths in the interval that were recorded by workers that took no sample
+-- grain: one row
+-- partition: driver
+--
+-- Trainers that wait for a whole batch take all of it at once; those that wait for the rest of one, because some of it
+-- was filtered, have taken most before. Samples taken during a step have not come while trainers wait; those that never
+-- left the queue count nowhere.
+WITH takings AS MATERIALIZED (
+    SELECT worker_id, step, queued_ns, taken_ns, outcome FROM deliveries
+),
+batches AS (
+    SELECT worker_id, step, min(taken_ns) AS first_ns, max(taken_ns) AS last_ns, count(*) AS samples
+    FROM takings
+    WHERE outcome = 'trained' AND step IS NOT NULL
+    GROUP BY worker_id, step
+    HAVING min(taken_ns) >= $from_ns AND min(taken_ns) < $to_ns
+),
+filled AS (
+    SELECT batches.worker_id, batches.step, first_ns, last_ns
+    FROM batches
+    ASOF LEFT JOIN training_steps AS began ON last_ns > began.start_ns
+    WHERE last_ns > first_ns AND coalesce(began.end_ns <= first_ns, true)
+)
+SELECT
+    (SELECT coalesce(sum(samples), 0)::BIGINT FROM batches) AS samples,
+    (
+        SELECT count(*)
+        FROM takings
+        JOIN filled USING (worker_id, step)
+        WHERE
+            outcome = 'trained'
+            AND queued_ns > first_ns
+            AND taken_ns >= queued_ns
+            AND 10 * (taken_ns - queued_ns) <= last_ns - first_ns
+    ) AS taken_on_arrival,
+    (
+        SELECT
+            if(
+                count(*) = count(queued_ns),
+                sum(greatest(0, least(taken_ns, $to_ns) - greatest(queued_ns, $from_ns))),
+                NULL
+            )
+        FROM takings
+        WHERE taken_ns >= $from_ns AND (queued_ns IS NULL OR queued_ns < $to_ns)
+    ) / ($to_ns - $from_ns)::DOUBLE AS queued_mean_samples,
+    (
+        SELECT count(*)
+        FROM queue_depths
+        WHERE time_ns >= $from_ns AND time_ns < $to_ns AND worker_id NOT IN (SELECT worker_id FROM takings)
+    ) AS depths_of_others

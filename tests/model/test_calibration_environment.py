@@ -1,0 +1,65 @@
+"""What a run shows of samples that wait for their environment: whether their KV stays, and whether updates void it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import calibrate
+from rlscope.model.observed import Observed, PreemptionCounts
+from rlscope.model.system import Admission
+from tests.model.known_run import LENGTHS, TODAY, observed
+
+AWAY = 12.0
+"""Samples of an engine."""
+
+
+def holding(of_away: float) -> Observed:
+    """A run whose caches hold what runs and a part of what is outside."""
+    run = observed(batches=(48, 48))
+    running_tokens = 50.0 + LENGTHS.second_moment / LENGTHS.mean_tokens / 2.0
+    away_tokens = 50.0 + LENGTHS.mean_tokens / 2.0
+    resident = run.passes.running * running_tokens + of_away * AWAY * away_tokens
+    return replace(run, passes=replace(run.passes, kv_tokens=resident), environment_samples=AWAY * TODAY.sampler_gpus)
+
+
+@pytest.mark.parametrize(("of_away", "is_held"), [(1.0, True), (0.501, True), (0.499, False), (0.0, False)])
+def test_kv_is_held_where_the_caches_hold_at_least_half_of_it(of_away: float, is_held: bool):
+    workload = calibrate(holding(of_away), Admission(), None, np.random.default_rng(0)).system.workload
+    assert workload.environment_kv_held is is_held
+
+
+def recomputing(of_away: float, **changed: object) -> Observed:
+    """A run whose updates void the cache, and have what runs computed again, and a part of what is outside."""
+    run = replace(holding(1.0), kv_kept=False, preemption_counts=PreemptionCounts(0, 0))
+    running_tokens = float(run.passes.running[0]) * (50.0 + LENGTHS.second_moment / LENGTHS.mean_tokens / 2.0)
+    again = running_tokens + of_away * AWAY * (50.0 + LENGTHS.mean_tokens / 2.0)
+    updates = int(run.steps.published.sum()) * run.engines
+    tokens = np.zeros_like(run.passes.prefill_tokens)
+    tokens[0] = round(updates * again + run.prompt_tokens * run.began_samples)
+    passes = replace(run.passes, prefill_tokens=tokens, prefills=tokens > 0)
+    return replace(run, passes=passes, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("run", "is_voided"),
+    [
+        (recomputing(1.0), True),
+        (recomputing(0.501), True),
+        (recomputing(0.499), False),
+        (recomputing(1.0, kv_kept=True), False),
+        (recomputing(1.0, preemption_counts=PreemptionCounts(1, 0)), False),
+        (recomputing(1.0, preemption_counts=None), True),
+    ],
+)
+def test_kv_outside_is_voided_where_updates_have_at_least_half_of_it_computed_again(run: Observed, is_voided: bool):
+    workload = calibrate(run, Admission(), None, np.random.default_rng(0)).system.workload
+    assert workload.environment_kv_voided is is_voided
+
+
+def test_without_a_recorded_cache_or_a_wait_nothing_is_held():
+    run = holding(1.0)
+    unknown = replace(run, passes=replace(run.passes, kv_tokens=np.full(run.passes.running.size, np.nan)))
+    for each in (unknown, replace(run, environment_samples=0.0)):
+        workload = calibrate(each, Admission(), None, np.random.default_rng(0)).system.workload
+        assert not workload.environment_kv_held

@@ -240,10 +240,15 @@ class RunList:
         names = RunEntryJson.model_fields
         return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in names}, strict=False)
 
-    def to_text(self, form: ListForm = "text") -> str:
-        """The list for a terminal, or as CSV or JSON. Raises ArgumentError for an unknown form."""
-        from rlscope.reports.documents.history import FORMS
+    def to_text(self, form: ListForm = "text", columns: int | None = None, kept: str | None = None) -> str:
+        """The list as text, CSV or JSON; text of at most so many columns, of which `kept` is not left out.
 
+        Raises ArgumentError for an unknown form.
+        """
+        from rlscope.reports.documents.history import FORMS, on_terminal
+
+        if form == "text" and columns is not None:
+            return on_terminal(self.entries, columns, kept)
         return FORMS[one_of("form", form, tuple(FORMS))](self.entries)
 
     def to_html(self, path: str | PathLike[str]) -> Path:

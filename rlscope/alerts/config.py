@@ -44,7 +44,7 @@ RULE_FILE: Final = FileKind(
     advice={"receivers": "docs/watch.md shows receivers."},
 )
 _SQL_MIN_EVIDENCE: Final = 1
-_COMPARISON: Final = re.compile(r"([<>])")
+_COMPARISON: Final = re.compile(r"([<>=!]+)")
 # The residual of the prediction may be above 1 and below 0.
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
 _SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"

@@ -157,7 +157,7 @@ def _results(rules: RuleSet, timeline: Timeline, run_id: str) -> dict[str, _Resu
 
 
 def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> RuleOutcome:
-    if form is None or not result.judged_ticks:
+    if form is None or not result.judged_ticks or rule.window == WHOLE_RUN:
         return RuleOutcome(rule, result.alerts, ticks, result.judged_ticks)
     marked = {"start_ns": form.start_ns, "held_since_ns": form.start_ns, "judged_over_s": form.length_s}
     alerts = tuple(replace(alert, **marked) for alert in result.alerts)
@@ -166,13 +166,17 @@ def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> Ru
 
 def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
     """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
-    if rule.window == WHOLE_RUN or (rule.metric is not None and not BY_NAME[rule.metric].looks_back):
+    if rule.metric is not None and not BY_NAME[rule.metric].looks_back:
         return None
     has_warm_up = rule.kind != "data_quality" and rules.warm_up_steps > 0
     start_ns = timeline.warm_up_end_ns if has_warm_up else timeline.start_ns
     if start_ns is None:
         return None
     steps_ns, ticks = timeline.step_ends_ns, timeline.ticks
+    if rule.window == WHOLE_RUN:
+        # It is judged over what lies between ticks after warm-up, and a run of seconds has no two of them there.
+        has_tick = max(0, ticks.tick_from(start_ns)) < timeline.buckets
+        return None if has_tick or end_ns <= start_ns else _Whole(rule, start_ns, (end_ns - start_ns) / 1e9)
     steps = len(steps_ns) - bisect_right(steps_ns, start_ns)
     longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
     if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:

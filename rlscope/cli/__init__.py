@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from textwrap import TextWrapper
 from typing import Final, NoReturn
 
 from rich.console import Console
@@ -28,7 +27,7 @@ from rlscope.cli import (
     watch,
     what_if,
 )
-from rlscope.cli.app import app
+from rlscope.cli.app import app, folded
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 from rlscope.text_out import for_terminal, readable_on
 
@@ -94,8 +93,6 @@ def _leave_what_is_stuck() -> None:
 def _complain(error: RlscopeError) -> None:
     """On a terminal lines end between words, and a path stays whole; elsewhere they are left as they are."""
     console, text = Console(stderr=True), for_terminal(f"rlscope: {error}")
-    if console.is_terminal:
-        # Line by line: below a SELECT that is refused, a mark points at the place.
-        between_words = TextWrapper(console.width, break_long_words=False, break_on_hyphens=False)
-        text = "\n".join(map(between_words.fill, text.splitlines()))
+    # Line by line: below a SELECT that is refused, a mark points at the place.
+    text = folded(text, console, hanging=0)
     console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -128,6 +129,24 @@ def progress_on(notes: Console, first: str = "opening the run") -> Generator[Cal
             bar.reset(task, description=for_terminal(doing))
 
         yield say
+
+
+def folded(text: str, console: Console, hanging: int | None = None) -> str:
+    """The text in lines that end between words where the console is a terminal; elsewhere as it is.
+
+    hanging: how far the rest of a line is indented; None is as far as the line itself.
+    """
+    if not console.is_terminal:
+        return text
+    lines = list[str]()
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) if hanging is None else hanging)
+        wrap = TextWrapper(
+            console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
+            replace_whitespace=False, drop_whitespace=True,
+        )  # fmt: skip
+        lines.append(wrap.fill(line) if len(line) > console.width else line)
+    return "\n".join(lines)
 
 
 def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:

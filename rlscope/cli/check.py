@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, Ray, RunFolder, checked_output, print_or_write
+from rlscope.cli.app import STDOUT, Ray, RunFolder, checked_output, folded, print_or_write
 
 FIRED = 3
 """The exit code when a rule at or above --fail-on fired, or there is a finding at or above --fail-on-finding."""
@@ -83,6 +84,9 @@ def check(
     on_finding = None if fail_on_finding is None else fail_on_finding.value
     checked = rlscope.check(run_dir, rules, fail_if or (), on_finding, baseline, ray)
     is_xml = report_format is ReportFormat.JUNIT
-    print_or_write(output, checked.to_text(report_format.value, fail_on.value), is_data=is_xml)
+    text = checked.to_text(report_format.value, fail_on.value)
+    if output == STDOUT and report_format is ReportFormat.TEXT:
+        text = folded(text, Console())
+    print_or_write(output, text, is_data=is_xml)
     if checked.failed(fail_on.value):
         raise typer.Exit(FIRED)

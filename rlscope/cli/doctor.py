@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 
 import rlscope
 from rlscope.cli.app import (
@@ -50,7 +51,9 @@ def doctor(
         print_or_write(json_to, found.to_json(beside))
     for piece in found:
         mark = {"there": "[green]+[/]", "in part": "[yellow]~[/]", "missing": "[red]-[/]"}[piece.status]
-        out.print(f"{mark} [bold]{piece.name}[/]: {escape(piece.found)}", highlight=False)
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(mark, f"[bold]{piece.name}[/]: {escape(piece.found)}")
+        out.print(line, highlight=False)
         if piece.how:
             lines = f"would add: {escape(piece.adds)}\nto get it: {escape(piece.how)}"
             out.print(Padding(lines, (0, 0, 0, 4)), highlight=False)

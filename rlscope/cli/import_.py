@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, note_written
+from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, folded, note_written
 from rlscope.errors import RlscopeError
 
 
@@ -57,5 +57,5 @@ def import_(
     for file in imported.files:
         print(f"{file.name}: {file.lines:,} lines or records, {file.bad_lines:,} of them unreadable")
     for note in imported.notes:
-        print(note if note.endswith(".") else f"{note}.")
+        print(folded(note if note.endswith(".") else f"{note}.", Console()))
     note_written(notes, run_dir)

@@ -1,13 +1,18 @@
 """`rlscope query` and `rlscope queries`: one question, or ad-hoc SQL."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDIN, RunFolder, checked_output
+from rlscope.cli.app import STDIN, RunFolder, checked_output, folded
+
+_NUMBER: Final = re.compile(r"\d+(\.\d*)?|\.\d+")
+_LEAST_TIMEOUT_S: Final = 0.1
 
 
 class TableFormat(StrEnum):
@@ -25,6 +30,31 @@ def _there(file: Path | None) -> Path | None:
     return file
 
 
+def _seconds(text: str | float) -> float:
+    """A duration as rules and `watch` write it, or seconds without a unit."""
+    from rlscope.alerts.durations import parse_duration
+
+    try:
+        seconds = float(text) if _NUMBER.fullmatch(str(text)) else parse_duration(str(text)) / 1e9
+    except ValueError as error:
+        raise typer.BadParameter(f"found {text!r}; expected seconds, or {error}") from None
+    if seconds < _LEAST_TIMEOUT_S:
+        raise typer.BadParameter(f"found {text!r}; expected at least {_LEAST_TIMEOUT_S} s")
+    return seconds
+
+
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        parser=_seconds,
+        metavar="DURATION",
+        show_default="1m",
+        help="How long your SELECT may run, as 90s, 5m or a number of seconds.",
+    ),
+]
+
+
 def query(
     run_dir: RunFolder,
     name: Annotated[
@@ -40,9 +70,7 @@ def query(
         Path | None,
         typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
     ] = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long your SELECT may run.")
-    ] = 60.0,
+    timeout_s: Timeout = 60.0,
     memory_mb: Annotated[
         int, typer.Option("--max-memory-mb", min=50, help="How much memory your SELECT may take.")
     ] = 1000,
@@ -68,4 +96,4 @@ def queries() -> None:
     from rlscope.trace.questions import questions
 
     for question in questions().values():
-        print(f"{question.name:26} {question.question}")
+        print(folded(f"{question.name:26} {question.question}", Console(), hanging=27))

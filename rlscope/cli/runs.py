@@ -44,6 +44,8 @@ def list_(
         runs = rlscope.list_runs(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
-    print_or_write(STDOUT, runs.to_text(list_format.value), is_data=list_format is ListFormat.CSV)
+    out = Console()
+    text = runs.to_text(list_format.value, columns=out.width if out.is_terminal else None, kept=sort)
+    print_or_write(STDOUT, text, is_data=list_format is ListFormat.CSV)
     if output is not None:
         note_written(notes, runs.to_html(output))

@@ -168,6 +168,18 @@ def test_a_rule_stated_over_the_whole_run_is_as_before(tmp_path: Path) -> None:
     assert (alert.start_ns, alert.judged_over_s) == (60 * S, None)
 
 
+def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_the_first_tick_after_warm_up(
+    tmp_path: Path,
+) -> None:
+    """Warm-up ends at 2 s, the run at 9 s, and ticks are 10 s apart: 4 of 7 s were waits."""
+    folder = run_of(tmp_path, (0, 2), (3, 7), stop_s=9, steps_s=(2, 9))
+    (outcome,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=1).outcomes
+    assert (outcome.judged_ticks, outcome.judged_over_s) == (1, None)
+    assert [alert.value for alert in outcome.alerts] == [4 / 7]
+    (quiet,) = judged(folder, idle(WHOLE_RUN, threshold=0.6), warm_up_steps=1).outcomes
+    assert (quiet.judged_ticks, quiet.alerts) == (1, ())
+
+
 def test_the_built_in_rules_see_the_idle_trainers_of_a_recording_of_46_s() -> None:
     fired = rlscope.check(TRACES / "starved_trainer").alerts
     assert [(alert.rule, alert.severity) for alert in fired] == [("trainers_idle", "warning")]

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 import rlscope
 from rlscope.alerts.config import one_off
 from rlscope.cli import app, main
-from rlscope.cli.app import checked_output, print_or_write, progress_on
-from rlscope.errors import OutputError, QueryError
+from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
+from rlscope.errors import OutputError, QueryError, RuleError
 from rlscope.text_out import encoded_for, readable_on
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -215,10 +215,35 @@ def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql: str, quoted: str, 
     assert line[mark.index("^") : mark.rindex("^") + 1] in ("nope", "workers")
 
 
+@pytest.mark.parametrize("given", ["60", "0.5", "2s", "1m30s"])
+def test_a_time_limit_is_a_number_of_seconds_or_a_duration_as_in_rules(given: str, run_dir: Path) -> None:
+    assert invoke("query", run_dir, "SELECT count(*) AS n FROM samples", "--timeout", given).stdout == COUNTED
+
+
+@pytest.mark.parametrize(("given", "why"), [("2x", "expected seconds, or"), ("0.05", "expected at least 0.1 s")])
+def test_a_time_limit_that_is_none_is_refused_with_what_was_expected(given: str, why: str, run_dir: Path) -> None:
+    refused = invoke("query", run_dir, "SELECT 1", "--timeout", given)
+    assert refused.exit_code == 2 and why in " ".join(refused.stderr.replace("│", " ").split())
+
+
+def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=20)
+    text = "short\n  a line that is too long\n/a/path/that/is/longer/than/that"
+    assert folded(text, terminal) == "short\n  a line that is too\n  long\n/a/path/that/is/longer/than/that"
+    assert folded("name    what it answers", terminal, hanging=8) == "name    what it\n        answers"
+    assert folded(text, Console(file=io.StringIO(), width=20)) == text
+
+
 @pytest.mark.parametrize("text", ["idle.trainer_ratio > 0.3", "idle.trainer_ratio>0.3", " idle.trainer_ratio >0.3 "])
 def test_a_rule_of_the_command_line_needs_no_blanks(text: str) -> None:
     rule = one_off(text)
     assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "above", 0.3)
+
+
+@pytest.mark.parametrize("text", ["idle.trainer_ratio>=0.3", "idle.trainer_ratio=>0.3", "idle.trainer_ratio==0.3"])
+def test_a_comparison_that_rules_do_not_have_is_not_taken_for_a_part_of_the_metric(text: str) -> None:
+    with pytest.raises(RuleError, match="expected a metric, > or <, and a number"):
+        one_off(text)
 
 
 def narrow(encoding: str) -> io.TextIOWrapper:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() 
     assert "?" not in documents.as_text((entries[0], entries[2]))
     assert [each["bottleneck"] for each in json.loads(documents.as_json(entries))["runs"]][:2] == ["samplers"] * 2
     assert "samplers?" in render_list(entries, "runs")
+
+
+@pytest.mark.parametrize("columns", [200, 100, 80, 60])
+def test_the_list_fits_the_terminal_and_says_which_columns_it_lacks(columns: int) -> None:
+    run = RunEntry("a_run", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True, alerts=3)
+    text = documents.on_terminal((run, replace(run, bottleneck="weight_updates")), columns)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns and [line.split()[-1] for line in lines if "weight_updates" in line]
+    assert "tokens/s" in lines[1] and ("Not shown" in text) == ("framework" not in lines[1]) == (columns < 100)
+    assert "framework" in documents.on_terminal((run,), columns, kept="framework").splitlines()[1]
+    assert "steady tokens/s" in documents.as_text((run,)).splitlines()[0]
 
 
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:

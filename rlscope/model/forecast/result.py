@@ -173,10 +173,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     judged = _judged(calibration, model_config)
     predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
     anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
-    own = measured_staleness(whole, calibration.steps_per_version)
-    anchored = anchored_forecasts(judged.forecasts, anchor, own)
-    ceiling = trainers_ceiling(whole, len(calibration.draws))
-    anchored = anchored if ceiling is None else held_to_trainers(anchored, ceiling)
+    anchored = _as_measured(judged.forecasts, calibration, whole, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
@@ -203,6 +200,14 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
+
+
+def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
+    """The forecasts at the measured level, with today's staleness as measured, held to trainers that never wait."""
+    own = measured_staleness(whole, calibration.steps_per_version)
+    anchored = anchored_forecasts(forecasts, anchor, own)
+    ceiling = trainers_ceiling(whole, len(calibration.draws))
+    return anchored if ceiling is None else held_to_trainers(anchored, ceiling)
 
 
 def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:

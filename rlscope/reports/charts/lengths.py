@@ -33,15 +33,16 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples by length and ending; `cap_tokens`, the same in all rows, is their cap or null."""
     # The end of a bin is inclusive: without the 1, a bin of a single length has no width.
     rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
+    seen = {ending: color for ending, color in _ENDINGS.items() if frame[f"{ending}_samples"].sum()}
     bars = (
         alt.Chart(rounded(rows.drop("cap_tokens")))
-        .transform_fold([f"{ending}_samples" for ending in _ENDINGS], as_=["column", "samples"])
+        .transform_fold([f"{ending}_samples" for ending in seen], as_=["column", "samples"])
         .transform_calculate(kind="split(datum.column, '_')[0]")
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=_length_axis(), x2="bin_end_tokens:Q",
             y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
-            color=series_palette("kind", _ENDINGS),
+            color=series_palette("kind", seen),
             tooltip=[
                 tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
                 tip("kind:N", "ending"), tip("samples:Q", "samples", ",d"),

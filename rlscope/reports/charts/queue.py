@@ -24,7 +24,7 @@ TO_LAST: Final = "last engine"
 IN_USE: Final = "engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
-_SHORT_S: Final = 0.1
+_SHORT_S: Final = 1.0
 """Shorter updates are drawn in milliseconds."""
 _ABOVE: Final = 1.12
 _TRAINED: Final = "trained"
@@ -55,7 +55,9 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
     named = {"trained": _TRAINED, "not_trained": _NOT_TRAINED}
     rows = long.with_columns(kind=pl.col("variable").replace(named)).filter(pl.col("samples") > 0)
     kinds = [name for name in named.values() if name in set(rows["kind"])]
-    color = series_palette("kind", {name: {_TRAINED: TRAINED, _NOT_TRAINED: DISCARDED}[name] for name in kinds})
+    # Colours of outcomes mean nothing without a legend that tells them apart.
+    colors = {_TRAINED: TRAINED, _NOT_TRAINED: DISCARDED} if len(kinds) > 1 else dict.fromkeys(kinds, PLAIN)
+    color = series_palette("kind", {name: colors[name] for name in kinds})
     return (
         alt.Chart(rounded(rows))
         .mark_bar(orient="vertical", strokeWidth=0)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
@@ -34,6 +35,14 @@ PROMPTS_NOTE: Final = (
 )
 OPEN_MARK: Final = "?"
 OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does not tell whether samplers are slow."
+_LEFT_OUT_FIRST: Final = ("framework", "alerts", "cost", "layout", "staleness_p95", "date")
+"""The columns that a narrow terminal lacks, in this order."""
+_HEADINGS: Final[Mapping[str, str]] = {
+    "tokens_per_s": "steady\ntokens/s",
+    "staleness_p95": "staleness\np95",
+    "cost": "cost of\n1M tokens",
+}
+"""The titles on a terminal."""
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
 
@@ -157,17 +166,44 @@ _WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
 
 def as_text(entries: Sequence[RunEntry]) -> str:
     """A line a run; the last line says how many there are."""
-    titles = [TITLES.get(column, column) for column in SHOWN]
-    rows = [titles, *(cells(each) for each in entries if each.problem is None)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(SHOWN))]
-    lines = [
-        "  ".join(_padded(cell, width, column) for cell, width, column in zip(row, widths, SHOWN, strict=True))
-        for row in rows
-    ]
-    lines += [f"{each.path}: not analysed: {fmt.printable(each.problem)}" for each in entries if each.problem]
-    return "\n".join(
-        [*(line.rstrip() for line in lines), "", fmt.counted(len(entries), "run", "runs"), *notes(entries)]
-    )
+    rows = [[TITLES.get(column, column) for column in SHOWN], *_rows(entries)]
+    lines = _table(rows, SHOWN, _widths(rows)) + _unread(entries)
+    return "\n".join([*lines, "", fmt.counted(len(entries), "run", "runs"), *notes(entries)])
+
+
+def on_terminal(entries: Sequence[RunEntry], columns: int, kept: str | None = None) -> str:
+    """The same, as wide as the terminal: headings of two lines, and the columns that fit, `kept` among them."""
+    titles = [_HEADINGS.get(column, f"\n{column}").split("\n") for column in SHOWN]
+    rows = [[title[0] for title in titles], [title[1] for title in titles], *_rows(entries)]
+    shown, widths, left_out = list(SHOWN), dict(zip(SHOWN, _widths(rows), strict=True)), list[str]()
+    for column in _LEFT_OUT_FIRST:
+        if sum(widths[each] + 2 for each in shown) - 2 <= columns:
+            break
+        if column != kept:
+            shown.remove(column)
+            left_out.append(TITLES.get(column, column))
+    places = [SHOWN.index(column) for column in shown]
+    lines = _table([[row[place] for place in places] for row in rows], shown, [widths[column] for column in shown])
+    said = [fmt.counted(len(entries), "run", "runs"), *notes(entries)]
+    if left_out:
+        said.append(f"Not shown on a terminal of this width: {', '.join(left_out)}. --format csv has every column.")
+    return "\n".join([*lines, *_unread(entries), "", *(textwrap.fill(line, columns) for line in said)])
+
+
+def _rows(entries: Sequence[RunEntry]) -> list[list[str]]:
+    return [cells(each) for each in entries if each.problem is None]
+
+
+def _unread(entries: Sequence[RunEntry]) -> list[str]:
+    return [f"{each.path}: not analysed: {fmt.printable(each.problem)}" for each in entries if each.problem]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+
+
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return ["  ".join(_padded(*cell) for cell in zip(row, widths, columns, strict=True)).rstrip() for row in rows]
 
 
 def _padded(cell: str, width: int, column: str) -> str:

@@ -83,14 +83,15 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
     # A log that counts the tokens of a step does not say which of them were trained on.
     trained = "" if analysis.throughput.counted_tokens else f"{fmt.tokens(run.tokens_trained)} trained"
-    cap = "no cap" if run.max_staleness is None else f"cap {run.max_staleness}"
+    cap = "no cap" if run.max_staleness is None else f"cap\N{NO-BREAK SPACE}{run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
         Fact(
             "Token staleness, whole run",
             fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
-            cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
+            # A number stays beside its name where the line ends.
+            cap if tokens is None else f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}",
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
         Fact("Training steps", fmt.count(run.steps), trained),

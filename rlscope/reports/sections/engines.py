@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
@@ -20,6 +20,10 @@ _AT_LIMIT_RATIO: Final = 0.95
 """Of the limit: a mean batch from here on is as large as the limit lets it be."""
 FULL_RATIO: Final = 0.9
 """Of a KV cache: from here on engines hold requests back, because a running request still grows."""
+_FLAT_RATIO: Final = 0.98
+"""Of the limit: an engine that runs this many requests runs as many as it may."""
+_FLAT_SHARE_RATIO: Final = 0.99
+"""Of the steady stretch: so much of it at the limit is a line that shows nothing."""
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
@@ -30,6 +34,8 @@ class EnginesSection(NamedTuple):
     figures: list[Drawn]
     note: str
     """What band and lines show if there are many engines; empty if each has a line."""
+    flat: str
+    """Said instead of open charts where every engine runs its limit all the time; empty otherwise."""
 
 
 def engines_section(analysis: AnalysisResult) -> EnginesSection:
@@ -41,7 +47,50 @@ def engines_section(analysis: AnalysisResult) -> EnginesSection:
     none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
     figures = _figures(analysis, sorted(named), none_waited)
     shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
-    return EnginesSection(drawn_all(shown, analysis), note)
+    return EnginesSection(drawn_all(shown, analysis), note, _flat(analysis))
+
+
+def _flat(analysis: AnalysisResult) -> str:
+    answers = analysis.answers
+    waits = (answers.get("waiting_requests"), answers.get("kv_use"))
+    return flat_reading(answers.get("batch_size"), *waits, _running_limit(analysis), analysis.run.window)
+
+
+def flat_reading(
+    batches: pl.DataFrame | None,
+    waiting: pl.DataFrame | None,
+    kv: pl.DataFrame | None,
+    limit: int | None,
+    window: SteadyWindow | None,
+) -> str:
+    """That every engine runs its limit throughout the steady stretch, a flat line in a chart; empty otherwise."""
+    running = _known(_inside(batches, window), "running_mean")
+    if running is None or not limit or (running >= _FLAT_RATIO * limit).mean() < _FLAT_SHARE_RATIO:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
+        return ""
+    queued = _known(_inside(waiting, window), "waiting_mean")
+    mean = None if queued is None else float(queued.mean() or 0.0)  # pyright: ignore[reportArgumentType]
+    more = (
+        ""
+        if mean is None
+        else f", with {fmt.significant(mean)} more waiting on average"
+        if mean
+        else ", and none waits"
+    )
+    opening = f"Every engine runs its limit of {fmt.count(limit)} requests throughout the steady stretch{more}."
+    used = kv_use_ratio(kv)
+    if used is None:
+        return opening
+    full = f"The KV cache is at most {fmt.percent(used)} full"
+    return f"{opening} {full}: " + (
+        "a higher limit needs a larger one." if used >= FULL_RATIO else "the limit holds requests back, not memory."
+    )
+
+
+def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataFrame | None:
+    """The rows that begin in the steady stretch; all of them without one."""
+    if frame is None or window is None or frame.is_empty():
+        return frame
+    return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
 
 
 def _has_waiting(frame: pl.DataFrame | None) -> bool:

@@ -19,14 +19,14 @@ class LatencySection(NamedTuple):
 
 
 def latency_section(analysis: AnalysisResult) -> LatencySection:
-    """Make the section: the fitted curve if there is one, and each engine's times if there are several engines."""
+    """Make the section: the fitted curve if there is one, and engines beside each other where that shows something."""
     result = analysis.model
     measured = drawn(_MEASURED, analysis)
     if not isinstance(result, ModelResult):
         return LatencySection([measured])
     fitted = drawn_frame(_fitted_figure(result), "figure-pass-curve", curve_frame(result), analysis.run)
     passes = analysis.answers.get("pass_latency")
-    has_several = passes is not None and passes["worker_id"].n_unique() > 1
+    has_several = passes is not None and min(passes["worker_id"].n_unique(), passes["running"].n_unique()) > 1
     return LatencySection([fitted, measured] if has_several else [fitted])
 
 

@@ -9,7 +9,7 @@ from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
-from rlscope.reports.charts.model_frames import frontier_frame, sweep_frame
+from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text import model as model_words
 
@@ -44,11 +44,11 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
     result = analysis.model
     if not isinstance(result, ModelResult):
         return LayoutsSection(model_words.no_result_sentence(result))
-    frontier = frontier_frame(result)
+    frontier, sweep = frontier_frame(result), sweep_frame(result)
     return LayoutsSection(
         no_reason=None,
         figures=(
-            drawn_frame(_SWEEP, "figure-sweep", sweep_frame(result), analysis.run),
+            drawn_frame(_SWEEP._replace(reading=sweep_reading(sweep)), "figure-sweep", sweep, analysis.run),
             drawn_frame(_FRONTIER, "figure-frontier", frontier, analysis.run),
         ),
         one_staleness=one_staleness(frontier),
@@ -60,11 +60,23 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
     )
 
 
+def sweep_reading(frame: pl.DataFrame) -> str:
+    """The caption of the layouts: what is drawn of this run."""
+    series = frame["series"]
+    split = "" if is_over_splits(frame) else " 1 : 2 means 1 trainer GPU, 2 sampler GPUs."
+    has_simulated = series.str.ends_with(SIMULATED).any()
+    simulated = " Simulated: a limit applies that no closed form covers; the two can differ." if has_simulated else ""
+    crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
+    return (
+        "Points: modelled medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
+        f"joins layouts that differ in the axis alone.{split}{simulated}{crosses} Healthy: the current layout is "
+        "at the top."
+    )
+
+
 _SWEEP: Final = Figure(
     "Modelled throughput by layout",
-    "Points: modelled medians with 90% intervals; a line joins layouts that differ in the axis alone. Gains "
-    "are computed draw by draw, so their intervals are narrower. Crosses: infeasible. "
-    "Healthy: the current layout is at the top.",
+    "",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(

@@ -171,7 +171,15 @@ def _with_cap(figure: Figure, analysis: AnalysisResult) -> Figure:
     """The figure with the cap in its caption."""
     cap = stated_cap_tokens(analysis.run)
     text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens{_capped(analysis.answers)}."
-    return figure._replace(reading=f"{figure.reading} {text}")
+    censored = _CENSORED if _has_censored(analysis.answers) else ""
+    return figure._replace(
+        reading=f"Capped samples hit the length limit.{censored} Healthy: few capped samples. {text}"
+    )
+
+
+def _has_censored(answers: Mapping[str, pl.DataFrame]) -> bool:
+    rows = answers.get("response_lengths")
+    return rows is not None and bool(rows["censored_samples"].sum())
 
 
 def _capped(answers: Mapping[str, pl.DataFrame]) -> str:
@@ -183,10 +191,10 @@ def _capped(answers: Mapping[str, pl.DataFrame]) -> str:
     return f": {fmt.percent(int(lengths_of['capped_samples'].sum()) / samples)} of the samples hit it"
 
 
+_CENSORED: Final = " Censored samples were aborted or still running, so their full length is unknown."
 _LENGTHS: Final = Figure(
     "Response lengths",
-    "Capped samples hit the length limit. Censored samples were aborted or still running, so their full length is "
-    "unknown. Healthy: few capped samples.",
+    "",
     "response_lengths", "length_from_tokens", lengths.response_lengths, "no sample was recorded",
     False, ("response_lengths",),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Measured throughput over time, what it costs, and the phases of each step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -9,6 +9,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts import training
+from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.training import PHASES
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
@@ -33,13 +34,17 @@ def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
         [
             _rates(analysis),
             drawn_frame(
-                _PHASES._replace(draw=partial(training.step_phases, waits=wait_state(analysis))),
+                _PHASES._replace(draw=_phases_drawn(analysis)),
                 "figure-step-phases",
                 phases_frame(analysis.answers, analysis.run),
                 analysis.run,
             ),
         ],
     )
+
+
+def _phases_drawn(analysis: AnalysisResult) -> Callable[[pl.DataFrame, RunFacts], Chart]:
+    return partial(training.step_phases, waits=wait_state(analysis), others=other_state(analysis))
 
 
 def _rates(analysis: AnalysisResult) -> Drawn:
@@ -56,13 +61,14 @@ def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
     note = f"measured{counted_words(rates)}"
+    # Of a log that counts tokens by step, no sample is known.
+    samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
     return [
         _rate("Trained, steady stretch", rates.steady_tokens_per_s, note),
-        _rate("Trained, whole run", rates.achieved_tokens_per_s, note),
+        _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
         _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
         _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
         *per_gpu_facts(analysis),
-        Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]
 
 
@@ -93,11 +99,34 @@ def rates_reading(analysis: AnalysisResult) -> str:
 
 def wait_state(analysis: AnalysisResult) -> str:
     """The state that nearly all waiting of the trainers is in, by name; `waiting` where there are several."""
-    waits = [line for line in analysis.ledger.states if line.role == "trainer" and state_of(line.state).kind == "wait"]
-    most = max(waits, key=lambda line: line.gpu_ns, default=None)
-    if most is None or most.gpu_ns < _NEARLY_ALL_RATIO * sum(line.gpu_ns for line in waits):
-        return "waiting"
-    return most.state
+    return _nearly_all(
+        {name: s for name, s in _trainer_s(analysis).items() if state_of(name).kind == "wait"}, "waiting"
+    )
+
+
+def other_state(analysis: AnalysisResult) -> str:
+    """The state that nearly all other activities of the trainers are in, by name; `other` where there are several."""
+    return _nearly_all({name: s for name, s in _trainer_s(analysis).items() if name in _OTHERS}, "other")
+
+
+def _nearly_all(gpu_s: Mapping[str, float], several: str) -> str:
+    most = max(gpu_s, key=lambda name: gpu_s[name], default=None)
+    return several if most is None or gpu_s[most] < _NEARLY_ALL_RATIO * sum(gpu_s.values()) else most
+
+
+def _trainer_s(analysis: AnalysisResult) -> dict[str, float]:
+    """GPU-seconds of the trainers by state in the steady stretch, which the phases show; else in the whole run."""
+    timeline, window = analysis.answers.get("ledger_timeline"), analysis.run.window
+    sums: dict[str, float] = {}
+    if timeline is not None and window is not None:
+        inside = pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left")
+        rows = timeline.filter(inside, pl.col("role") == "trainer").group_by("state").agg(pl.col("gpu_s").sum())
+        sums = dict(rows.rows())
+    if not sums:
+        for line in analysis.ledger.states:
+            if line.role == "trainer":
+                sums[line.state] = sums.get(line.state, 0.0) + line.gpu_ns / 1e9
+    return sums
 
 
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
@@ -118,6 +147,8 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
 
 _MILLION: Final = 1_000_000
 _NEARLY_ALL_RATIO: Final = 0.95
+_OTHERS: Final = ("checkpoint", "eval", "reward", "other")
+"""The states of activities that trainer_steps counts together."""
 _APART_RATIO: Final = 0.1
 """Less is what is in flight when a run begins and ends."""
 _BY_STEP_ALONE: Final = "tokens are known by training step alone, not by the moment"

@@ -120,7 +120,7 @@ def _actions(analysis: AnalysisResult) -> list[RenderableType]:
         for name, value in named:
             if value:
                 table.add_row("", name, plain(value))
-    return [_section(ACTIONS_TITLE, table), Text(f"  {HOW_TO_VERIFY}", style="dim")] if rows else []
+    return [_section(ACTIONS_TITLE, table), Padding(Text(HOW_TO_VERIFY, style="dim"), (0, 0, 0, 2))] if rows else []
 
 
 def _gaps(lines: Sequence[str]) -> Panel:

@@ -12,7 +12,7 @@ from rlscope.diagnose import RULES
 from rlscope.model import calibration
 from rlscope.model.decode import fit
 from rlscope.model.forecast import actions, ranking, recommend, result, sensitivity, simulated
-from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.layouts import Forecast, trainers_ceiling
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.system import Layout
@@ -72,14 +72,16 @@ def page_of(run: Told) -> str:
 
 
 def affords(run: Told, forecast: Forecast) -> bool:
-    """Without a cap staleness may rise to half as much again, or to 4 versions."""
+    """Without a cap that bounds it in steps, staleness may rise to half as much again, or to 4 versions."""
     model = model_of(run)
-    if model.model_config.most_staleness is not None or model.model_config.admission.max_staleness is not None:
+    admission = model.model_config.admission
+    is_capped = admission.max_staleness is not None and admission.staleness_policy != "publication_waits"
+    if model.model_config.most_staleness is not None or is_capped:
         return True
     today = model.forecasts.today.staleness
     if forecast.staleness is None:
         return False
-    return today is None or forecast.staleness.sample_p95 <= max(1.5 * today.sample_p95, 4)
+    return today is None or forecast.staleness.aged_p95 <= max(1.5 * today.aged_p95, 4)
 
 
 def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) -> Iterator[str]:
@@ -134,6 +136,18 @@ def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
     for each in model.ranking.actions:
         if each.kind != "fix" and measured * (1.0 + each.gain_ratio.median) > most:
             yield f"{each.what} trains {measured * (1.0 + each.gain_ratio.median)}, the bound is {most}"
+
+
+def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: Told) -> Iterator[str]:
+    model, trainers = model_of(run), run.observed.trainer_gpus
+    ceiling = trainers_ceiling(run.observed, len(model.calibration.draws), publishing=False)
+    for each in model.ranking.actions:
+        is_of_trainers = each.what in ("trainer_speed", "checkpoints", "colocated")
+        moves_gpus = isinstance(each.after, Layout) and each.after.trainer_gpus != trainers
+        if ceiling is None or is_of_trainers or moves_gpus:
+            continue
+        if each.gain_ratio.median > ceiling.max() - 1.0 + _ROUNDING:
+            yield f"{each.what} brings {each.gain_ratio.median:.1%}, no wait at all {ceiling.max() - 1.0:.1%}"
 
 
 def the_bars_add_up_from_the_bound_to_what_was_measured(run: Told) -> Iterator[str]:
@@ -238,6 +252,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     balanced_is_said_exactly_where_nothing_brings_5_percent,
     a_cause_costs_what_the_best_action_against_it_brings_or_more,
     no_rate_is_above_the_bound,
+    no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait,
     the_bars_add_up_from_the_bound_to_what_was_measured,
     the_rate_of_today_is_the_measured_one,
     the_staleness_of_today_is_the_measured_one,

@@ -13,7 +13,7 @@ from tests.reports.timeline_fixture import timeline_analysis
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 NAMES = ("vllm_trl", "fleet", "made")
-OPEN_PX = {1280: 5_000, 390: 8_000}
+OPEN_PX = {1280: 4_800, 390: 8_000}
 """The most that a page may be high before anything is unfolded, by its width."""
 A4_PX = 703
 """Width of a sheet between margins of 12 mm."""

@@ -257,7 +257,7 @@ def test_a_single_engine_is_neither_the_first_nor_the_last_one():
     assert "first and the last engine" in updates_figure(two).reading and updates_figure(None) == updates_figure(two)
 
 
-@pytest.mark.parametrize(("to_last_s", "unit", "top"), [(0.0999, "milliseconds", 99.9), (0.1, "seconds", 0.1)])
+@pytest.mark.parametrize(("to_last_s", "unit", "top"), [(0.999, "milliseconds", 999.0), (1.0, "seconds", 1.0)])
 def test_short_updates_are_drawn_in_milliseconds_and_below_the_upper_edge(to_last_s, unit, top):
     rows = frame("first_version last_version start_ns engines to_first_s to_last_s paused_mean_s\n"
                  f"1 1 10 2 0.05 {to_last_s} 0.01")  # fmt: skip

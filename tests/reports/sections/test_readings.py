@@ -7,14 +7,17 @@ import pytest
 
 from rlscope.analysis.result import LedgerState, SteadyWindow, Throughput
 from rlscope.reports.charts.encoding import shown_from_s
+from rlscope.reports.charts.lengths import response_lengths
+from rlscope.reports.charts.model import placed
 from rlscope.reports.charts.timeline import with_discarded
-from rlscope.reports.sections.engines import batch_reading, kv_reading, waiting_reading
-from rlscope.reports.sections.layouts import one_staleness
+from rlscope.reports.sections.engines import batch_reading, flat_reading, kv_reading, waiting_reading
+from rlscope.reports.sections.layouts import one_staleness, sweep_reading
 from rlscope.reports.sections.ledger import gpu_use_frame
 from rlscope.reports.sections.lengths import all_trained, outcomes_reading
 from rlscope.reports.sections.queue import depth_sentence
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
 from rlscope.reports.sections.throughput import (
+    other_state,
     per_gpu_facts,
     phases_frame,
     rates_reading,
@@ -71,6 +74,61 @@ def test_the_mean_batch_is_set_against_the_efficient_one(mean, said):
 )
 def test_a_batch_at_its_limit_is_not_said_to_lack_requests(mean, limit, said):
     assert said in batch_reading(batches(mean, 32), None, limit)
+
+
+WINDOW = SteadyWindow(10, 110, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("below", "limit", "is_flat"), [(1, 32, True), (2, 32, False), (0, None, False), (0, 33, False)]
+)
+def test_engines_at_their_limit_for_99_percent_of_the_steady_stretch_are_said_instead_of_drawn(below, limit, is_flat):
+    running = [*[31.35] * below, *[31.36] * (100 - below)]
+    # Start-up is before the stretch, and engines that have nothing left to do are after it.
+    frame = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
+    said = flat_reading(frame, None, None, limit, WINDOW)
+    assert said == ("Every engine runs its limit of 32 requests throughout the steady stretch." if is_flat else "")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "used", "said"),
+    [
+        (3.5, 899.0, "with 3.5 more waiting on average. The KV cache is at most 89.9% full: the limit holds requests"),
+        (0.0, 900.0, "and none waits. The KV cache is at most 90.0% full: a higher limit needs a larger one."),
+    ],
+)
+def test_engines_at_their_limit_are_said_with_what_waits_and_why(waiting, used, said):
+    at = {"bucket_start_ns": [10, 20]}
+    frames = pl.DataFrame({**at, "running_mean": [8.0, 8.0]}), pl.DataFrame({**at, "waiting_mean": [waiting] * 2})
+    assert said in flat_reading(*frames, kv(used), 8, None)
+
+
+def test_the_caption_of_the_layouts_explains_what_is_drawn_and_nothing_else():
+    def caption(*series, splits=1):
+        return sweep_reading(pl.DataFrame({"series": series, "trainer_gpus": [n % splits for n in range(len(series))]}))
+
+    assert "1 : 2 means" in caption("1 : 1") and "Simulated" not in caption("1 : 1")
+    assert "Crosses" not in caption("1 : 1") and "Crosses" in caption("infeasible: memory")
+    assert "Simulated: a limit applies" in caption("1 : 1, simulated")
+    assert "1 : 2 means" not in caption(*["current request limit"] * 4, splits=4)
+
+
+def test_the_name_of_a_layout_lies_where_it_covers_no_line_and_inside_the_plot():
+    line_below = [(float(x), 80.0) for x in range(300)]
+    free, box = placed((150.0, 60.0), "current", [], is_above=False)
+    assert free.dy > 0 and box[1] > 60.0
+    moved, (left, top, right, foot) = placed((150.0, 60.0), "current", line_below, is_above=False)
+    assert moved != free and not any(left <= x <= right and top <= y <= foot for x, y in line_below)
+    assert placed((290.0, 60.0), "recommended", [], is_above=True)[1][2] <= 300.0
+    assert placed((150.0, 130.0), "current", [], is_above=False)[1][3] <= 132.0
+
+
+@pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])
+def test_the_legend_of_the_lengths_names_endings_that_occurred(censored, kinds):
+    row = {"length_from_tokens": 1, "length_to_tokens": 3, "finished_samples": 2, "capped_samples": 1}
+    frame = pl.DataFrame([{**row, "censored_samples": censored, "cap_tokens": None}])
+    document = response_lengths(frame, full_analysis().run).to_dict(validate=False)
+    assert document["layer"][0]["encoding"]["color"]["scale"]["domain"] == kinds
 
 
 @pytest.mark.parametrize(
@@ -244,7 +302,21 @@ def test_waiting_in_the_phases_has_the_colour_of_the_wait_that_is_nearly_all_of_
     analysis = full_analysis()
     rows = (("waiting_for_samples", samples_ns), ("waiting_for_staleness_cap", 100 - samples_ns), ("train", 1_000))
     states = tuple(LedgerState("trainer", name, None, gpu_ns, 0.1, None) for name, gpu_ns in rows)
-    assert wait_state(replace(analysis, ledger=replace(analysis.ledger, states=states))) == state
+    assert wait_state(replace(analysis, ledger=replace(analysis.ledger, states=states), answers={})) == state
+
+
+def test_phases_are_drawn_as_the_states_of_the_steady_stretch_not_of_the_run_before_it():
+    analysis = full_analysis()
+    rows = [(9, "waiting_for_samples", 9.0), (10, "waiting_for_staleness_cap", 1.0), (10, "eval", 2.0)]
+    timeline = pl.DataFrame(
+        [{"bucket_start_ns": at, "role": "trainer", "state": name, "gpu_s": gpu_s} for at, name, gpu_s in rows]
+    )
+    steady = replace(
+        analysis,
+        run=replace(analysis.run, window=WINDOW),
+        answers={**analysis.answers, "ledger_timeline": timeline},
+    )
+    assert (wait_state(steady), other_state(steady)) == ("waiting_for_staleness_cap", "eval")
 
 
 def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
@@ -253,4 +325,4 @@ def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
     counted = replace(analysis, throughput=Throughput(1_000.0, 1_000.0, None, counted_tokens=7))
     section = throughput_section(counted)
     assert section.figures[0].spec is None and "by training step alone" in section.figures[0].figure.empty
-    assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", "", ""]
+    assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", ""]

@@ -72,6 +72,7 @@ def true_system(world: World) -> System:
         trained_prompt_tokens=prompt_tokens,
         kept_ratio=1.0 - rollouts.filtered_ratio,
         environment_s=rollouts.environment_ratio * rollouts.environment_s,
+        environment_kv_held=True,
     )
     engine = Engine(
         gpus=world.gpus_per_engine,

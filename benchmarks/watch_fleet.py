@@ -2,9 +2,10 @@
 
 A made-up run of one trainer and many engines, each of which flushes three tables every 30 s, is written tail by tail on
 a clock of its own, and `LiveRun` looks at it once after each, with the built-in rules, as `rlscope watch` does. The
-first looks are left out: they read what every later one only adds to. The last result is in `watch_fleet.txt`.
+first looks are left out: they read what every later one only adds to. The last result is in `watch_fleet.txt`. polars
+has one thread, as in `rlscope watch`.
 
-    python benchmarks/watch_fleet.py [--workers 100 1000 10000]
+    POLARS_MAX_THREADS=1 python benchmarks/watch_fleet.py [--workers 100 1000 10000]
 
 Ten thousand workers write 150,000 files, about 1 GB, for five looks: five minutes of CPU time, most of it writing.
 """
@@ -24,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 import pyarrow as pa
 from rlscope_otel.parquet import write_table
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, STAMP_KEYS, arrow_schema
@@ -176,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"date      {datetime.now(UTC):%Y-%m-%d}",
         f"machine   {os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         f"versions  Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}",
-        f"command   python benchmarks/watch_fleet.py --workers {' '.join(map(str, given.workers))}",
+        f"command   POLARS_MAX_THREADS={pl.thread_pool_size()} python benchmarks/watch_fleet.py --workers "
+        + " ".join(map(str, given.workers)),
         f"case      1 trainer, the others engines; {len(TABLES)} files of each engine every {TAIL_S} s, "
         f"{sum(ROWS.values())} rows together; CPU of one look after each, median",
         "",

@@ -26,6 +26,7 @@ from rlscope.alerts.series import (
     Statistic,
     Timeline,
     Whole,
+    starts_ns_of,
 )
 from rlscope.analysis.ledger import IDLE_STATES
 from rlscope.analysis.run_facts import steady_window
@@ -196,7 +197,7 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
 
 
 def _silence(timeline: Timeline) -> Series:
-    return Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+    return Silence.of(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
 
 
 def _due_until_ns(timeline: Timeline) -> int | None:
@@ -207,19 +208,20 @@ def _due_until_ns(timeline: Timeline) -> int | None:
 
 def _longest_idle(timeline: Timeline) -> Series:
     """Times without work that meet at the edge of a bucket are one stretch."""
-    rows, found = timeline.rows("idle"), dict[str, list[list[int]]]()
-    if len(rows):
-        for worker_id, start_ns, end_ns in rows.sort("start_ns").select("worker_id", "start_ns", "end_ns").iter_rows():
-            own = found.setdefault(worker_id, [])
-            if own and own[-1][1] == start_ns:
-                own[-1][1] = end_ns
-            else:
-                own.append([start_ns, end_ns])
-    stretches = sorted((start_ns, end_ns, name) for name, own in found.items() for start_ns, end_ns in own)
-    starts_ns, ends_ns = (np.array([each[side] for each in stretches], dtype=np.int64) for side in (0, 1))
-    names = tuple(name for _, _, name in stretches)
-    workers = timeline.parts.workers
-    return LongestStretch(starts_ns, ends_ns, names, workers, timeline.ticks, timeline.first_bucket)
+    begins_ns, rows = starts_ns_of(timeline.parts.workers), timeline.rows("idle")
+    if rows.is_empty():
+        none = np.array([], dtype=np.int64)
+        return LongestStretch(none, none, (), begins_ns, timeline.ticks, timeline.first_bucket)
+    pieces = rows.sort("worker_id", "start_ns")
+    goes_on = (pl.col("worker_id") == pl.col("worker_id").shift()) & (pl.col("start_ns") == pl.col("end_ns").shift())
+    stretches = (
+        pieces.group_by((~goes_on.fill_null(value=False)).cum_sum().alias("stretch"))
+        .agg(pl.col("worker_id", "start_ns").first(), pl.col("end_ns").last())
+        .sort("start_ns", "end_ns", "worker_id")
+    )
+    starts_ns, ends_ns = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
+    names = stretches["worker_id"].to_list()
+    return LongestStretch(starts_ns, ends_ns, names, begins_ns, timeline.ticks, timeline.first_bucket)
 
 
 def _dropped_rows(timeline: Timeline) -> Series:

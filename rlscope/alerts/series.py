@@ -187,22 +187,37 @@ def _median(values: Whole) -> float:
 class Silence:
     """Seconds without data from the worker silent for longest; workers that stopped do not count."""
 
-    workers: tuple[WorkerLife, ...]
+    starts_ns: Whole
+    """Of all workers, ascending."""
+    running: Sequence[WorkerLife]
+    """Those that recorded no stop, by the end of their data; the last name first where that is the same."""
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
     """After it no data is due; None while the run is in progress."""
 
+    @classmethod
+    def of(cls, workers: Sequence[WorkerLife], ticks: Ticks, first_bucket: int, end_ns: int | None) -> "Silence":
+        """The silence of some workers."""
+        running = sorted((life for life in workers if not life.has_end), key=lambda life: life.worker_id, reverse=True)
+        return cls(starts_ns_of(workers), sorted(running, key=lambda life: life.last_ns), ticks, first_bucket, end_ns)
+
     def reading(self, first: int, after: int) -> Reading:
         """Silence starts at the last known flush or row: a gap before a later one does not count."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
         now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
-        begun = [worker for worker in self.workers if worker.start_ns <= now_ns]
-        silent = [(max(0, now_ns - worker.last_ns), worker.worker_id) for worker in begun if not worker.has_end]
+        begun = int(np.searchsorted(self.starts_ns, now_ns, side="right"))
         if not begun:
             return NOTHING
-        silent_ns, worker_id = max(silent, default=(0, None))
-        return Reading(silent_ns / 1e9, len(begun), worker_id if silent_ns else None)
+        longest = next((life for life in self.running if life.start_ns <= now_ns), None)
+        if longest is None or longest.last_ns >= now_ns:
+            return Reading(0.0, begun)
+        return Reading((now_ns - longest.last_ns) / 1e9, begun, longest.worker_id)
+
+
+def starts_ns_of(workers: Sequence[WorkerLife]) -> Whole:
+    """When each worker started, ascending, UTC epoch."""
+    return np.sort(np.array([worker.start_ns for worker in workers], dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +227,17 @@ class LongestStretch:
     starts_ns: Whole
     """Ascending."""
     ends_ns: Whole
-    worker_ids: tuple[str, ...]
+    worker_ids: Sequence[str]
     """One per stretch."""
-    workers: tuple[WorkerLife, ...]
+    begins_ns: Whole
+    """When each worker started, ascending."""
     ticks: Ticks
     first_bucket: int
 
     def reading(self, first: int, after: int) -> Reading:
         """A stretch counts as far as it lies in the window; 0 where every worker always worked."""
         from_ns, to_ns = (self.ticks.at_ns(place + self.first_bucket) for place in (first, after))
-        begun = sum(worker.start_ns < to_ns for worker in self.workers)
+        begun = int(np.searchsorted(self.begins_ns, to_ns))
         last = int(np.searchsorted(self.starts_ns, to_ns))
         # No stretch before the first one whose predecessors and itself end in the window reaches into it.
         reach_ns = np.maximum.accumulate(self.ends_ns[:last])
@@ -320,11 +336,12 @@ class Timeline:
 
     def exact_sums(self, rows: pl.DataFrame, column: str) -> list[float]:
         """The sum of a float column, by bucket, exactly rounded."""
-        values: list[list[float]] = [[] for _ in range(self.buckets)]
-        if len(rows):
-            for place, value in rows.select("place", column).iter_rows():
-                values[place].append(value)
-        return [math.fsum(some) for some in values]
+        if not len(rows):
+            return [0.0] * self.buckets
+        places, values = rows["place"].to_numpy(), rows[column].cast(pl.Float64).to_numpy()
+        order = np.argsort(places, kind="stable")
+        edges = np.searchsorted(places[order], np.arange(1, self.buckets))
+        return [math.fsum(some.tolist()) for some in np.split(values[order], edges)]
 
     def greatest(self, rows: pl.DataFrame, column: str) -> NDArray[np.float64]:
         """The highest value of a column, by bucket; minus infinity without rows."""

@@ -1,5 +1,6 @@
 """`rlscope watch`: a run that is being written, checked against alert rules as it goes."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -41,6 +42,8 @@ def watch(
 
     Ends when the run ends. Exits 3 if a rule reached --fail-on.
     """
+    # Before polars is imported: beside training, threads that wait for each other cost more than they save.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from rlscope.alerts.durations import parse_duration
     from rlscope.alerts.live.watch import watch_run
 

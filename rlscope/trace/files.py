@@ -137,8 +137,12 @@ def read_manifest(folder: Path) -> RunManifest:
     return _manifest(path, _json_object(path))
 
 
-def _json_object(path: Path) -> Mapping[str, object]:
-    why = irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
+def _json_object(path: Path, *, is_plain: bool = False) -> Mapping[str, object]:
+    """The object in a file. is_plain: whether it is known to be a regular file of the folder, with a name of its own.
+
+    Raises RunFolderError for any other file.
+    """
+    why = None if is_plain else irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
     if why is not None:
         raise RunFolderError.of(path, found=why, expected="a JSON file of its own", next_step="Copy the file there.")
     try:
@@ -161,7 +165,7 @@ def _json_object(path: Path) -> Mapping[str, object]:
 
 def irregularity(path: Path, folder: Path) -> str | None:
     """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
-    if not path.name.isprintable() or not _GLOBS.isdisjoint(path.name):
+    if not _is_plain_name(path.name):
         return "a file whose name can stand for others, or cannot be printed"
     try:
         if _is_plainly_inside(path, folder):
@@ -176,6 +180,10 @@ def irregularity(path: Path, folder: Path) -> str | None:
     except (OSError, RuntimeError) as error:
         return f"what cannot be opened ({error})"
     return None
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.isprintable() and _GLOBS.isdisjoint(name)
 
 
 def _is_plainly_inside(path: Path, folder: Path) -> bool:
@@ -233,9 +241,9 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
         states = sorted(_json_files(folder / "workers"))
     except OSError as error:
         return [], [SkippedFile("workers", _unlisted(error))]
-    for name, state in states:
+    for name, state, is_plain in states:
         before = None if known is None else known.get(name)
-        found = before if before is not None and before.state == state else _read_worker(Path(name), state)
+        found = before if before is not None and before.state == state else _read_worker(Path(name), state, is_plain)
         if known is not None:
             known[name] = found
         if found.document is None:
@@ -245,19 +253,22 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
     return documents, skipped
 
 
-def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int], bool]]:
+    """Each path, what changes when it is written, and whether `irregularity` has nothing to say of it."""
     if not folder.is_dir():
         return
+    is_folder = not folder.is_symlink()
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".json"):
                 facts = entry.stat(follow_symlinks=not entry.is_symlink() or os.path.exists(entry.path))
-                yield entry.path, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+                is_plain = is_folder and entry.is_file(follow_symlinks=False) and _is_plain_name(entry.name)
+                yield entry.path, (facts.st_mtime_ns, facts.st_size, facts.st_ino), is_plain
 
 
-def _read_worker(path: Path, state: tuple[int, int, int]) -> _ReadWorker:
+def _read_worker(path: Path, state: tuple[int, int, int], is_plain: bool) -> _ReadWorker:
     try:
-        document = dict(_json_object(path))
+        document = dict(_json_object(path, is_plain=is_plain))
     except RunFolderError as error:
         return _ReadWorker(state, None, str(error))
     why = _worker_fault(document, path)

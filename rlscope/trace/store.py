@@ -284,6 +284,8 @@ def open_rows(
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
+        # A watch runs beside training: it is to take little of the CPUs, not to be fast.
+        connection.execute("SET threads = 1")
         for table in TABLES:
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
@@ -96,6 +97,12 @@ class LiveClocks:
         """How far the clock of a worker is ahead when it reads instant_ns; 0 for one that is not corrected."""
         clock = self._corrected.get(self._hosts.get(worker_id, ""))
         return 0 if clock is None else _ahead_ns(clock, instant_ns)
+
+    def ahead_of(self, worker_ids: Sequence[str], instants_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`ahead_ns` of each of some workers at an instant of its own."""
+        if not self._corrected:
+            return np.zeros_like(instants_ns)
+        return np.array([self.ahead_ns(*each) for each in zip(worker_ids, instants_ns.tolist(), strict=True)], np.int64)
 
     def ahead_at(self, instant_ns: int) -> dict[str, int]:
         """By worker, how far the clocks that are corrected are ahead at about that time."""

@@ -12,14 +12,21 @@ rows are new whose numbers were not seen; it says itself how many rows each of i
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES, TIMES, FileNumbers
 
-from rlscope.alerts.live.flushed import Flushed, FlushedFiles, Held, read_flushed
+from rlscope.alerts.live.flushed import (
+    MOST_BYTES_A_LOOK,
+    MOST_ROWS,
+    Flushed,
+    ReadFiles,
+    read_flushed,
+    small_content,
+)
 from rlscope.trace.files import is_integer, table_metadata
 from rlscope.trace.footers import stamp_of
 from rlscope.trace.segments import Segment, decoded
@@ -47,8 +54,15 @@ class NewFile:
     rows: int
     first_row: int = 0
     """In the file at the path."""
-    held: Held | None = field(default=None, compare=False, repr=False)
-    """The rows, where they were read already; the times are then those of the rows."""
+
+
+class Found(NamedTuple):
+    """What one look found."""
+
+    files: list[NewFile]
+    """To be read when their rows are due."""
+    read: list[ReadFiles]
+    """Files of which the rows are read already, of the tables whose rows are needed."""
 
 
 class _Seen:
@@ -74,6 +88,9 @@ class _Seen:
     def add(self, first: int, last: int, rows: int) -> None:
         """These numbers were seen; rows is what is new of them."""
         self.rows += rows
+        if self.ranges and self.ranges[-1][1] == first - 1:
+            self.ranges[-1] = self.ranges[-1][0], last
+            return
         near = [each for each in self.ranges if each[0] <= last + 1 and first <= each[1] + 1]
         whole = min([first, *(low for low, _ in near)]), max([last, *(high for _, high in near)])
         self.ranges = sorted([each for each in self.ranges if each not in near] + [whole])
@@ -102,7 +119,8 @@ class LiveFiles:
     def __init__(self, folder: Path, patience_ns: int, tables: Collection[str] = ()) -> None:
         self._folder = folder
         self._tables = tables
-        self._flushed = FlushedFiles()
+        self._rows_left = self._bytes_left = 0
+        """How much of what is new may be read during this look."""
         self._patience_ns = patience_ns
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._compacted_paths: set[Path] = set()
@@ -118,19 +136,23 @@ class LiveFiles:
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
-    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> list[NewFile]:
+    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> Found:
         """The new files; an unreadable file is retried for patience_ns. window: that of these workers, where known."""
-        found: list[NewFile] = []
+        found, read = list[NewFile](), list[ReadFiles]()
         self._window = window or usual_window({}, workers)
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
-        self._flushed.begin()
-        lacking = self._lacking(workers)
-        for table in TABLES:
-            found += self._next_files(lacking[table], table, now_ns)
-            if list_all or any(self._lacks(worker, table) for worker in lacking[table]):
+        self._rows_left, self._bytes_left = MOST_ROWS, MOST_BYTES_A_LOOK
+        for table, lacking in self._lacking(workers).items():
+            # Of the others, how many rows there are counts, and what is wrong with a file is said.
+            together = self._read_together(lacking, table)
+            read += together if table in self._tables else ()
+            lacking = [worker for worker in lacking if self._lacks(worker, table)]
+            for worker in lacking:
+                found += self._next_of(worker, table, now_ns)
+            if list_all or any(self._lacks(worker, table) for worker in lacking):
                 found += self._listed(table, now_ns)
-        return found
+        return Found(found, read)
 
     def is_complete(self, worker: Mapping[str, object]) -> bool:
         """Whether every row that the worker's own file counts was seen."""
@@ -168,36 +190,61 @@ class LiveFiles:
         seen = self._seen.get((table, str(worker["worker_id"])))
         return is_integer(count) and count > (seen.rows if seen is not None else 0)
 
-    def _next_files(self, workers: Sequence[Mapping[str, object]], table: str, now_ns: int) -> list[NewFile]:
-        """The files that follow those that were seen of these workers."""
-        found: list[NewFile] = []
-        flushed: list[Flushed] = []
-        for worker in workers:
-            found += self._next_of(worker, table, now_ns, flushed)
-        read, left = read_flushed(flushed, table)
-        for file, held, first_ns, last_ns in read:
-            self.stored_rows += file.rows
-            moments = first_ns, last_ns
-            new = self._new_file(Path(file.path), table, file.numbers, moments, rows=file.rows, held=held)
-            found += [] if new is None else [new]
-        for file in left:
-            self._of(file.numbers.worker_id, table).remove(file.numbers.first, file.numbers.last, file.rows)
-            found += self._opened(Path(file.path), table, file.numbers, now_ns)
+    def _read_together(self, workers: Sequence[Mapping[str, object]], table: str) -> list[ReadFiles]:
+        """The files that follow those that were seen of these workers, as far as they can be read with others."""
+        found: list[ReadFiles] = []
+        most_files = 1
+        while workers:
+            flushed = self._next_contents(workers, table, most_files)
+            read = list(read_flushed(flushed, table, self._rows_left))
+            found += [usual for each in read if (usual := self._usual(each)).numbers]
+            advanced = {numbers.worker_id for each in read for numbers in each.numbers}
+            workers = [each for each in workers if each["worker_id"] in advanced and self._lacks(each, table)]
+            # Most workers wrote one file since the last look; a watch that starts late finds many.
+            most_files *= 2
         return found
 
-    def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int, flushed: list[Flushed]) -> list[NewFile]:
-        """Those whose footers are parsed; flushed takes the others, which count as seen."""
+    def _next_contents(self, workers: Sequence[Mapping[str, object]], table: str, most_files: int) -> list[Flushed]:
+        """Up to so many files of each worker: the first of each, then the second of each, and so on."""
+        found: list[Flushed] = []
+        nexts = {worker_id: self._of(worker_id, table).below for worker_id in (str(w["worker_id"]) for w in workers)}
+        for _ in range(most_files):
+            for worker_id, number in list(nexts.items()):
+                numbers = FileNumbers(worker_id, number, number)
+                content = small_content(f"{self._folder}/{table}/{numbers.name}") if self._bytes_left > 0 else b""
+                if not content:
+                    del nexts[worker_id]
+                    continue
+                nexts[worker_id] += 1
+                self._bytes_left -= len(content)
+                found.append(Flushed(numbers, content))
+        return found
+
+    def _usual(self, read: ReadFiles) -> ReadFiles:
+        """Mark files as seen that were read; those of them whose times can be."""
+        self._rows_left -= read.rows.num_rows
+        self.stored_rows += read.rows.num_rows
+        for numbers, count in zip(read.numbers, read.counts.tolist(), strict=True):
+            self._of(numbers.worker_id, read.table).add(numbers.first, numbers.last, count)
+        if self._window is not None:
+            first_ns, last_ns = self._window.first_ns, self._window.last_ns
+            can_be = (read.first_ns >= first_ns) & (read.last_ns <= last_ns)
+            can_be &= (read.first_ns <= last_ns) & (read.last_ns >= first_ns)
+            for numbers in (own for own, is_usual in zip(read.numbers, can_be.tolist(), strict=True) if not is_usual):
+                self._skip_times(read.table, numbers.name)
+            read = read.part(can_be)
+        for numbers, last_ns in zip(read.numbers, read.last_ns.tolist(), strict=True):
+            self._note_end(read.table, numbers.worker_id, last_ns)
+        return read
+
+    def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int) -> list[NewFile]:
+        """The files that follow those that were seen of a worker."""
         found: list[NewFile] = []
         worker_id = str(worker["worker_id"])
         while self._lacks(worker, table):
-            seen = self._of(worker_id, table)
-            numbers = FileNumbers(worker_id, seen.below, seen.below)
+            below = self._of(worker_id, table).below
+            numbers = FileNumbers(worker_id, below, below)
             path = f"{self._folder}/{table}/{numbers.name}"
-            opened = self._flushed.opened(path, table, numbers) if table in self._tables else None
-            if opened is not None:
-                seen.add(numbers.first, numbers.last, opened.rows)
-                flushed.append(opened)
-                continue
             if not os.path.exists(path):
                 return found
             found += self._opened(Path(path), table, numbers, now_ns)
@@ -274,8 +321,6 @@ class LiveFiles:
     def _opened(self, path: Path, table: str, numbers: FileNumbers, now_ns: int) -> list[NewFile]:
         """What is new in a file, marked as seen; nothing if it is not readable (yet) or empty."""
         metadata, seen = self._metadata(path, table, now_ns), self._of(numbers.worker_id, table)
-        if metadata is not None and table in self._tables:
-            self._flushed.learn(str(path), table, metadata)
         if metadata is None:
             if path in self._given_up:
                 seen.add(numbers.first, numbers.last, 0)
@@ -325,27 +370,17 @@ class LiveFiles:
         self, path: Path, table: str, worker_id: str, piece: _Piece, metadata: pq.FileMetaData
     ) -> NewFile | None:
         """A piece with the times of its rows; None where they cannot be."""
-        moments, numbers = _moments(path, metadata, table, piece), FileNumbers(worker_id, piece.first, piece.last)
-        return self._new_file(path, table, numbers, moments, rows=piece.rows, first_row=piece.first_row)
-
-    def _new_file(
-        self,
-        path: Path,
-        table: str,
-        numbers: FileNumbers,
-        moments: tuple[int, int] | None,
-        *,
-        rows: int,
-        first_row: int = 0,
-        held: Held | None = None,
-    ) -> NewFile | None:
-        """None where the first and last time are not known, or cannot be."""
+        moments = _moments(path, metadata, table, piece)
         if moments is None or (self._window is not None and not all(map(self._window.holds, moments))):
-            self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
+            self._skip_times(table, path.name)
             return None
         first_ns, last_ns = moments
-        self._note_end(table, numbers.worker_id, last_ns)
-        return NewFile(path, table, first_ns, last_ns, numbers, rows, first_row, held)
+        self._note_end(table, worker_id, last_ns)
+        numbers = FileNumbers(worker_id, piece.first, piece.last)
+        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
+
+    def _skip_times(self, table: str, name: str) -> None:
+        self.skipped.append(f"skipped {table}/{name}: its times are missing, or far from the rest of the run")
 
     def _note_end(self, table: str, worker_id: str, last_ns: int) -> None:
         """Rows of a worker that end then."""

@@ -22,8 +22,10 @@ from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_
 from rlscope.alerts.live.clocks import LiveClocks
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
+from rlscope.alerts.live.flushed import ReadFiles
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.offline import families_of, step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
@@ -56,11 +58,15 @@ class LiveRun:
         self._rows = LiveRows()
         self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
-        self._families = SHOWN | set(families_of(rules))
-        asks_own = any(rule.sql is not None for rule in rules.rules)
-        self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
+        families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
+        self._families_ns: dict[Family, int] = {family: _kept_ns(rules, family) for family in families}
+        """By family, how far back its buckets count."""
+        self._asks_own = any(rule.sql is not None for rule in rules.rules)
+        self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[NewFile] = []
+        self._read: list[ReadFiles] = []
+        """Rows that begin after what was asked for so far."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
         self._written: Sequence[Mapping[str, object]] = ()
@@ -125,7 +131,8 @@ class LiveRun:
         documents, self._odd_times = with_usual_times(documents, {}, window)
         # Where a time was taken out, the window of the others may be another.
         new = self._files.look(documents, now_ns, None if self._odd_times else window)
-        self._pending += [file for file in new if file.table in self._tables]
+        self._pending += [file for file in new.files if file.table in self._tables]
+        self._read += new.read
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         workers = self._workers_of(documents, now_ns)
@@ -200,24 +207,35 @@ class LiveRun:
             self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
-        """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""
+        """Take the rows of files that begin before until_ns, and note the first bucket that is out of date."""
+        oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
+        self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).numbers]
         found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
         self._pending = [file for file, ahead_ns in found if file.first_ns - ahead_ns >= until_ns]
-        oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
         due = [
             each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
         ]
         self._rows.read_ahead(file for file, _ in due)
         for file, ahead_ns in due:
-            rows = self._kept(file, ticks.at_ns(self._filled) + ahead_ns)
+            rows = self._added(file)
             if rows is not None and rows.num_rows:
                 self._note_old(rows, file.table, ahead_ns, ticks)
 
-    def _kept(self, file: NewFile, filled_ns: int) -> pa.Table | None:
-        """Keep the rows of a file; None where it cannot be read, or is known to have none before filled_ns."""
-        if file.held is not None:
-            self._rows.keep(file.table, file.held)
-            return file.held.own if file.first_ns < filled_ns else None
+    def _later(self, read: ReadFiles, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadFiles:
+        """Keep the rows of files that begin before until_ns, unless all of them are too old; the other files."""
+        ahead_ns = self._clocks.ahead_of([numbers.worker_id for numbers in read.numbers], read.first_ns)
+        first_ns = read.first_ns - ahead_ns
+        is_later = first_ns >= until_ns
+        is_due = ~is_later & (read.last_ns - ahead_ns >= oldest_ns)
+        due = read.part(is_due)
+        self._rows.keep(read.table, due.rows)
+        late = read.part(is_due & (first_ns < ticks.at_ns(self._filled)))
+        for (numbers, rows), start_ns in zip(late.each(), late.first_ns.tolist(), strict=True):
+            self._note_old(rows, read.table, self._clocks.ahead_ns(numbers.worker_id, start_ns), ticks)
+        return read.part(is_later)
+
+    def _added(self, file: NewFile) -> pa.Table | None:
+        """Read and keep the rows of a file; None where it cannot be read."""
         try:
             return self._rows.add(file)
         except FileNotFoundError:
@@ -239,18 +257,26 @@ class LiveRun:
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
-        tables, since_ns = self._rows.since(ticks.at_ns(first), self._clocks.ahead_at(ticks.at_ns(first)))
+        from_ns = ticks.at_ns(first)
+        tables, since_ns = self._rows.since(from_ns, self._clocks.ahead_at(from_ns), whole=self._asks_own)
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
         with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
-            frames, ends_ns = gather(run, ticks, self._families, end_ns), step_ends(run)
+            frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)
             own = own_answers(run, self._rules, ticks)
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
-        self._frames = {name: merged(self._frames.get(name), frame, replaced, keep) for name, frame in frames.items()}
+        self._frames = {
+            name: merged(self._frames.get(name), frame, replaced, self._family_from(name, keep, ticks))
+            for name, frame in frames.items()
+        }
         self._own = {name: merged(self._own.get(name), frame, replaced, keep) for name, frame in own.items()}
         kept = [end_ns for end_ns in self._step_ends_ns if keep <= ticks.bucket_of(end_ns) < first]
         fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
         self._step_ends_ns = tuple(kept + fresh)
         self._filled = self._dirty_from = until
+
+    def _family_from(self, family: Family, keep: int, ticks: Ticks) -> int:
+        """The first bucket of a family that the next tick looks at, and no bucket before `keep`."""
+        return max(keep, self._evaluated - -(-self._families_ns[family] // ticks.interval_ns))
 
     def _judge(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> tuple[Alert, ...]:
         if until <= self._evaluated:
@@ -316,6 +342,16 @@ class LiveRun:
         rows = counted(self._late_rows, "row", "rows")
         reach = duration(self._late_ns / 1e9)
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
+
+
+def _kept_ns(rules: RuleSet, family: Family) -> int:
+    """How far back the rules and the facts look at the buckets of a family."""
+    reaches_ns = [SHOWN_NS]
+    for rule in rules.rules:
+        metric = None if rule.metric is None else BY_NAME[rule.metric]
+        if metric is not None and metric.family == family:
+            reaches_ns.append((metric.looks_back and rule.window.length_ns) or HISTORY_NS)
+    return max(reaches_ns)
 
 
 def _identity(rules: RuleSet) -> str:

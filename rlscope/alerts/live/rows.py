@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
-from rlscope.alerts.live.flushed import Held, contract_rows, whole_rows
+from rlscope.alerts.live.flushed import contract_rows, whole_rows
 from rlscope.trace.row_checks import possible_rows
 from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
 
@@ -36,7 +37,7 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
-        self._added: dict[str, list[Held]] = {}
+        self._added: dict[str, list[pa.Table]] = {}
         """Rows that are not in their table yet: joining a table for each file would copy it for each."""
         self._ahead: dict[NewFile, pa.Table] = {}
         """Rows that were read already, of the contract's schema and without what is missing."""
@@ -59,7 +60,7 @@ class LiveRows:
     def read_ahead(self, files: Iterable[NewFile]) -> None:
         """Read many small files at once. Those of which one breaks, or lacks a value, `add` reads by themselves."""
         self._ahead = {}
-        for table, together in _together(file for file in files if file.held is None):
+        for table, together in _together(files):
             rows = read_small_files([(file.path, file.rows) for file in together])
             if rows is None:
                 continue
@@ -74,17 +75,12 @@ class LiveRows:
         if rows is None:
             rows, left_out = whole_rows(contract_rows(_stored_rows(file), file.table), file.table)
         self._count_left_out(file.table, _LACKS, left_out)
-        self.keep(file.table, Held(rows, 0, rows.num_rows))
+        self.keep(file.table, rows)
         return rows
 
-    def keep(self, table: str, held: Held) -> None:
-        """Keep rows of a file that were read already."""
-        added = self._added.setdefault(table, [])
-        last = added[-1] if added else None
-        if last is not None and last.together is held.together and last.start + last.rows == held.start:
-            added[-1] = Held(last.together, last.start, last.rows + held.rows)
-        else:
-            added.append(held)
+    def keep(self, table: str, rows: pa.Table) -> None:
+        """Keep rows of the contract's schema that were read already."""
+        self._added.setdefault(table, []).append(rows)
 
     def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
@@ -100,12 +96,16 @@ class LiveRows:
         """Every row in memory, by table."""
         return dict(self._joined())
 
-    def since(self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> tuple[dict[str, pa.Table], int]:
+    def since(
+        self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD, *, whole: bool = False
+    ) -> tuple[dict[str, pa.Table], int]:
         """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them.
 
-        ahead_ns: as for `prune`.
+        ahead_ns: as for `prune`. whole: whether samples, deliveries and weight updates are needed for anything else.
         """
         tables = dict(self._joined())
+        if not whole:
+            tables |= _recent(tables, from_ns, ahead_ns)
         for table in ("engine_steps", "activities"):
             if table in tables:
                 tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
@@ -117,14 +117,14 @@ class LiveRows:
             named = self._marks["worker_id"].to_pylist() if elsewhere else []
             places = [place for place, name in enumerate(named) if name in elsewhere]
             marks = self._marks.take(pa.array(places, pa.int64()))
-            tables["engine_steps"] = pa.concat_tables([marks, engines])
+            tables["engine_steps"] = _in_order(pa.concat_tables([marks, engines]))
         return tables, min([from_ns, *starts_ns])
 
     def _joined(self) -> dict[str, pa.Table]:
         """The tables, with all that was added."""
         for table, added in self._added.items():
             held = [self._tables[table]] if table in self._tables else []
-            possible, left_out = possible_rows(pa.concat_tables([each.own for each in added]), table)
+            possible, left_out = possible_rows(pa.concat_tables(added), table)
             if table == "engine_steps":
                 self._mark(possible)
             self._count_left_out(table, _CANNOT_BE, left_out)
@@ -164,6 +164,43 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 
+def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> dict[str, pa.Table]:
+    """What buckets from from_ns on need of the tables whose rows are joined: of an hour, nearly none.
+
+    Deliveries that were taken then, or that a step trained on which ended then; their samples; and every row of the
+    weight versions that a worker finished with then.
+    """
+    found: dict[str, pa.Table] = {}
+    if "deliveries" in tables:
+        steps = _from(tables["train_steps"], "end_ns", from_ns, ahead_ns)["step"] if "train_steps" in tables else []
+        taken = tables["deliveries"]
+        is_recent = _instants(taken, "taken_ns", ahead_ns) >= from_ns
+        found["deliveries"] = taken.filter(pa.array(is_recent | _is_among(taken["step"], steps)))
+    if "samples" in tables:
+        delivered = found["deliveries"]["sample_id"] if "deliveries" in found else []
+        samples = tables["samples"]
+        found["samples"] = samples.filter(pa.array(_is_among(samples["sample_id"], delivered)))
+    if "weight_updates" in tables:
+        updates = tables["weight_updates"]
+        versions = _from(updates, "end_ns", from_ns, ahead_ns)["version"]
+        found["weight_updates"] = updates.filter(pa.array(_is_among(updates["version"], versions)))
+    return found
+
+
+def _is_among(values: pa.ChunkedArray, wanted: Sequence[object] | pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Whether each value is one of those wanted; a NULL is none."""
+    if not len(wanted):
+        return np.zeros(len(values), np.bool_)
+    known = pc.SetLookupOptions(value_set=cast("pa.ChunkedArray", wanted).drop_null(), skip_nulls=True)
+    return pc.call_function("is_in", [values], known).to_numpy()
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """The rows of each worker after each other, by their start: questions about rows in order take half the time."""
+    workers = rows["worker_id"].combine_chunks().dictionary_encode()
+    return rows.take(pa.array(np.lexsort((rows["start_ns"].to_numpy(), workers.indices.to_numpy()))))
+
+
 def _stored_rows(file: NewFile) -> pa.Table:
     with pq.ParquetFile(file.path) as stored:
         groups, before = row_groups(stored.metadata, file.first_row, file.rows)
@@ -173,7 +210,16 @@ def _stored_rows(file: NewFile) -> pa.Table:
 
 
 def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:
-    return rows.filter(pa.array(_instants(rows, column, ahead_ns) >= from_ns))
+    is_kept = _instants(rows, column, ahead_ns) >= from_ns
+    # Chunk by chunk: to filter an hour of rows as one would copy all of them for the few that are dropped.
+    kept: list[pa.RecordBatch] = []
+    start = 0
+    for batch in rows.to_batches():
+        own = is_kept[start : start + batch.num_rows]
+        start += batch.num_rows
+        if own.any():
+            kept.append(batch if own.all() else batch.filter(pa.array(own)))
+    return pa.Table.from_batches(kept, rows.schema)
 
 
 def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDArray[np.int64]:

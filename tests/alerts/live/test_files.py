@@ -32,7 +32,7 @@ class Watch:
 
     def look(self, worker: dict[str, Any], now_ns: int = 0) -> list[int]:
         """The times of the rows that are new."""
-        rows = [LiveRows().add(file) for file in self.files.look([worker], now_ns)]
+        rows = [LiveRows().add(file) for file in self.files.look([worker], now_ns).files]
         return sorted(time_ns for part in rows for time_ns in part["time_ns"].to_pylist())
 
 
@@ -63,7 +63,7 @@ def test_a_watch_that_starts_late_reads_the_merged_file_or_its_parts_and_never_b
 
 def test_a_file_that_vanishes_between_the_look_and_the_reading_is_found_in_the_merged_one(tmp_path: Path) -> None:
     worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    found = watch.files.look([stating(worker, 4)], 0)
+    found = watch.files.look([stating(worker, 4)], 0).files
     merge(tmp_path, worker, 1, 4)
     remove(tmp_path, 1, 2, 3, 4)
     for file in found:
@@ -87,7 +87,7 @@ def test_a_long_merged_file_is_read_in_pieces_of_whole_parts(tmp_path: Path, mon
     worker, watch = flush_all(tmp_path), Watch(tmp_path)
     merge(tmp_path, worker, 1, 4)
     remove(tmp_path, 1, 2, 3, 4)
-    found = watch.files.look([stating(worker, 4)], 0)
+    found = watch.files.look([stating(worker, 4)], 0).files
     assert [(file.numbers.range, file.first_row, file.rows) for file in found] == [
         ("000001_000002", 0, 4), ("000003", 4, 4), ("000004", 8, 2)
     ]  # fmt: skip
@@ -113,9 +113,9 @@ def test_a_worker_file_is_read_again_only_when_it_changed(tmp_path: Path, monkey
     (folder / "workers" / "broken.json").write_text("{")
     opened: list[str] = []
 
-    def read(path: Path, state: tuple[int, int, int]) -> Any:
+    def read(path: Path, state: tuple[int, int, int], is_plain: bool) -> Any:
         opened.append(path.stem)
-        return real(path, state)
+        return real(path, state, is_plain)
 
     real = trace_files._read_worker
     monkeypatch.setattr(trace_files, "_read_worker", read)

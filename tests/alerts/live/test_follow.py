@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.live import follow
 from rlscope.alerts.live.facts import LiveView, SilentWorker
 from rlscope.alerts.live.follow import GRACE_NS, LiveRun
 from rlscope.alerts.live.workers import GIVEN_UP_NS
@@ -39,11 +40,11 @@ IDLE = RuleSet(
 )
 
 
-def followed(run: Path, folder: Path, seed: int, *, restarts: bool) -> list[Alert]:
+def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleSet = RULES) -> list[Alert]:
     """Everything that fires while the run's files appear out of order, within the grace, and somebody polls."""
     rng = random.Random(seed)
     waiting = arrivals(run, seed, GRACE_NS)
-    live, now_ns, fired = LiveRun(folder, RULES), 0, list[Alert]()
+    live, now_ns, fired = LiveRun(folder, rules), 0, list[Alert]()
     while True:
         now_ns += rng.randint(1, 80 * S)
         while waiting and waiting[0][0] <= now_ns:
@@ -54,7 +55,7 @@ def followed(run: Path, folder: Path, seed: int, *, restarts: bool) -> list[Aler
         if view.ended:
             return fired + [alert for alert in view.alerts if alert.end_ns is None]
         if restarts and rng.random() < 0.4:
-            live = LiveRun.restored(folder, RULES, json.loads(json.dumps(live.saved())))
+            live = LiveRun.restored(folder, rules, json.loads(json.dumps(live.saved())))
 
 
 def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
@@ -73,6 +74,26 @@ def test_files_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     expected = by_start(check(run, RULES).alerts)
     assert len({alert.rule for alert in expected}) > 20
     assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts)) == expected
+
+
+def without_sql_and_steps(rules: RuleSet) -> RuleSet:
+    """Rules that need of the run no more than their windows, which are short."""
+    windows = {rule.name: RuleWindow(rule.window.length_ns or 2 * rules.interval_ns) for rule in rules.rules}
+    plain = (replace(rule, window=windows[rule.name]) for rule in rules.rules if rule.sql is None)
+    return replace(rules, rules=tuple(plain))
+
+
+@pytest.mark.parametrize(("seed", "restarts"), [(3, False), (4, False), (5, True)])
+def test_what_no_window_reaches_is_left_out_and_the_judgement_is_the_same(
+    tmp_path: Path, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_files, "_LEAST_TOGETHER", 2)
+    monkeypatch.setattr(follow, "SHOWN_NS", 5 * S)
+    run, rules = make_run(tmp_path / "run", seed), without_sql_and_steps(RULES)
+    copy_all_but_tables(run, tmp_path / "live")
+    expected = by_start(check(run, rules).alerts)
+    assert len({alert.rule for alert in expected}) > 20
+    assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts, rules=rules)) == expected
 
 
 def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start(tmp_path: Path) -> None:

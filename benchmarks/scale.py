@@ -36,7 +36,7 @@ from generated_run import SAMPLES_STEP, Shape, generate
 from watch_fleet import TABLES, Fleet
 
 import rlscope
-from rlscope.pipeline import QUESTIONS, analyze
+from rlscope.pipeline import DRAWN, QUESTIONS, analyze
 
 ROWS_PER_SAMPLE: Final = 12.1
 """Of a generated run: ten engine rows, a sample, a delivery."""
@@ -58,7 +58,7 @@ class Phases:
 
     def __call__(self, doing: str) -> None:
         names = {"fitting the model": "model", "evaluating the built-in alert rules": "rules"}
-        names |= {name.replace("_", " "): "questions" for name in QUESTIONS}
+        names |= {name.replace("_", " "): "questions" for name in (*QUESTIONS, *DRAWN)}
         now_s = cpu_seconds()
         self.cpu_s[self._part] += now_s - self._since_s
         self._part, self._since_s = names.get(doing, self._part), now_s

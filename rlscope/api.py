@@ -1,8 +1,8 @@
 """The front door: what `import rlscope` gives, and what the command line calls. Composes; computes nothing itself.
 
 Each function opens the run, answers and closes it; only what `open` returns stays open. Classes wrap the frozen
-dataclasses that hold the facts, and say in one line what they are. Imports stand in the functions, so that asking a
-question or checking rules waits neither for the model nor for charts.
+dataclasses that hold the facts, and say in one line what they are. Imports stand in the functions, so that a
+question or a check waits neither for the model nor for charts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -251,7 +251,7 @@ class Analysis:
         """The charts of the page: `charts.ledger()` is an Altair chart; `dir(charts)` lists them."""
         from rlscope.reports.page.html import Charts
 
-        self._charts = self._charts or Charts(self.result)
+        self._charts = self._charts or Charts(self.with_drawn())
         return self._charts
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
@@ -267,8 +267,7 @@ class Analysis:
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
         """What the run would do with something changed: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
 
-        Raises AnalysisError for a run that the model cannot be fitted to, and ImpossibleChangeError for a value out of
-        range or GPUs that make no layout.
+        Raises AnalysisError for a run that the model cannot be fitted to, and ImpossibleChangeError.
         """
         from rlscope.model.forecast.result import NoModelResult
         from rlscope.model.forecast.what_if import what_if
@@ -302,7 +301,7 @@ class Analysis:
         from rlscope.reports.page.html import render
         from rlscope.text_out import write_file
 
-        return write_file(Path(path), render(self.result, stills=stills).encode())
+        return write_file(Path(path), render(self.with_drawn(), stills=stills).encode())
 
     def to_png(self, path: Folder) -> Path:
         """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""
@@ -310,6 +309,13 @@ class Analysis:
         from rlscope.text_out import write_file
 
         return write_file(Path(path), as_png(self.result))
+
+    def with_drawn(self) -> "AnalysisResult":
+        """The result with all that the page draws; what an analysis with `page=False` left is asked now."""
+        from rlscope.pipeline import with_drawn
+
+        self.result = with_drawn(self._folder.path, self.result)
+        return self.result
 
     def __repr__(self) -> str:
         from rlscope.reports.text.verdict import headline
@@ -323,10 +329,7 @@ class Analysis:
 
 
 def open(path: Folder) -> Run:
-    """Open the run in a folder, to ask questions of it; use it in a `with` block.
-
-    Raises RunFolderError for a folder that is not a run, UnreadableDataError for a damaged file.
-    """
+    """Open the run in a folder to ask questions of it in a `with` block. Raises RunFolderError, UnreadableDataError."""
     return Run(path)
 
 
@@ -338,6 +341,7 @@ def analyze(
     progress: Progress | None = None,
     options: "ImportOptions | None" = None,
     ray: str | None = None,
+    page: bool = True,
 ) -> Analysis:
     """Analyse the run in a folder, or a run that a framework's log or metrics file shows.
 
@@ -345,8 +349,8 @@ def analyze(
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
     same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
     done. options: of such a file, what it does not say itself. ray: the address of a Ray cluster that answers in shares
-    of the run. Raises RunFolderError for a folder that is not a run, ImportFileError for a file that no importer knows,
-    AnalysisError for one of `also` that cannot be compared, and ArgumentError for a number out of range.
+    of the run. page: False asks what only the page draws when it is needed. Raises RunFolderError, ImportFileError for
+    a file that no importer knows, AnalysisError for one of `also` that cannot be compared, and ArgumentError.
     """
     from rlscope import pipeline
     from rlscope.analysis.result import Constraints
@@ -357,7 +361,8 @@ def analyze(
     Limits(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
     folder, say = _folder(path, options, progress), progress or pipeline.say_nothing
-    result = pipeline.analyze(folder.path, progress=say, constraints=constraints, divide=on_ray(ray, say))
+    drawn, divide = pipeline.DRAWN if page else (), on_ray(ray, say)
+    result = pipeline.analyze(folder.path, progress=say, constraints=constraints, divide=divide, also_ask=drawn)
     return Analysis(path, result, folder)
 
 
@@ -370,15 +375,12 @@ def what_if(
 ) -> WhatIfAnswer:
     """What a run would do with something changed: `what_if("runs/monday", n_train=4, max_running=64)`.
 
-    run: its folder, or its analysis, which saves analysing it again. The changes are those of `Changes`: n_train,
-    n_sample, n_gpus (GPUs), max_running (requests), max_staleness (versions), scale_lengths, trainer_speed,
-    forward_speed (factors), max_output_tokens (tokens), samples_per_step (samples), weight_update_s (seconds),
-    queue_capacity, max_in_flight (samples), max_in_flight_groups (groups; 0 removes each), publish_every (steps).
-    also and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot
-    be fitted to, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a limit given twice.
+    run: its folder, or its analysis, which saves analysing it again. The changes and their units are in `Changes`; also
+    and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot be
+    fitted to, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a limit given twice.
     """
     if not isinstance(run, Analysis):
-        return analyze(run, also=also, progress=progress).what_if(**changes)
+        return analyze(run, also=also, progress=progress, page=False).what_if(**changes)
     if _several(also):
         raise ArgumentError.of(
             "what_if", found="`also` beside an analysis", expected="a folder with it", next_step="Give it to `analyze`."
@@ -391,10 +393,9 @@ def plan(
 ) -> PlanAnswer:
     """The layout to start a run with, from a plan in TOML; `rlscope plan --example` prints one.
 
-    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: a layout to forecast
-    beside the recommended one, as "16:48" trainer and sampler GPUs; running: requests that an engine of it may run at
-    once, None: as many as suit it. Raises RlscopeError for a plan that cannot be read or that contradicts itself, with
-    its line, and ArgumentError for a number out of range or GPUs that make no such layout.
+    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: one to forecast beside
+    the recommended one, as "16:48" trainer and sampler GPUs; running: requests that each engine may run, None: as many
+    as suit it. Raises RlscopeError for a plan that cannot be read, with its line, and ArgumentError.
     """
     from rlscope.planning.build import plan_ahead
 
@@ -458,14 +459,13 @@ def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress:
 
     Each is the folder of a run, a log or metrics file that can be imported, its analysis, or the JSON document of an
     analysis, which has totals of the whole run and therefore no intervals. progress: called with what is being done.
-    Raises RunFolderError for a folder that is not a run, ImportFileError for a file that no importer knows, and
-    AnalysisError for a document that cannot be read, or with nothing to compare.
+    Raises RunFolderError, ImportFileError, and AnalysisError for an unreadable document or with nothing to compare.
     """
     from rlscope.comparison.runs import compare_runs, read_runs
     from rlscope.pipeline import say_nothing
 
     opened = [each if isinstance(each, Analysis) else _readable(each, progress) for each in (baseline, *runs)]
-    given = [each.result if isinstance(each, Analysis) else each.path for each in opened]
+    given = [each.with_drawn() if isinstance(each, Analysis) else each.path for each in opened]
     paths = [each.path if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
     first, *others = read_runs(given, progress or say_nothing, paths)
     return Comparison(compare_runs(first, others))
@@ -483,9 +483,8 @@ def list_runs(
     """The runs in a folder and below it, one entry each.
 
     sort: a column, such as "tokens_per_s"; reverse: the largest first. filters: such as "bottleneck = samplers"; a run
-    must pass all. cache: keep what was found in the user's cache folder, and read it from there while the run's files
-    are the same. progress: called with what is being done. Raises RunFolderError for a folder without runs, and
-    ArgumentError for an unknown column or a filter in another form.
+    must pass all. cache: keep what was found in the user's cache folder while the run's files are the same. progress:
+    called with what is being done. Raises RunFolderError for a folder without runs, and ArgumentError.
     """
     from rlscope.comparison.history import filtered_entries, list_entries, sorted_entries
     from rlscope.pipeline import say_nothing
@@ -509,12 +508,13 @@ def report(
     output: where the page goes; None: report.html in the run's folder, or no page beside a picture. png: where the
     picture goes. Raises what `analyze` does, and OutputError for a file that cannot be written.
     """
-    analysis, written = analyze(path, also=also, progress=progress), list[Path]()
+    page = output is not None or png is None
+    analysis, written = analyze(path, also=also, progress=progress, page=page), list[Path]()
     if progress is not None:
         progress("drawing the page")
     if png is not None:
         written.append(analysis.to_png(png))
-    if output is not None or png is None:
+    if page:
         written.append(analysis.to_html(output or analysis.page_path))
     return tuple(written)
 
@@ -576,8 +576,8 @@ def _readable(path: Folder, say: Progress | None = None) -> "RunFolder":
     """What `compare` reads: the folder of a run, or the JSON document of an analysis as it is."""
     from rlscope.importers.join import RunFolder
 
-    is_document = Path(path).is_file() and Path(path).suffix == ".json"
-    return RunFolder(Path(path)) if is_document else _folder(path, say=say)
+    file = Path(path)
+    return RunFolder(file) if file.is_file() and file.suffix == ".json" else _folder(file, say=say)
 
 
 def _change(changes: Changes) -> "Change":

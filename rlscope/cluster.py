@@ -13,19 +13,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from rlscope import format as fmt
 from rlscope.errors import RlscopeError
-from rlscope.trace.compaction import Compaction, Processes, compact_run, say_nothing
 from rlscope.trace.distribution import Distribute
 from rlscope.trace.files import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import WORKER, Question, macros_sql, questions
 from rlscope.trace.shares import ATTEMPTS, Argument, Lost, LostShareError, Share, Split, plan_shares
 from rlscope.trace.store import Divide, OpenShare, StoredRun, open_share
+
+if TYPE_CHECKING:
+    from rlscope.trace.compaction import Compaction
 
 Progress = Callable[[str], None]
 _Piece = TypeVar("_Piece")
@@ -400,8 +402,13 @@ def on_ray(address: str | None, progress: Progress) -> RayCluster | None:
     return None if address is None else RayCluster(_import_ray(), address, progress)
 
 
-def compact(folder: Path, out: Path | None, verify: bool, progress: Progress | None, address: str | None) -> Compaction:
+def compact(
+    folder: Path, out: Path | None, verify: bool, progress: Progress | None, address: str | None
+) -> "Compaction":
     """Compact a run, on the cluster at an address if there is one: `compact_run`, with what that raises."""
+    # Who analyses a run on the cluster needs none of it.
+    from rlscope.trace.compaction import Processes, compact_run, say_nothing
+
     say = progress or say_nothing
     cluster = on_ray(address, say)
     if cluster is None:

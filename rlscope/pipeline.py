@@ -35,52 +35,55 @@ _Read = TypeVar("_Read")
 
 QUESTIONS: Final = (
     "worker_extents",
-    "worker_timeline",
-    "idle_stretches",
-    "weight_marks",
     "ledger",
     "training_steps",
-    "training_metrics",
-    "token_staleness_by_step",
     "token_staleness",
     "staleness_histogram",
-    "staleness_heat",
-    "staleness_parts",
     "version_sources",
-    "sample_strips",
     "oldest_staleness",
-    "batch_size",
-    "waiting_requests",
-    "kv_use",
     "pass_latency",
     "engine_speed",
-    "queue_depth",
-    "queue_waits",
-    "queue_wait_counts",
     "weight_update_latency",
-    "weight_update_spread",
-    "response_lengths",
-    "delivered_lengths",
-    "group_tail_counts",
     "step_tails",
     "step_waits",
     "delivery_outcomes",
     "token_balance",
     "judged_outcomes",
-    "throughput",
     "gpu_agreement",
     "version_moments",
     "fresh_gap",
-    "clock_bounds",
     "row_faults",
     "sampled_engines",
     "worker_devices",
     "shared_gpus",
     "trainer_steps",
+)
+"""The questions that an analysis asks of a run, in order."""
+DRAWN: Final = (
+    "worker_timeline",
+    "idle_stretches",
+    "weight_marks",
+    "training_metrics",
+    "token_staleness_by_step",
+    "staleness_heat",
+    "staleness_parts",
+    "sample_strips",
+    "batch_size",
+    "waiting_requests",
+    "kv_use",
+    "queue_depth",
+    "queue_waits",
+    "queue_wait_counts",
+    "weight_update_spread",
+    "response_lengths",
+    "delivered_lengths",
+    "group_tail_counts",
+    "throughput",
+    "clock_bounds",
     "reported_values",
     "learning",
 )
-"""The questions that an analysis asks of a run, in order."""
+"""Those whose answers only the page draws; comparisons and trackers take a few of them."""
 
 
 def say_nothing(_doing: str) -> None:
@@ -93,17 +96,21 @@ def analyze(
     progress: Progress = say_nothing,
     constraints: Constraints = NO_CONSTRAINTS,
     divide: Divide | None = None,
+    also_ask: Sequence[str] = DRAWN,
 ) -> AnalysisResult:
     """Analyse the run in a folder; constraints are what the user asks of a layout. divide: that of `open_run`.
 
-    Raises RunFolderError for a folder that is not a run, AnalysisError for another run of the constraints that cannot
-    be compared.
+    also_ask: those of DRAWN that are wanted; what the analysis says is the same without them. Raises RunFolderError for
+    a folder that is not a run, AnalysisError for another run of the constraints that cannot be compared.
     """
-    return _read(folder, lambda run: analyze_run(run, progress, constraints), progress, divide)
+    return _read(folder, lambda run: analyze_run(run, progress, constraints, also_ask), progress, divide)
 
 
 def analyze_run(
-    run: OpenRun, progress: Progress = say_nothing, constraints: Constraints = NO_CONSTRAINTS
+    run: OpenRun,
+    progress: Progress = say_nothing,
+    constraints: Constraints = NO_CONSTRAINTS,
+    also_ask: Sequence[str] = DRAWN,
 ) -> AnalysisResult:
     """Analyse an open run. Raises AnalysisError for another run of the constraints that cannot be compared."""
     # Slow to import, and `check` does without.
@@ -114,7 +121,7 @@ def analyze_run(
     others = read_other_runs(run, constraints.also, progress)
     rules = built_in_rules()
     grid = focused_grid(run, tick_cells(run, rules))
-    answers = _ask_all(run, grid, progress)
+    answers = _ask_all(run, grid, (*QUESTIONS, *also_ask), progress)
     leave_out_laid_out(run.imported, answers)
     evidence = _evidence(run, answers, progress)
     facts = evidence.run
@@ -142,6 +149,21 @@ def analyze_run(
     )
 
 
+def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
+    """The analysis of the run in a folder with the answers that the page draws; those that it lacks are asked now.
+
+    Raises RunFolderError for a folder that is no longer a run.
+    """
+    missing = [name for name in DRAWN if name not in analysis.answers]
+
+    def complete(run: OpenRun) -> AnalysisResult:
+        answers = _ask_all(run, focused_grid(run), missing)
+        leave_out_laid_out(run.imported, answers)
+        return replace(analysis, answers={**analysis.answers, **answers})
+
+    return _read(folder, complete) if missing else analysis
+
+
 def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress) -> Evidence:
     """What the answers say before the model is asked; the answer "ledger" becomes "ledger_timeline" among them."""
     progress("adding up the ledger")
@@ -154,7 +176,7 @@ def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress
 
 def find_problems(run: OpenRun) -> tuple[Finding, ...]:
     """The findings of an open run, without the model."""
-    return find_all(_evidence(run, _ask_all(run, focused_grid(run), say_nothing), say_nothing))
+    return find_all(_evidence(run, _ask_all(run, focused_grid(run), QUESTIONS), say_nothing))
 
 
 def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:
@@ -165,10 +187,12 @@ def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:
     return make_grid(run, *judged_interval(steady_window(steps), steps, whole), beside)
 
 
-def _ask_all(run: OpenRun, grid: Grid, progress: Progress) -> dict[str, pl.DataFrame]:
+def _ask_all(
+    run: OpenRun, grid: Grid, names: Sequence[str], progress: Progress = say_nothing
+) -> dict[str, pl.DataFrame]:
     arguments = asdict(grid)
     answers: dict[str, pl.DataFrame] = {}
-    for name in QUESTIONS:
+    for name in names:
         progress(name.replace("_", " "))
         answers[name] = ask(run, name, arguments)
     return answers
@@ -207,7 +231,7 @@ def _residual_ratio(run: OpenRun) -> float | None:
     """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
     from rlscope.model.forecast.result import NoModelResult
 
-    model = analyze_run(run).model
+    model = analyze_run(run, also_ask=()).model
     if isinstance(model, NoModelResult) or model.prediction is None:
         return None
     return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)

@@ -1,15 +1,18 @@
 """The front door: `import rlscope` and what its names do, say of themselves, and refuse."""
 
 import inspect
+import io
 import json
 import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.console import Console
 
 import rlscope
 from rlscope import errors
@@ -26,6 +29,8 @@ from rlscope.errors import (
     RunFolderError,
 )
 from rlscope.format import printable
+from rlscope.pipeline import DRAWN
+from rlscope.reports.terminal.card import print_card
 from tests.planning.small_plan import SMALL_PLAN
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -198,7 +203,10 @@ def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_
     for each in answers:
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
-    assert repr(analysis) == "Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time)"
+    assert repr(analysis) == (
+        "Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time, as engines pause for weight updates, "
+        "which take 24.3% of all GPU time)"
+    )
     assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
 
 
@@ -245,6 +253,28 @@ def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_
     assert analysis.to_png(str(tmp_path / "card.png")).read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OutputError, match="found No such file or directory; expected a file that can be written"):
         analysis.to_html(tmp_path / "no" / "page.html")
+
+
+def written(result: AnalysisResult, folder: Path) -> list[str]:
+    """Everything that is not the page."""
+    known, shown = rlscope.Analysis(folder, result), io.StringIO()
+    print_card(result, Console(file=shown, width=120))
+    return [shown.getvalue(), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
+
+
+def test_nothing_but_the_page_reads_what_only_it_draws(analysis: rlscope.Analysis) -> None:
+    lean = {name: frame for name, frame in analysis.result.answers.items() if name not in DRAWN}
+    assert len(lean) + len(DRAWN) == len(analysis.result.answers)
+    assert written(replace(analysis.result, answers=lean), TRACE) == written(analysis.result, TRACE)
+
+
+def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir: Path, tmp_path: Path) -> None:
+    whole, lean = rlscope.analyze(run_dir), rlscope.analyze(run_dir, page=False)
+    assert set(whole.result.answers) - set(lean.result.answers) == set(DRAWN)
+    assert written(lean.result, run_dir) == written(whole.result, run_dir)
+    pages = [each.to_html(tmp_path / "page.html").read_text() for each in (lean, whole)]
+    assert pages[0] == pages[1] and 'id="figure-workers-all-spec"' in pages[0]
+    assert dir(lean.charts) == dir(whole.charts)
 
 
 def test_progress_is_told_and_a_cap_on_staleness_reaches_the_recommendation() -> None:

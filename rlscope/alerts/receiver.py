@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -262,13 +263,15 @@ class _Receivers:
     receivers: list[ReceiverTable] = field(default_factory=list[ReceiverTable])
 
 
-_MODEL: Final[TypeAdapter[_Receivers]] = TypeAdapter(_Receivers)
+@cache
+def _model() -> TypeAdapter[_Receivers]:
+    return TypeAdapter(_Receivers)
 
 
 def receivers_of(source: Source) -> tuple[Receiver, ...]:
     """The receivers of a document; none where it names none. Raises RuleError."""
     _refuse_secret_urls(source)
-    tables = source.validated(_MODEL).receivers
+    tables = source.validated(_model()).receivers
     names = [table.name for table in tables]
     for index, name in enumerate(names):
         if name in names[:index]:

@@ -120,7 +120,7 @@ def analyze(
     )
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
-        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray)
+        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray, not no_page)
     if json_to is not None:
         print_or_write(json_to, analysis.to_json())
     if not quiet:

@@ -22,6 +22,8 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
 from rlscope.trace.imported import Certainty, Imported
 
+ALSO_ASKED: Final = ("response_lengths", "learning")
+"""Questions of which a comparison takes the answers, and the analysis of a run does not."""
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
 """GPU time of the stretch in which no worker of the role was there."""

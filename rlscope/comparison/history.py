@@ -252,7 +252,7 @@ def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
 
 def _analysed(run: Path, path: str) -> RunEntry:
     try:
-        return entry_of(analyze(run), path)
+        return entry_of(analyze(run, also_ask=()), path)
     except RlscopeError as error:
         return RunEntry(path, run.name, problem=str(error))
 

@@ -9,7 +9,7 @@ from rlscope.comparison.attribution import Attribution, attribute
 from rlscope.comparison.confounders import Confounder, confounders_of
 from rlscope.comparison.differences import Differences, differences_of
 from rlscope.comparison.document import read_document
-from rlscope.comparison.facts import ComparedRun, counting_prompts, run_of
+from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, counting_prompts, run_of
 from rlscope.errors import AnalysisError
 from rlscope.pipeline import analyze
 
@@ -73,7 +73,11 @@ def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> Com
         return run_of(source)
     if source.is_file():
         return read_document(source)
-    return run_of(analyze(source, progress=lambda doing: progress(f"{source}: {doing}"), constraints=NO_CONSTRAINTS))
+
+    def say(doing: str) -> None:
+        progress(f"{source}: {doing}")
+
+    return run_of(analyze(source, progress=say, constraints=NO_CONSTRAINTS, also_ask=ALSO_ASKED))
 
 
 def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] = ()) -> tuple[ComparedRun, ...]:

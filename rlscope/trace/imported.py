@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -80,13 +81,15 @@ class Imported:
         return "; ".join(reasons) or None
 
 
-_MODEL: Final = TypeAdapter(Imported)
+@cache
+def _model() -> TypeAdapter[Imported]:
+    return TypeAdapter(Imported)
 
 
 def read_imported(raw: object) -> Imported | None:
     """The `imported` entry of run.json; None where there is none, and for one that does not fit."""
     try:
-        return None if raw is None else _MODEL.validate_python(raw)
+        return None if raw is None else _model().validate_python(raw)
     except ValidationError:
         return None
 

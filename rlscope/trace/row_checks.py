@@ -4,11 +4,10 @@ What the footers show to be in order is not looked at again, so a sound run cost
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from duckdb import DuckDBPyRelation
 from numpy.typing import NDArray
 from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
@@ -135,8 +134,11 @@ def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
     return (rows.filter(pa.array(~wrong)), count) if count else (rows, 0)
 
 
-def _computed(name: str, values: pa.Array) -> pa.Array:
+def _computed(name: str, values: pa.Array) -> Any:  # noqa: ANN401  # an array or a scalar, as the function has it
     """One of Arrow's functions by its name: type checkers know no other way to it."""
+    # It takes long to import, and only rows in memory need it.
+    import pyarrow.compute as pc
+
     return pc.call_function(name, [values])
 
 
@@ -146,7 +148,7 @@ def _above(numbers: pa.Array, most: int) -> NDArray[np.bool_] | np.bool_:
 
 def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bool_:
     """By number, whether it lies beyond the ends; False for all where none does."""
-    ends = pc.call_function("min_max", [numbers]).as_py()
+    ends = _computed("min_max", numbers).as_py()
     if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
         return np.False_
     filled = numbers.fill_null(low).to_numpy(zero_copy_only=False)

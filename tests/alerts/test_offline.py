@@ -137,13 +137,13 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
-    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: SimpleNamespace(model=model))
+    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
     residual = Rule(
         "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
     )
     (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
     assert (bool(outcome.alerts), bool(outcome.judged_ticks)) == (fired, judged)
-    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: pytest.fail("the model was asked"))
+    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda *_, **__: pytest.fail("the model was asked"))
     assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].judged_ticks
 
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.staleness import weighted_quantile
-from rlscope.pipeline import QUESTIONS, analyze
+from rlscope.pipeline import DRAWN, QUESTIONS, analyze
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.store import open_run
 from tests.trace_folder import (
@@ -205,7 +205,7 @@ def test_a_quantile_is_the_smallest_value_that_enough_of_the_weight_does_not_exc
 def answers_of(folder: Path) -> dict[str, pl.DataFrame]:
     with open_run(folder) as run:
         arguments = standard_arguments(run)
-        return {name: ask(run, name, arguments) for name in QUESTIONS}
+        return {name: ask(run, name, arguments) for name in (*QUESTIONS, *DRAWN)}
 
 
 def assert_same(left: Mapping[str, pl.DataFrame], right: Mapping[str, pl.DataFrame]) -> None:

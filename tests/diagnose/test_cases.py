@@ -13,42 +13,24 @@ from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
 from rlscope.model.forecast.result import NOT_ASKED
-from rlscope.pipeline import QUESTIONS, analyze
+from rlscope.pipeline import analyze
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 
 RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
-ONLY_DRAWN = {
-    "training_metrics",
-    "worker_timeline",
-    "idle_stretches",
-    "weight_marks",
-    "token_staleness_by_step",
-    "staleness_heat",
-    "staleness_parts",
-    "sample_strips",
-    "waiting_requests",
-    "kv_use",
-    "queue_depth",
-    "queue_waits",
-    "queue_wait_counts",
-    "weight_update_spread",
-    "response_lengths",
-    "delivered_lengths",
-    "group_tail_counts",
-}
-"""Queries that no rule reads: a third of the time here. A rule that starts to read one fails for want of its answer."""
 
 
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
-    """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts."""
-    asked = tuple(name for name in QUESTIONS if name not in ONLY_DRAWN)
-    parts = {"QUESTIONS": asked, "find_all": DEFAULT, "evaluate_rules": DEFAULT}
+    """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts.
+
+    A rule that starts to read what only the page draws fails for want of its answer.
+    """
+    parts = {"find_all": DEFAULT, "evaluate_rules": DEFAULT}
     no_model = patch("rlscope.analysis.advise.advise", return_value=NOT_ASKED)
     with TemporaryDirectory() as folder, no_model, patch.multiple("rlscope.pipeline", **parts) as replaced:
-        analyze(CASES[file, name].write(Path(folder)))
+        analyze(CASES[file, name].write(Path(folder)), also_ask=())
     (evidence,) = replaced["find_all"].call_args.args
     return evidence
 

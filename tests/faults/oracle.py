@@ -98,7 +98,7 @@ def _answer(folder: Path, whole: bool) -> dict[str, Any]:
 def _facts(run: OpenRun) -> tuple[dict[str, Any], list[str]]:
     """The numbers of an analysis without the model, and what it says of the data."""
     grid = pipeline.focused_grid(run)
-    answers = pipeline._ask_all(run, grid, pipeline.say_nothing)
+    answers = pipeline._ask_all(run, grid, (*pipeline.QUESTIONS, *pipeline.DRAWN))
     evidence = pipeline._evidence(run, answers, pipeline.say_nothing)
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)

@@ -9,7 +9,7 @@ that are aborted and resumed elsewhere.
 
 What a simulated run starts with: its engines' terms, and how many samples start at once.
 
-The one function that the rest of the model calls.
+`simulate` and `runs_like` are what the rest of the model calls.
 """
 
 import math
@@ -28,7 +28,7 @@ from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summa
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
-from rlscope.model.system import Layout, System
+from rlscope.model.system import Admission, Layout, System
 
 Moment = Literal["step_end", "offer", "free"]
 
@@ -82,6 +82,29 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     in_flight = (samples_at_start(system, layout) + queued) / batch
     fill = math.ceil(_WARM_UP_FILLS * (in_flight + system.workload.prefetched_batches))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
+
+
+def runs_like(known: Simulated, admission: Admission, system: System, layout: Layout, steps: int) -> bool:
+    """Whether a simulation of the system would be one that is known, of a system with other limits, to the last bit.
+
+    A queue that kept nothing out is as good as a larger one, and a staleness cap that nothing was dropped for as a
+    higher one. admission: the limits of the one that is known; everything else is the same for both.
+    """
+    queue, cap, after = admission.queue_capacity_samples, admission.max_staleness, system.admission
+    if replace(after, queue_capacity_samples=queue, max_staleness=cap) != admission:
+        return False
+    drops_nothing = admission.staleness_policy == "drop" and not known.ledger.dropped
+    fits = (
+        after.queue_capacity_samples == queue
+        or (not known.queue_kept_out and _above(after.queue_capacity_samples, queue)),
+        after.max_staleness == cap or (drops_nothing and _above(after.max_staleness, cap)),
+    )
+    return all(fits) and _default_warm_up(system, _within_cap(system, layout), steps) == known.warm_up_steps
+
+
+def _above(limit: int | None, other: int | None) -> bool:
+    """Of limits that both are there: whoever has none is asked nothing, in another order."""
+    return limit is not None and other is not None and limit > other
 
 
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
@@ -186,6 +209,7 @@ class EventLoop:
             places=self.places.totals_at(now_s),
             trainer=self.trainer.copy_totals(),
             queue_group_s=self.queue.depth_integral,
+            queue_kept_out=self.queue.kept_out,
         )
 
     def _pull(self) -> Pull:

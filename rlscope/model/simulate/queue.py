@@ -42,6 +42,8 @@ class GroupQueue:
         self._arrivals = 0
         self.dropped = 0
         """Groups dropped so far."""
+        self.kept_out = False
+        """Whether its capacity ever mattered: somebody found it full, or it pushed something out."""
         self.depth_integral = 0.0
         """Queued groups, integrated over time."""
         self._since_s = 0.0
@@ -52,7 +54,10 @@ class GroupQueue:
     @property
     def has_room(self) -> bool:
         """Whether the queue takes one group more, whatever that would push out."""
-        return self.always_has_room or len(self._queued) < (self._capacity or 0)
+        if self.always_has_room or len(self._queued) < (self._capacity or 0):
+            return True
+        self.kept_out = True
+        return False
 
     def oldest_version(self) -> int | None:
         """Version of the oldest token of any finished group; None without one."""
@@ -82,6 +87,7 @@ class GroupQueue:
             self._held.append(group)
         else:
             if self._drops_oldest and len(self._queued) == self._capacity:
+                self.kept_out = True
                 self._drop(self._pop_oldest(now_s), now_s)
             self._push(group, now_s)
 

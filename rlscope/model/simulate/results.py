@@ -161,6 +161,8 @@ class Simulated:
     staleness: SimulatedStaleness
     ledger: TokenLedger
     """Of the whole run, warm-up included."""
+    queue_kept_out: bool
+    """Whether the queue's capacity ever mattered, warm-up included."""
 
     @property
     def step_s(self) -> float:
@@ -202,6 +204,7 @@ class Totals:
     places: PlaceTotals
     trainer: TrainerTotals
     queue_group_s: float
+    queue_kept_out: bool
 
 
 def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequence[float]) -> Simulated:
@@ -235,6 +238,7 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
         mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
         staleness=staleness_of(columns, trained_groups, end.switches),
         ledger=_ledger(columns, end),
+        queue_kept_out=end.queue_kept_out,
     )
 
 

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.forecast import simulated as simulated_forecasts
 from rlscope.model.forecast.layouts import Forecast, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.simulated import (
     _moved,
@@ -17,8 +19,8 @@ from rlscope.model.forecast.simulated import (
     slowness_at,
 )
 from rlscope.model.observed import Observed
-from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
+from rlscope.model.simulate import Settings, Simulated, simulate
+from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts
 from tests.model.known_run import TRUTH, observed
 
 DRAWS = np.full(4000, 100.0)
@@ -106,6 +108,23 @@ def test_slow_engines_stay_in_every_layout() -> None:
     assert slowness_at(slowness, 1) == (2.0,)
     assert slowness_at(slowness, 6) == (2.0, 1.5, 0.8, 0.8, 0.8, 0.8)
     assert slowness_at(None, 6) is None
+
+
+def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = list[int | None]()
+
+    def counted(system: System, *rest: Any, **how: Any) -> Simulated:
+        caps.append(system.admission.max_staleness)
+        return simulate(system, *rest, **how)
+
+    monkeypatch.setattr(simulated_forecasts, "simulate", counted)
+    plain, runs = capped(), list[Simulated | None]()
+    for cap in (30, 31, 40, 29):
+        admission = Admission(max_in_flight_samples=300, max_staleness=cap, staleness_policy="drop")
+        runs.append(simulated_run(replace(plain, system=replace(plain.system, admission=admission)), TODAY, Settings()))
+    assert caps == [30, 29]
+    assert runs[0] is not None and not runs[0].ledger.dropped
+    assert runs[1] is runs[0] and runs[2] is runs[0] and runs[3] == runs[0]
 
 
 def test_every_layout_of_a_run_with_slow_engines_is_simulated() -> None:

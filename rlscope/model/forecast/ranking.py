@@ -5,6 +5,7 @@ cause, and the advice, which names the first action, are read from one ranking. 
 they cost, and learning per token.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -214,7 +215,27 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
         is_rebuilt = action.what == "colocated" and reached > 0.0
         return (not is_sure, action.is_staler, is_rebuilt, -action.gain_ratio.median)
 
-    return tuple(sorted(worth, key=rank))
+    ranked = sorted(worth, key=rank)
+    alike = [each for each in ranked if rank(each)[:3] == rank(ranked[0])[:3] and _is_alike(each, ranked[0])]
+    freshest = min(alike, key=_aged_p95, default=None)
+    # What brings as much, as far as the model can tell, and keeps samples fresher goes first.
+    return tuple(sorted(ranked, key=lambda each: each is not freshest))
+
+
+def _is_alike(action: Action, first: Action) -> bool:
+    """Whether it is a setting, as the first is, that brings as much."""
+    is_setting = action.kind != "fix" and first.kind != "fix"
+    return is_setting and first.gain_ratio.median - action.gain_ratio.median <= _TIE_RATIO
+
+
+def _aged_p95(action: Action) -> float:
+    """Staleness with it, in steps that could have published today."""
+    if action.staleness is None:
+        return math.inf
+    before, after, steps = action.before, action.after, action.staleness.aged_p95
+    if action.what != "publish_every" or not isinstance(before, float) or not isinstance(after, float):
+        return steps
+    return steps * after / before
 
 
 def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:

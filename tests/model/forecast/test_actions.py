@@ -486,3 +486,21 @@ def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own()
 def test_a_limit_that_is_far_away_is_not_listed():
     ranking, _, _ = ranked(of_small("trainers"), Admission(100_000))
     assert all(each.what != "queue_capacity" for each in ranking.actions)
+
+
+@pytest.mark.parametrize(
+    ("gain", "p95", "kind", "first"),
+    [
+        (0.100, 4, "change", "staleness_cap"),
+        (0.099, 4, "change", "queue_capacity"),
+        (0.110, 5, "change", "queue_capacity"),
+        (0.110, 4, "fix", "queue_capacity"),
+        (0.130, 9, "change", "queue_capacity"),
+        (0.150, 9, "change", "staleness_cap"),
+    ],
+    ids=["as much and fresher", "less", "as fresh", "no setting", "as much and staler", "more"],
+)
+def test_of_settings_that_bring_as_much_the_one_that_keeps_samples_fresher_goes_first(gain, p95, kind, first):
+    queue = replace(action(0.12, "queue_capacity"), staleness=StalenessForecast(1.0, 5, 5))
+    cap = replace(action(gain, "staleness_cap", kind=kind), staleness=StalenessForecast(1.0, p95, p95))
+    assert _listed([queue, cap])[0].what == first

@@ -348,7 +348,7 @@ def _agreement(compared: Compared) -> str:
     if off is None:
         return ", not in agreement"
     said = f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
-    return f"{said}, {'within' if compared.agrees else 'beyond'} the uncertainty"
+    return f"{said}, {'within' if compared.agrees else 'beyond'} the uncertainty of both"
 
 
 def no_gaps(quality: DataQuality) -> str:

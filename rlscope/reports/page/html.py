@@ -31,11 +31,12 @@ from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
 from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
-from rlscope.reports.text.actions import COLUMNS, HOW_TO_VERIFY
+from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES, State
+from rlscope.reports.text.verdict import below_actions
 from rlscope.text_out import write_file
 
 PAGE_MAX_BYTES: Final = 3_000_000
@@ -241,7 +242,7 @@ def _page(analysis: AnalysisResult) -> _Page:
         actions_title=ACTIONS_TITLE,
         action_columns=[COLUMNS[place] for place in filled_in],
         action_rows=[[row.what, row.setting, *(row[place] for place in filled_in[1:])] for row in first.brief.actions],
-        how_to_verify=HOW_TO_VERIFY,
+        how_to_verify=below_actions(analysis),
         zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),

@@ -19,7 +19,7 @@ from rlscope.model.forecast.actions import Action
 from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import COLUMNS, HOW_TO_VERIFY
+from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
 from rlscope.reports.text.origin import counted_words
@@ -109,7 +109,7 @@ def _add_next(body: Table, analysis: AnalysisResult) -> None:
 
 def _actions(analysis: AnalysisResult) -> list[RenderableType]:
     """Every action with what it brings and its cost, and how to verify one; nothing without one."""
-    rows = verdict_words.action_rows(analysis)
+    rows, below = verdict_words.action_rows(analysis), verdict_words.below_actions(analysis)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True, style="dim")
@@ -120,7 +120,7 @@ def _actions(analysis: AnalysisResult) -> list[RenderableType]:
         for name, value in named:
             if value:
                 table.add_row("", name, plain(value))
-    return [_section(ACTIONS_TITLE, table), Padding(Text(HOW_TO_VERIFY, style="dim"), (0, 0, 0, 2))] if rows else []
+    return [_section(ACTIONS_TITLE, table), Padding(Text(below, style="dim"), (0, 0, 0, 2))] if rows else []
 
 
 def _gaps(lines: Sequence[str]) -> Panel:
@@ -204,6 +204,7 @@ def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
     tokens, samples = staleness.tokens, staleness.samples
     if tokens is None:
         return Text(f"{fmt.NO_DATA}: no trained token has a known version.")
+    lasting = verdict_words.version_lasts(analysis)
     facts = _pairs(
         [
             (
@@ -219,6 +220,7 @@ def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
             ),
             ("added in flight", fmt.versions(staleness.in_flight_mean)),
             ("added in the queue", fmt.versions(staleness.in_queue_mean)),
+            *([("a version lasts", lasting)] if lasting else []),
             ("over the cap", _over_cap(analysis)),
         ]
     )

@@ -1,6 +1,6 @@
 """Actions in words: what to do, in which setting, what it brings, what it costs, and how to verify it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from rlscope import format as fmt
@@ -192,7 +192,15 @@ def staleness_words(action: Action, own: StalenessForecast | None, cap: int | No
     spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
         return f"sample staleness p95 stays {before}{unit}{spanned}"
-    return f"sample staleness p95 {after}{unit} instead of {before}{spanned}"
+    return f"sample staleness p95 {after}{unit} instead of {before}{spanned}{_oftener(action, own)}"
+
+
+def _oftener(action: Action, own: StalenessForecast | None) -> str:
+    """Why samples age otherwise in steps than in versions, where publications wait for the staleness cap."""
+    after = action.staleness
+    if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
+        return ""
+    return f", as weights are published {'more' if after.version_steps < own.version_steps else 'less'} often"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -317,12 +325,22 @@ class ActionRow(NamedTuple):
 
 COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "expected rate")
 """The titles of the table."""
-HOW_TO_VERIFY: Final = (
-    f"Each figure is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with it "
-    "and run rlscope compare BEFORE AFTER."
-)
-"""Said once beneath the table."""
 TITLE: Final = "What to do, best first"
+
+
+def below_table(ranked: Sequence[Action]) -> str:
+    """What holds for all actions of a table, and what orders them where that is not the throughput alone."""
+    verify = (
+        f"Each figure is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with "
+        "it and run rlscope compare BEFORE AFTER."
+    )
+    gains = [each.gain_ratio.median for each in ranked]
+    if gains == sorted(gains, reverse=True):
+        return verify
+    return (
+        f"{verify} What is sure comes first, of settings within 2% the one with the fresher samples; what makes "
+        "samples much staler comes last."
+    )
 
 
 def action_row(

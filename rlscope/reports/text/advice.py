@@ -230,11 +230,22 @@ def _odds(model: ModelResult) -> str:
     advised = model.recommendation
     worth = fmt.percent(advised.worthwhile_probability)
     fastest = fmt.percent(advised.best_probability)
-    text = f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
+    text = f"It brings 5% or more in {worth} of posterior draws, and no layout is faster in {fastest}."
     best, *rates = (_typical(each, model) for each in (advised.best, *model.forecasts.rivals))
-    if max(rates, default=0.0) <= best or max(rates) * (1.0 - LIMIT_RATIO) > best:
+    if max(rates, default=0.0) <= best:
         return text
-    return f"{text} Of the layouts that are as fast it is the nearest to what ran, then the freshest."
+    if max(rates) * (1.0 - LIMIT_RATIO) <= best:
+        return f"{text} Of the layouts that are as fast it has the best evidence, then the freshest samples."
+    return f"{text} Faster ones make samples staler." if _are_staler(model, best) else text
+
+
+def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:
+    """Whether each layout that is faster than the one chosen makes samples staler."""
+    own = model.recommendation.best.staleness
+    least = best_tokens_per_s / (1.0 - LIMIT_RATIO)
+    faster = [each for each in model.forecasts.rivals if _typical(each, model) > least]
+    aged = [math.inf if each.staleness is None else each.staleness.aged_p95 for each in faster]
+    return own is not None and all(each > own.aged_p95 for each in aged)
 
 
 def _typical(forecast: Forecast, model: ModelResult) -> float:

@@ -179,6 +179,15 @@ _SAME_GAIN: Final = 0.02
 """Gains that differ by less are one for a reader."""
 
 
+def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
+    """Whether the staleness cap is the one limit of the cause that bears its name."""
+    if cause != "staleness_cap" or not isinstance(analysis.model, ModelResult):
+        return False
+    admission = analysis.model.model_config.admission
+    limits = (admission.max_in_flight_samples, admission.max_running_samples)
+    return admission.max_staleness is not None and limits == (None, None)
+
+
 def _pace(analysis: AnalysisResult) -> str:
     """What the removal of the cause would bring, as a sentence after a space; empty where the model does not say."""
     verdict = analysis.verdict
@@ -188,7 +197,8 @@ def _pace(analysis: AnalysisResult) -> str:
     listed = (each for each in actions_of(analysis) if each.cause == loss.cause)
     if any(abs(each.gain_ratio.median - loss.gain_ratio.median) <= _SAME_GAIN for each in listed):
         return ""
-    return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
+    removed = "No staleness cap" if _has_cap_alone(analysis, loss.cause) else _REMOVED[loss.cause]
+    return f" {removed} would bring {actions.gain_words(loss.gain_ratio)}."
 
 
 def margin(analysis: AnalysisResult) -> str:
@@ -319,6 +329,11 @@ def first_action(analysis: AnalysisResult) -> Action | None:
     return next(iter(actions_of(analysis)), None)
 
 
+def below_actions(analysis: AnalysisResult) -> str:
+    """What is said once beneath the table of actions."""
+    return actions.below_table(actions_of(analysis))
+
+
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """What to do, in order, as the rows of a table."""
     own, cap = own_staleness(analysis), cap_of(analysis)
@@ -329,6 +344,14 @@ def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
     """Today's staleness; None where it is not known."""
     model = analysis.model
     return model.forecasts.today.staleness if isinstance(model, ModelResult) else None
+
+
+def version_lasts(analysis: AnalysisResult) -> str:
+    """How many optimizer steps a version lasts, where publications wait; empty elsewhere."""
+    own = own_staleness(analysis)
+    if own is None or not actions.lasts_longer(own):
+        return ""
+    return f"{fmt.significant(own.version_steps, 2)} optimizer steps on average, as publications wait for the cap"
 
 
 def no_findings(analysis: AnalysisResult) -> str:

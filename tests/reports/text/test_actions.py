@@ -137,13 +137,26 @@ def aged(p95: int, version_steps: float = 1.0) -> StalenessForecast:
     return StalenessForecast(1.0, p95, p95, version_steps)
 
 
+OFTENER, RARER = ", as weights are published more often", ", as weights are published less often"
+
+
 @pytest.mark.parametrize(
     ("own", "then", "words", "cell"),
     [
         (aged(1), aged(3), "sample staleness p95 3 instead of 1", "1 → 3"),
         (aged(1, 1.05), aged(3, 1.05), "sample staleness p95 3 instead of 1", "1 → 3"),
-        (aged(1, 4.6), aged(3, 1.4), "sample staleness p95 4 optimizer steps instead of 5", "5 → 4 steps"),
-        (aged(1), aged(1, 8.6), "sample staleness p95 9 optimizer steps instead of 1", "1 → 9 steps"),
+        (
+            aged(1, 4.6),
+            aged(3, 1.4),
+            "sample staleness p95 4 optimizer steps instead of 5, as weights are published more often",
+            "5 → 4 steps",
+        ),
+        (
+            aged(1),
+            aged(1, 8.6),
+            "sample staleness p95 9 optimizer steps instead of 1, as weights are published less often",
+            "1 → 9 steps",
+        ),
         (aged(2, 2.0), aged(4, 1.0), "sample staleness p95 stays 4 optimizer steps", "stays 4 steps"),
     ],
 )
@@ -151,6 +164,14 @@ def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_s
     raised = action("staleness_cap", "staleness_cap", before=1, after=3, staleness=then)
     assert actions.staleness_words(raised, own) == words
     assert actions.action_row(raised, full_analysis(), own).staleness == cell
+
+
+@pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
+def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, says_why):
+    ranked = [replace(action(), gain_ratio=Spread(gain, gain, gain)) for gain in gains]
+    below = actions.below_table(ranked)
+    assert below.startswith("Each figure is for that change alone.")
+    assert ("What is sure comes first" in below) is says_why
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():

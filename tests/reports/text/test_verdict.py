@@ -11,7 +11,7 @@ from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
 from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.layouts import Spread, StalenessForecast
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
@@ -188,6 +188,35 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     assert words in verdict_words.next_step(analysis)
     paused = ", as engines pause for weight updates, which take 10.0% of all GPU time" * words.startswith("Engines")
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_staleness": 2}, " No staleness cap would bring +20%."),
+        ({"max_staleness": 2, "max_in_flight_samples": 64}, " No limit on staleness and samples in flight would bring"),
+        ({"max_in_flight_samples": 64}, " No limit on staleness and samples in flight would bring +20%."),
+    ],
+)
+def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limits, words):
+    made = changing_model()
+    losses = (CauseLoss("staleness_cap", Spread(0.2, 0.2, 0.2), np.full(4, 0.2)),)
+    admission = replace(made.model_config.admission, **limits)
+    made = replace(made, model_config=replace(made.model_config, admission=admission), ranking=Ranking((), losses))
+    lost = (Loss("staleness_cap", 12.0, 0.25, gain_ratio=Spread(0.2, 0.2, 0.2)),)
+    verdict = Verdict("staleness_cap", lost, None, 0, 10**10)
+    assert words in verdict_words.why(replace(full_analysis(), model=made, verdict=verdict, findings=()))
+
+
+@pytest.mark.parametrize(
+    ("version_steps", "words"),
+    [(1.0, ""), (1.05, ""), (4.66, "4.7 optimizer steps on average, as publications wait for the cap")],
+)
+def test_how_long_a_version_lasts_is_said_where_publications_wait(version_steps, words):
+    made = changing_model()
+    today = replace(made.forecasts.today, staleness=StalenessForecast(1.0, 1, 1, version_steps))
+    made = replace(made, forecasts=replace(made.forecasts, today=today))
+    assert verdict_words.version_lasts(replace(full_analysis(), model=made)) == words
 
 
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():

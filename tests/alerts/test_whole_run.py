@@ -133,8 +133,8 @@ def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (idle(), "judged over all 1 min after warm-up, less than its window of 10m"),
-        (idle(kind="data_quality"), "judged over all 1 min, less than its window of 10m"),
+        (idle(), "judged over all 1 min after warm-up, its window of 10m never full"),
+        (idle(kind="data_quality"), "judged over all 1 min, its window of 10m never full"),
         (
             idle(RuleWindow(10 * S), for_ns=300 * S),
             "judged over all 1 min after warm-up, too short for 5m of the condition over 10s",

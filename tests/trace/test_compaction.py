@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -645,7 +646,13 @@ def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_
 ) -> None:
     def seen(files: LiveFiles) -> dict[tuple[str, str], int]:
         rows: dict[tuple[str, str], int] = {}
-        for file in files.look(workers, 0):
+        found = files.look(workers, 0)
+        for read in found.read:
+            ids = [numbers.worker_id for numbers in read.numbers]
+            assert read.rows["worker_id"].to_pylist() == np.repeat(ids, read.counts).tolist()
+            for worker_id, count in zip(ids, read.counts.tolist(), strict=True):
+                rows[read.table, worker_id] = rows.get((read.table, worker_id), 0) + count
+        for file in found.files:
             held = _stored_rows(file)
             assert set(held["worker_id"].to_pylist()) == {file.numbers.worker_id}
             assert held.num_rows == file.rows
@@ -654,7 +661,7 @@ def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_
         return rows
 
     workers, _ = read_workers(run)
-    before, after = LiveFiles(run, 0), LiveFiles(run, 0)
+    before, after = LiveFiles(run, 0, TABLES), LiveFiles(run, 0, TABLES)
     rows = seen(before)
     assert rows[("engine_steps", "e0")] == 6
     compact_run(run)

@@ -183,10 +183,10 @@ class ActionJson(GainJson, ActionSettingJson):
     """95th percentile of the staleness of samples today, in versions, measured."""
     staleness_p95_after: int | None
     """The same with it, modelled; null where the queue would grow for ever."""
-    staleness_p95_steps_before: int | None
+    staleness_p95_steps_before: Figure
     """95th percentile of the staleness of samples today, in optimizer steps; null where the action leaves a version as
     long as it is."""
-    staleness_p95_steps_after: int | None
+    staleness_p95_steps_after: Figure
     """The same with it, modelled."""
     effective_gain_ratio: Figure
     """Gain of the rate times the effective sample size at the staleness before and after, less 1; null without

@@ -1,5 +1,6 @@
 """Actions in words: what to do, in which setting, what it brings, what it costs, and how to verify it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -187,7 +188,7 @@ def staleness_words(action: Action, own: StalenessForecast | None, cap: int | No
     ages = ages_of(action, own)
     if ages is None:
         return ""
-    before, after, unit = ages.before, ages.after, " optimizer steps" if ages.in_steps else ""
+    before, after, unit = *ages.words, " optimizer steps" if ages.in_steps else ""
     caps = _caps(action, cap)
     spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
     if after == before:
@@ -211,10 +212,20 @@ def _has_staleness(action: Action) -> bool:
 class ActionAges(NamedTuple):
     """95th percentile of the staleness of samples before and after."""
 
-    before: int
-    after: int
+    before: float
+    after: float
     in_steps: bool
     """Counted in optimizer steps; otherwise in versions."""
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Both as text."""
+        return age_text(self.before), age_text(self.after)
+
+
+def age_text(age: float) -> str:
+    """Versions, or steps, which need not be whole ones."""
+    return fmt.count(round(age)) if math.isclose(age, round(age), abs_tol=1e-6) else fmt.significant(age, 2)
 
 
 def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
@@ -225,9 +236,9 @@ def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
         return None
     if action.what == "publish_every":
         steps = own.aged_p95 * _number(action.before), after.aged_p95 * _number(action.after)
-        return ActionAges(round(steps[0]), round(steps[1]), in_steps=True)
+        return ActionAges(*steps, in_steps=True)
     if lasts_longer(own) or lasts_longer(after):
-        return ActionAges(round(own.aged_p95), round(after.aged_p95), in_steps=True)
+        return ActionAges(own.aged_p95, after.aged_p95, in_steps=True)
     return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
 
 
@@ -339,7 +350,7 @@ def below_table(ranked: Sequence[Action]) -> str:
         return verify
     return (
         f"{verify} What is sure comes first, of settings within 2% the one with the fresher samples; what makes "
-        "samples much staler comes last."
+        "samples staler by more than half comes last."
     )
 
 
@@ -370,7 +381,7 @@ def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | No
     ages, caps = ages_of(action, own), _caps(action, cap)
     if ages is None:
         return ""
-    before, after, steps = ages.before, ages.after, " steps" if ages.in_steps else ""
+    before, after, steps = *ages.words, " steps" if ages.in_steps else ""
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
     return f"stays {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
 

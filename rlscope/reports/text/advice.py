@@ -16,7 +16,7 @@ from rlscope.model.forecast.recommend import (
 )
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
-from rlscope.reports.text.actions import gain_words, lasts_longer, layout_words
+from rlscope.reports.text.actions import age_text, gain_words, lasts_longer, layout_words
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 CURRENT: Final = "current"
@@ -78,9 +78,13 @@ def kept_because(model: ModelResult) -> str:
 
 def _reason(model: ModelResult) -> str:
     """The reason of the advice; where the layout is kept for the sake of freshness, what that costs."""
-    stale = _too_stale(model)
-    if model.recommendation.advice != "keep" or stale is None:
-        return REASONS[model.recommendation.reason]
+    stale, reason, first = _too_stale(model), REASONS[model.recommendation.reason], model.ranking.first
+    if model.recommendation.advice != "keep":
+        return reason
+    if first is not None and first.what == "colocated":
+        return f"Action 1 makes another kind of run of it; as it is, {reason[0].lower()}{reason[1:]}"
+    if stale is None:
+        return reason
     gain = fmt.gain(Spread.of(gains_over(stale, model.forecasts.today)).median)
     ages = _staleness_text(model, stale), _staleness_text(model, model.forecasts.today)
     return (
@@ -223,7 +227,7 @@ def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
         return fmt.NO_DATA
     if not lasts_longer(model.forecasts.today.staleness):
         return fmt.count(forecast.staleness.sample_p95)
-    return f"{fmt.count(round(forecast.staleness.aged_p95))} steps"
+    return f"{age_text(forecast.staleness.aged_p95)} steps"
 
 
 def _odds(model: ModelResult) -> str:

@@ -12,7 +12,7 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecasts, Spread
+from rlscope.model.forecast.layouts import Exclusion, Forecasts, Spread, StalenessForecast
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
 from rlscope.model.forecast.result import ModelResult, model_run
@@ -359,6 +359,30 @@ def test_without_another_layout_there_is_one_row_and_no_odds():
     alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Spread(0.0, 0.0, 0.0))
     assert [row.mark for row in advice.layout_rows(alone, 6)] == ["current"]
     assert advice.why(alone) == names.REASONS["no_other_layout"]
+
+
+def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
+    made = changing_model()
+    shared = replace(made.ranking.actions[0], what="colocated", kind="fix")
+    kept = with_reason("small_gain")
+    told = advice.why(replace(kept, ranking=replace(made.ranking, actions=(shared,))))
+    assert told.startswith("Action 1 makes another kind of run of it; as it is, no other split of these GPUs")
+
+
+@pytest.mark.parametrize(
+    ("own", "stale", "words"),
+    [
+        (StalenessForecast(1.0, 1, 1), StalenessForecast(1.0, 3, 3), "p95 of 3 instead of 1."),
+        (StalenessForecast(1.0, 1, 1, 2.0), StalenessForecast(1.0, 1, 1, 4.6), "p95 of 4.6 steps instead of 2."),
+    ],
+)
+def test_a_layout_that_is_kept_for_the_sake_of_freshness_names_the_fastest_staler_one(own, stale, words):
+    made = with_reason("small_gain")
+    others = tuple(replace(each, staleness=stale) for each in made.forecasts.others)
+    forecasts = replace(made.forecasts, today=replace(made.forecasts.today, staleness=own), others=others)
+    told = advice.why(replace(made, forecasts=forecasts))
+    assert told.startswith("No other layout that keeps samples as fresh is likely to bring 5%: ")
+    assert words in told
 
 
 def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():

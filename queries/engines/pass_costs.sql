@@ -3,6 +3,7 @@
 -- in   engine_steps
 -- arg  from_ns         BIGINT   start of the interval, UTC epoch
 -- arg  to_ns           BIGINT   its end, exclusive
+-- arg  one_row_in      BIGINT   of so many rows one counts for medians
 -- out  worker_id       VARCHAR  engine
 -- out  running         INTEGER  requests in the batch
 -- out  prefills        BOOLEAN  whether the passes computed prompt tokens too
@@ -12,7 +13,7 @@
 -- out  passes          BIGINT   forward passes
 -- out  busy_s          DOUBLE   time inside them, seconds
 -- out  between_s       DOUBLE   time between passes inside the rows, seconds
--- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds
+-- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds; the mean if none of them counts
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  prefill_tokens  BIGINT   prompt tokens computed
 -- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL if not recorded
@@ -29,7 +30,10 @@ SELECT
     sum(forward_passes)::BIGINT AS passes,
     sum(busy_ns) / 1e9 AS busy_s,
     sum(end_ns - start_ns - busy_ns) / 1e9 AS between_s,
-    quantile_cont(busy_ns / forward_passes, 0.5) / 1e9 AS pass_p50_s,
+    coalesce(
+        quantile_cont(busy_ns / forward_passes, 0.5) FILTER (is_one_in(start_ns, $one_row_in)),
+        sum(busy_ns) / sum(forward_passes)
+    ) / 1e9 AS pass_p50_s,
     sum(decode_tokens)::BIGINT AS decode_tokens,
     sum(prefill_tokens)::BIGINT AS prefill_tokens,
     sum(kv_used_tokens * forward_passes) / sum(forward_passes)::DOUBLE AS kv_used_tokens

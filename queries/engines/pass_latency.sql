@@ -1,12 +1,13 @@
 -- How long did a decode pass take at each batch size?
 --
 -- in   engine_steps
+-- arg  one_row_in     BIGINT   of so many rows one counts for percentiles
 -- out  worker_id     VARCHAR  engine
 -- out  running       INTEGER  requests in the batch
 -- out  passes        BIGINT   forward passes that only decoded
 -- out  pass_mean_s   DOUBLE   mean time of a pass, seconds
--- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds
--- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds
+-- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds; NULL if none of them counts
+-- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds; NULL if none of them counts
 -- out  between_mean_s DOUBLE  mean time between two passes inside a row, seconds
 -- grain: one row per engine and batch size
 -- partition: worker
@@ -18,7 +19,8 @@ WITH batches AS (
         sum(forward_passes) AS passes,
         sum(busy_ns) AS busy_ns,
         sum(end_ns - start_ns - busy_ns) AS between_ns,
-        quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) AS pass_quantiles_ns
+        quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) FILTER (is_one_in(start_ns, $one_row_in))
+            AS pass_quantiles_ns
     FROM engine_steps
     WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0 AND busy_ns IS NOT NULL
     GROUP BY worker_id, running

@@ -31,6 +31,8 @@ _MOST_CELLS: Final = 16
 """Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
 _FEW_ROWS: Final = 4
 """Rows of engines that a cell has at least, on average: with fewer, the cells cost more than they save."""
+_MOST_HELD_ROWS: Final = 20_000_000
+"""Engine rows of which percentiles are taken: 16 bytes each, while they are gathered."""
 _MANY_PIECES: Final = 2_000_000
 """Pieces of engine rows that may overlap, cut at the cells, above which cells are as long as buckets."""
 _MOST_PIECES: Final = 10_000_000
@@ -86,6 +88,8 @@ class Grid:
     """NVML's longest period between two of its own readings, which those of a worker may repeat."""
     cells: int = CELLS
     """Of clocks that are compared."""
+    one_row_in: int = 1
+    """Of so many engine rows one counts for percentiles, which hold in memory what they are of."""
     beside_origin_ns: int = 0
     beside_cell_ns: int = 0
     """Of another grid that the same run is asked about, for which what is read of the engines serves too; 0: none."""
@@ -127,6 +131,7 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) 
         cell_ns=bucket_ns // cells,
         cells_per_bucket=cells,
         rows_disjoint=bool(order["rows_disjoint"]),
+        one_row_in=max(1, -(-run.row_counts.get("engine_steps", 0) // _MOST_HELD_ROWS)),
         beside_origin_ns=beside.origin_ns,
         beside_cell_ns=beside.cell_ns,
     )

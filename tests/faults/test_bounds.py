@@ -68,3 +68,14 @@ def test_rows_that_overlap_too_often_for_any_ledger_are_refused_with_what_to_do(
             return
         with pytest.raises(LimitError, match=r"engine_steps: found engine rows that last 10 times .* of its own"):
             standard_arguments(run)
+
+
+@pytest.mark.parametrize(("most_rows", "one_row_in"), [(20, 1), (19, 2), (10, 2), (9, 3)])
+def test_percentiles_are_of_no_more_rows_than_fit_the_memory(
+    most_rows: int, one_row_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_MOST_HELD_ROWS", most_rows)
+    with open_run(write_engine(tmp_path, NESTED)) as run:
+        arguments = standard_arguments(run)
+        assert arguments["one_row_in"] == one_row_in
+        assert ask(run, "pass_costs", arguments)["rows"].sum() == 20

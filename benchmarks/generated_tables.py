@@ -119,7 +119,7 @@ SELECT sample_id, $worker_id AS worker_id, queued_ns, period_start_ns(step + $la
     reward, advantage
 FROM taken
 WHERE trainer = $trainer
-ORDER BY step, to_row
+ORDER BY step, to_row, sample_id
 """
 
 ENGINE_UPDATES: Final = """
@@ -151,7 +151,8 @@ WITH used AS (
 )
 SELECT $worker_id AS worker_id, step, period_start_ns(step + $lag) + 1_500_000_000 + $trainer * 1_000_000 AS start_ns,
     period_start_ns(step + $lag + 1) - (200_000_000 + chance('train', $trainer, step) * 300_000_000)::BIGINT AS end_ns,
-    step AS version_in, step + 1 AS version_out, samples // $trainers AS samples, samples // $trainers * 1600 AS tokens,
+    step AS version_in, step + 1 AS version_out, $copies * samples // $trainers AS samples,
+    $copies * samples // $trainers * 1600 AS tokens,
     normal('loss', $trainer, step) AS loss, 1 + chance('norm', $trainer, step) AS grad_norm, 0.5 AS entropy,
     reward_mean, 0.1 AS clip_ratio,
     list_transform(range(2, 10), lambda staleness: {'staleness': staleness::INTEGER, 'tokens': 1000,

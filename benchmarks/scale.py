@@ -2,15 +2,18 @@
 
 Three series, each case in a process of its own, in CPU seconds of all processes:
 
-- rows: generated runs (`generated_run.py`) of ten workers, from a million rows on, as few files;
+- rows: generated runs (`generated_run.py`) of ten workers, and of more above 10^8 rows, as few files;
 - files and workers: the folder of a recorder that flushes small files (that of `watch_fleet.py`), analysed as it is,
   compacted, and analysed again;
-- nodes: the smallest and the largest run of the first series on a local Ray cluster of nodes of one CPU each.
+- nodes: the smallest run of the first series, and the largest one of `--most-rows-on-nodes`, on a local Ray cluster of
+  nodes of one CPU each.
 
 The exponent is that of cost over size between one size and the one before, both without the cost of the smallest run:
 1 is linear. What is beyond the largest run is computed from it, and marked so. The last result is in `scale.txt`.
 
-    .venv-frameworks/bin/python benchmarks/scale.py --rows 1e6 1e7 1e8 --workers 10 100 1000 10000
+    .venv-frameworks/bin/python benchmarks/scale.py --rows 1e6 1e7 1e8 1e9 --workers 10 100 1000 10000
+
+10^9 rows take 14 GB on disk; `--keep FOLDER` keeps them there, and takes what an earlier call left.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +44,8 @@ from rlscope.pipeline import DRAWN, QUESTIONS, analyze
 
 ROWS_PER_SAMPLE: Final = 12.1
 """Of a generated run: ten engine rows, a sample, a delivery."""
+MOST_ROWS_OF_TEN: Final = 10**8
+"""Two days of eight engines and two trainers: a larger run has more engines."""
 TAILS: Final = 4
 """Small files of each worker and table, where there are many workers."""
 LEAST_FILES: Final = 3_000
@@ -138,8 +144,9 @@ def analysed(folder: str, nodes: int) -> dict[str, Any]:
 
 
 def generated(folder: str, rows: float) -> dict[str, Any]:
-    samples = max(SAMPLES_STEP, round(rows / ROWS_PER_SAMPLE / SAMPLES_STEP) * SAMPLES_STEP)
-    return {"rows": sum(generate(Path(folder), Shape(samples, 1, False)).values())}
+    copies = max(1, round(rows / MOST_ROWS_OF_TEN))
+    samples = max(SAMPLES_STEP, round(rows / copies / ROWS_PER_SAMPLE / SAMPLES_STEP) * SAMPLES_STEP)
+    return {"rows": sum(generate(Path(folder), Shape(samples, 1, False, copies=copies)).values())}
 
 
 def flushed(folder: str, workers: int) -> dict[str, Any]:
@@ -190,27 +197,40 @@ def costs(found: Mapping[str, Any]) -> str:
     return f"{found['cpu_s']:8.1f} {found['wall_s']:8.1f} {found['peak_bytes'] / 1e9:8.2f} {parts}"
 
 
-def by_rows(folder: Path, sizes: Sequence[float], nodes: Sequence[int]) -> Iterator[str]:
+def kept(folder: Path, size: float) -> tuple[Path, int]:
+    """A generated run and its rows, made unless it is there whole."""
+    run, made = folder / f"rows-{size:.0f}", folder / f"rows-{size:.0f}.json"
+    if not made.exists():
+        shutil.rmtree(run, ignore_errors=True)
+        made.write_text(json.dumps(in_process("generated", str(run), size)))
+    return run, json.loads(made.read_text())["rows"]
+
+
+def by_rows(folder: Path, given: argparse.Namespace) -> Iterator[str]:
     titles = " ".join(f"{part:>9}" for part in PARTS)
-    yield f"{'rows':>14} {'files':>6} {'MB':>8} {'cpu_s':>8} {'wall_s':>8} {'peak_GB':>8} {titles}  exponent"
+    sizes_of = f"{'rows':>14} {'workers':>7} {'files':>6} {'MB':>8}"
+    yield f"{sizes_of} {'cpu_s':>8} {'wall_s':>8} {'peak_GB':>8} {titles}  exponent"
+    sizes: Sequence[float] = given.rows
+    divided = {sizes[0], max((size for size in sizes if size <= given.most_rows_on_nodes), default=sizes[0])}
     measured: list[tuple[int, float]] = []
     on_nodes: list[str] = []
     for size in sizes:
-        run = folder / f"rows-{size:.0f}"
-        rows = in_process("generated", str(run), size)["rows"]
+        run, rows = kept(folder, size)
         found = in_process("analysed", str(run), 0)
         measured.append((rows, found["cpu_s"]))
         files, megabytes = files_of(run)
         exponent = exponents(*zip(*measured, strict=True))[-1]  # type: ignore[arg-type]
-        yield f"{rows:14,} {files:6,} {megabytes:8,.0f} {costs(found)}  {exponent:>8}"
-        if size in (sizes[0], sizes[-1]):
-            on_nodes += [_on_nodes(run, rows, count, found) for count in nodes]
-        shutil.rmtree(run)
+        workers = len(list(run.glob("workers/*.json")))
+        yield f"{rows:14,} {workers:7} {files:6,} {megabytes:8,.0f} {costs(found)}  {exponent:>8}"
+        if size in divided:
+            on_nodes += [_on_nodes(run, rows, count, found) for count in given.nodes]
+        if given.keep is None:
+            shutil.rmtree(run)
     (least, least_s), (rows, cpu_s) = measured[0], measured[-1]
     for more in COMPUTED_ROWS if least < rows else ():
         if more > rows:
             computed_s = cpu_s + (cpu_s - least_s) * (more - rows) / (rows - least)
-            yield f"{more:14,} {'':6} {'':8} {computed_s:8.0f}  computed, on the line from the first to the last"
+            yield f"{more:14,} {'':7} {'':6} {'':8} {computed_s:8.0f}  computed, on the line from the first to the last"
     if on_nodes:
         yield ""
         yield f"{'rows':>14} {'nodes':>6} {'cpu_s':>8} {'driver_s':>9} {'nodes_s':>8} {'wall_s':>8} of_one_process"
@@ -247,10 +267,11 @@ def report(given: argparse.Namespace, folder: Path) -> Iterator[str]:
     yield f"date      {datetime.now(UTC):%Y-%m-%d}"
     yield f"machine   {os.cpu_count()} cores, {platform.machine()}, {platform.system()}; load {os.getloadavg()[0]:.1f}"
     yield f"versions  Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}"
-    yield "command   python benchmarks/scale.py " + " ".join(sys.argv[1:])
+    asked = ["FOLDER" if before == "--keep" else each for before, each in pairwise(["", *sys.argv[1:]])]
+    yield "command   python benchmarks/scale.py " + " ".join(asked)
     yield "columns   CPU of all processes, wall, and most memory of the asking one; then its CPU by part"
     for title, lines in (
-        ("rows", by_rows(folder, given.rows, given.nodes) if given.rows else ()),
+        ("rows", by_rows(given.keep or folder, given) if given.rows else ()),
         ("small files and workers, and the same run compacted", by_workers(folder, given.workers)),
     ):
         yield ""
@@ -263,6 +284,8 @@ def main() -> None:
     parser.add_argument("--rows", type=float, nargs="*", default=[1e6, 1e7])
     parser.add_argument("--workers", type=int, nargs="*", default=[10, 100, 1_000])
     parser.add_argument("--nodes", type=int, nargs="*", default=[1, 2], help="of one CPU each; needs Ray")
+    parser.add_argument("--most-rows-on-nodes", type=float, default=1e8)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where generated runs are, and stay")
     parser.add_argument("--out", type=Path, help="where the result goes; printed too")
     parser.add_argument(CASE, type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -270,6 +293,8 @@ def main() -> None:
         work, *arguments = given.case
         print(json.dumps(WORK[work](*arguments)))
         return
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
     with tempfile.TemporaryDirectory(prefix="rlscope-scale-") as folder:
         for line in report(given, Path(folder)):

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -553,21 +553,23 @@ def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> N
 
 
 def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
-    columns = {field.name: _typed([each.get(field.name) for each in documents], field.type) for field in WORKERS}
-    # Not by pyarrow, which would import pandas to convert them.
-    empty = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches([], WORKERS)))
-    return pl.DataFrame(columns, schema=empty.schema).to_arrow()
+    return pa.table([_column([each.get(field.name) for each in documents], field.type) for field in WORKERS], WORKERS)
 
 
-def _typed(values: list[object], kind: pa.DataType) -> list[object]:
-    """The values that the column can hold, None for others: an optional entry that is wrong is as good as missing."""
+def _column(values: list[object], kind: pa.DataType) -> pa.Array:
+    """The values that the column can hold, NULL for others: an optional entry that is wrong is as good as missing."""
+    # Not converted by pyarrow, which would import pandas, nor as lists by polars, which makes a series of each.
     if pa.types.is_list(kind):
         lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
-        return [[name for name in names if isinstance(name, str)] for names in lists]
+        names = [[name for name in own if isinstance(name, str)] for own in lists]
+        ends = pl.Series([0, *accumulate(map(len, names))], dtype=pl.Int32)
+        return pa.ListArray.from_arrays(ends.to_arrow(), _column(list(chain(*names)), pa.string()))
     if pa.types.is_string(kind):
-        return [value if isinstance(value, str) else None for value in values]
+        texts = [value if isinstance(value, str) else None for value in values]
+        return pl.Series(texts, dtype=pl.String).to_arrow().cast(kind)
     bits = kind.bit_width
-    return [None if value is None or not is_integer(value, bits) else value for value in values]
+    numbers = [value if is_integer(value, bits) else None for value in values]
+    return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)
 
 
 def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:

@@ -38,7 +38,7 @@ _STARTS_WITHIN_S: Final = 120
 """For a process on a node to start, on a cluster with a free CPU."""
 _WHY_CHARACTERS: Final = 200
 """Of what Ray says about a process that ended."""
-_ROWS_OF_A_SHARE: Final = 500_000_000
+_ROWS_OF_A_SHARE: Final = 100_000_000
 """Above so many a process takes several shares, so that what fails is tried again in parts."""
 
 

@@ -5,6 +5,7 @@ opened, so a run that is still being written can be analysed; small ones are rea
 row per worker file.
 """
 
+import shutil
 import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -50,9 +51,15 @@ KeptAnswers = dict[str, dict[str, object]]
 """The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
 MEMORY_LIMIT: Final = "1200MB"
 """What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+MANY_ROWS: Final = 150_000_000
+"""Rows of a run above which it may hold MANY_ROWS_MEMORY: cells that do not fit spill row by row, and fill a disk."""
+MANY_ROWS_MEMORY: Final = "50%"
+"""Of the machine's memory, or of what its container may have."""
 LEAST_SPILL_BYTES: Final = 2 * 10**9
 SPILL_RATIO: Final = 40
 """What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
+FREE_RATIO: Final = 0.9
+"""Of the free disk space, which it may not fill."""
 SMALL_ROWS: Final = 100_000
 """Rows of a table that is kept in memory instead of being read from its files by each question."""
 SMALL_BYTES: Final = 4 * 10**6
@@ -165,7 +172,8 @@ def open_run(
     """
     folder, distribute = folder.resolve(), here if divide is None else divide.distribute
     given = _read_files(folder, distribute)
-    with _connected(folder, _stored_bytes(given.tables)) as (connection, scratch):
+    rows = sum(files.rows for files in given.tables.values())
+    with _connected(folder, _stored_bytes(given.tables), rows) as (connection, scratch):
         link, tables, skipped = scratch / "run", given.tables, given.skipped
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
@@ -320,11 +328,14 @@ def open_empty() -> DuckDBPyConnection:
 
 
 @contextmanager
-def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConnection, Path]]:
+def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tuple[DuckDBPyConnection, Path]]:
     """A connection and its scratch folder, both gone with the block."""
     with tempfile.TemporaryDirectory(prefix="rlscope-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
-        connection = _connect(scratch, folder, max(LEAST_SPILL_BYTES, SPILL_RATIO * stored_bytes))
+        free_bytes = int(FREE_RATIO * shutil.disk_usage(scratch).free)
+        spill_bytes = min(free_bytes, max(LEAST_SPILL_BYTES, SPILL_RATIO * stored_bytes))
+        memory = MANY_ROWS_MEMORY if rows > MANY_ROWS else MEMORY_LIMIT
+        connection = _connect(scratch, folder, spill_bytes, memory)
         try:
             yield connection, scratch
         finally:
@@ -335,12 +346,12 @@ def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
     return sum({file.path: file.footer.bytes for files in tables.values() for file in files.files}.values())
 
 
-def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
+def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> DuckDBPyConnection:
     """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
     (scratch / "run").symlink_to(folder, target_is_directory=True)
     connection = duckdb.connect(
         config={
-            "memory_limit": MEMORY_LIMIT,
+            "memory_limit": memory,
             "temp_directory": str(scratch / "spill"),
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",

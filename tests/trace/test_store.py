@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -480,3 +481,24 @@ def test_what_duckdb_writes_to_temporary_files_has_a_limit(tmp_path: Path, monke
     wide = "SELECT repeat('x', 60) || random()::VARCHAR AS text FROM range(2000000)"
     with open_run(folder) as run, pytest.raises(duckdb.OutOfMemoryException, match="max_temp_directory_size"):
         run.connection.sql(f"SELECT count(*) FROM (SELECT text, count(*) FROM ({wide}) GROUP BY text)").fetchall()
+
+
+@pytest.mark.parametrize(("rows", "memory"), [(2, "60.0 MiB"), (3, "90.0 MiB")])
+def test_a_run_of_many_rows_may_hold_more_in_memory(
+    rows: int, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MANY_ROWS", 2), ("MEMORY_LIMIT", "60MiB"), ("MANY_ROWS_MEMORY", "90MiB")):
+        monkeypatch.setattr(store, name, value)
+    steps = [engine_row("e0", 10 * place, 10 * place + 5) for place in range(rows)]
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)], engine_steps=steps)
+    with open_run(folder) as run:
+        assert run.connection.sql("SELECT current_setting('memory_limit')").fetchall() == [(memory,)]
+
+
+def test_temporary_files_leave_a_tenth_of_the_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10 * 2**20)
+    monkeypatch.setattr("rlscope.trace.store.shutil.disk_usage", lambda _path: usage)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)], engine_steps=[engine_row("e0", 0, 50)])
+    with open_run(folder) as run:
+        found = run.connection.sql("SELECT current_setting('max_temp_directory_size')").fetchall()
+    assert found == [("9.0 MiB",)]

@@ -309,6 +309,30 @@ def _late_fault(key: str, value: object) -> str:
     return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
 
 
+def dropped_rows(workers: Sequence[Mapping[str, object]]) -> dict[str, int]:
+    """Rows that capture says it dropped, by table, of the documents of worker files."""
+    dropped: dict[str, int] = {}
+    for worker in workers:
+        counts = worker.get("dropped")
+        if not isinstance(counts, dict):
+            continue
+        for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
+            if table in TABLES and is_integer(count) and count > 0:
+                dropped[table] = dropped.get(table, 0) + count
+    return dropped
+
+
+def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+    """A sentence for each worker file that does not say when its worker ended, or for there being none."""
+    if not workers:
+        return ("workers/: no readable worker file, so no GPU-second can be accounted for",)
+    return tuple(
+        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker ends at its last row"
+        for worker in workers
+        if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
+    )
+
+
 def list_table(folder: Path, table: str, distribute: Distribute = here) -> tuple[TableFiles, list[SkippedFile]]:
     """The files of one table in the order (worker, first number), and those whose footer shows that they are damaged.
 

@@ -30,7 +30,9 @@ from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
     TableFiles,
+    dropped_rows,
     host_of,
+    identity_gaps,
     is_integer,
     list_table,
     read_manifest,
@@ -198,7 +200,7 @@ def open_run(
                     connection=connection,
                     locked=locked,
                     row_counts=rows.counts,
-                    dropped_rows=_dropped_rows(given.workers),
+                    dropped_rows=dropped_rows(given.workers),
                     skipped_files=skipped,
                     gaps=(*given.gaps, *chain(*rows.gaps.values()), *(each.gap for each in lost)),
                     settings=given.manifest.config,
@@ -269,7 +271,7 @@ def _read_files(folder: Path, distribute: Distribute, *, may_be_apart: bool = Tr
         workers=workers,
         tables=checked.tables,
         skipped=(*skipped, *checked.skipped),
-        gaps=(*gaps, *time_gaps, *created_gaps, *_identity_gaps(workers)),
+        gaps=(*gaps, *time_gaps, *created_gaps, *identity_gaps(workers)),
         window=window,
         completeness=checked.completeness,
         unsure=checked.unsure,
@@ -311,7 +313,7 @@ def open_rows(
                 connection=connection,
                 locked=locked,
                 row_counts=dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()},
-                dropped_rows=_dropped_rows(documents),
+                dropped_rows=dropped_rows(documents),
                 skipped_files=(),
                 gaps=(),
             )
@@ -581,25 +583,3 @@ def _column(values: list[object], kind: pa.DataType) -> pa.Array:
     bits = kind.bit_width
     numbers = [value if is_integer(value, bits) else None for value in values]
     return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)
-
-
-def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:
-    dropped: dict[str, int] = {}
-    for worker in workers:
-        counts = worker.get("dropped")
-        if not isinstance(counts, dict):
-            continue
-        for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
-            if table in TABLES and is_integer(count) and count > 0:
-                dropped[table] = dropped.get(table, 0) + count
-    return dropped
-
-
-def _identity_gaps(workers: list[dict[str, object]]) -> tuple[str, ...]:
-    if not workers:
-        return ("workers/: no readable worker file, so no GPU-second can be accounted for",)
-    return tuple(
-        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker ends at its last row"
-        for worker in workers
-        if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
-    )

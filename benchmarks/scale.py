@@ -228,7 +228,7 @@ def by_rows(folder: Path, given: argparse.Namespace) -> Iterator[str]:
             shutil.rmtree(run)
     (least, least_s), (rows, cpu_s) = measured[0], measured[-1]
     for more in COMPUTED_ROWS if least < rows else ():
-        if more > rows:
+        if more > 1.1 * rows:
             computed_s = cpu_s + (cpu_s - least_s) * (more - rows) / (rows - least)
             yield f"{more:14,} {'':7} {'':6} {'':8} {computed_s:8.0f}  computed, on the line from the first to the last"
     if on_nodes:

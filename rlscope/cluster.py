@@ -36,6 +36,8 @@ _HOST_AND_PORT: Final = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<po
 _ANSWERS_WITHIN_S: Final = 10
 _STARTS_WITHIN_S: Final = 120
 """For a process on a node to start, on a cluster with a free CPU."""
+_ENDS_WITHIN_S: Final = 20
+"""For a process to finish the question that it works on, and to remove its temporary files."""
 _WHY_CHARACTERS: Final = 200
 """Of what Ray says about a process that ended."""
 _ROWS_OF_A_SHARE: Final = 100_000_000
@@ -144,7 +146,10 @@ class OnRay(Split):
         self._start(count)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, when they have removed their temporary files: a run's may be gigabytes."""
+        closing = [process.holder.close.remote() for process in self.processes]
+        if closing:
+            self._ray.wait(closing, num_returns=len(closing), timeout=_ENDS_WITHIN_S)
         for process in self.processes:
             self._ray.kill(process.holder)
         self.processes = []

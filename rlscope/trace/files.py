@@ -10,9 +10,12 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeGuard, cast
 
+import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, TABLES, WORKER_ID_PATTERN, FileNumbers
 
@@ -41,6 +44,21 @@ _MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
+WORKERS: Final = pa.schema(
+    [
+        pa.field("worker_id", pa.string()),
+        pa.field("role", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("gpu_count", pa.int32()),
+        pa.field("gpu_ids", pa.list_(pa.string())),
+        pa.field("device_name", pa.string()),
+        pa.field("kv_capacity_tokens", pa.int64()),
+        pa.field("max_running", pa.int32()),
+        pa.field("started_ns", pa.int64()),
+        pa.field("stopped_ns", pa.int64()),
+        pa.field("last_flush_ns", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +349,27 @@ def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
         for worker in workers
         if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
     )
+
+
+def workers_table(documents: Sequence[Mapping[str, object]]) -> pa.Table:
+    """The documents of worker files as a table of WORKERS."""
+    return pa.table([_column([each.get(field.name) for each in documents], field.type) for field in WORKERS], WORKERS)
+
+
+def _column(values: list[object], kind: pa.DataType) -> pa.Array:
+    """The values that the column can hold, NULL for others: an optional entry that is wrong is as good as missing."""
+    # Not converted by pyarrow, which would import pandas, nor as lists by polars, which makes a series of each.
+    if pa.types.is_list(kind):
+        lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
+        names = [[name for name in own if isinstance(name, str)] for own in lists]
+        ends = pl.Series([0, *accumulate(map(len, names))], dtype=pl.Int32)
+        return pa.ListArray.from_arrays(ends.to_arrow(), _column(list(chain(*names)), pa.string()))
+    if pa.types.is_string(kind):
+        texts = [value if isinstance(value, str) else None for value in values]
+        return pl.Series(texts, dtype=pl.String).to_arrow().cast(kind)
+    bits = kind.bit_width
+    numbers = [value if is_integer(value, bits) else None for value in values]
+    return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)
 
 
 def list_table(folder: Path, table: str, distribute: Distribute = here) -> tuple[TableFiles, list[SkippedFile]]:

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import duckdb
 import polars as pl
@@ -27,17 +27,18 @@ from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.distribution import Distribute, here
 from rlscope.trace.files import (
+    WORKERS,
     RunManifest,
     SkippedFile,
     TableFiles,
     dropped_rows,
     host_of,
     identity_gaps,
-    is_integer,
     list_table,
     read_manifest,
     read_workers,
     table_of,
+    workers_table,
 )
 from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
@@ -71,22 +72,10 @@ MANY_FILES: Final = 200
 SHORT_FILE_ROWS: Final = 5_000
 """Rows of a short file, on average. To open one costs each question 0.1 to 0.3 ms, and to keep its rows 0.2 ms a
 thousand, once; about nine questions read the engine rows."""
-
-WORKERS: Final = pa.schema(
-    [
-        pa.field("worker_id", pa.string()),
-        pa.field("role", pa.string()),
-        pa.field("host", pa.string()),
-        pa.field("gpu_count", pa.int32()),
-        pa.field("gpu_ids", pa.list_(pa.string())),
-        pa.field("device_name", pa.string()),
-        pa.field("kv_capacity_tokens", pa.int64()),
-        pa.field("max_running", pa.int32()),
-        pa.field("started_ns", pa.int64()),
-        pa.field("stopped_ns", pa.int64()),
-        pa.field("last_flush_ns", pa.int64()),
-    ]
-)
+_FILES_AT_ONCE: Final = 5_000
+"""Of many short files: more take more memory, and no less time."""
+_GATHERED: Final = "gathered_"
+"""Before the name of a table, the name of one that holds its rows until it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +214,7 @@ def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
         connection.execute("SET threads = 1")
         window, unsure = stored.window, stored.unsure
         rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, stored.lost, share)
-        connection.from_arrow(_workers_table(own)).create_view("workers")
+        connection.from_arrow(workers_table(own)).create_view("workers")
         _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
@@ -299,7 +288,7 @@ def open_rows(
         for table in TABLES:
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
-        connection.from_arrow(_workers_table(documents)).create_view("workers")
+        connection.from_arrow(workers_table(documents)).create_view("workers")
         kept = () if found is None else _correct_clocks(connection, folder, documents, found, (), workers_too=False)
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
@@ -409,9 +398,7 @@ def _create_tables(
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
-            # What every file has needs no look at each of them by each question.
-            stored = connection.read_parquet(paths, union_by_name=not files.is_plain)
-            stored = _held(_contract_rows(stored, empty, files), table, lost, share)
+            stored = _held(_stored_rows(connection, table, paths, empty, files), table, lost, share)
             checked = check_rows(stored, table, files, window, table in unsure)
             # What a share takes out of the whole table is read once.
             is_made = checked.is_distinct or (share is not None and share.partition == SAMPLE and table in BUCKETED)
@@ -421,6 +408,7 @@ def _create_tables(
                 result = result._replace(distinct=result.distinct | {table})
             if is_made or _is_kept(checked.rows, table, files):
                 result = result._replace(kept=(*result.kept, table))
+                connection.execute(f"DROP TABLE IF EXISTS {_GATHERED}{table}")
             else:
                 checked.rows.create_view(table)
         except duckdb.Error as error:
@@ -431,6 +419,31 @@ def _create_tables(
             result.counts[table] -= result.lost[table]
         result.gaps[table] = checked.gaps
     return result
+
+
+def _stored_rows(
+    connection: DuckDBPyConnection, table: str, paths: Sequence[str], empty: DuckDBPyRelation, files: TableFiles
+) -> DuckDBPyRelation:
+    """The rows of a table's files; those of many short files in memory, read some files after the others.
+
+    A statement holds what it knows of each file that it reads, and DuckDB frees it late: of three tables of 40,000
+    files each, the last did not fit.
+    """
+    # What every file has needs no look at each of them by each question.
+    by_name = not files.is_plain
+    if not _are_many(files):
+        return _contract_rows(connection.read_parquet(list(paths), union_by_name=by_name), empty)
+    name = f"{_GATHERED}{table}"
+    connection.execute(f"DROP TABLE IF EXISTS {name}")
+    empty.create(name)
+    for first in range(0, len(paths), _FILES_AT_ONCE):
+        some = connection.read_parquet(list(paths[first : first + _FILES_AT_ONCE]), union_by_name=by_name)
+        _contract_rows(some, empty).insert_into(name)
+    return connection.table(name)
+
+
+def _are_many(files: TableFiles) -> bool:
+    return len(files.paths) >= MANY_FILES and files.rows <= SHORT_FILE_ROWS * len(files.paths)
 
 
 def _held(rows: DuckDBPyRelation, table: str, lost: Sequence[Lost], share: Share | None) -> DuckDBPyRelation:
@@ -454,7 +467,7 @@ def _created(
     The times of a host whose clock is far from the others' are left out if nothing says how far.
     """
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, lost)
-    connection.from_arrow(_workers_table(given.workers)).create_view("workers")
+    connection.from_arrow(workers_table(given.workers)).create_view("workers")
     # Times of an imported run may be laid out, and prove nothing.
     found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
@@ -505,8 +518,7 @@ def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
     question that needs it says so.
     """
     is_small = files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
-    are_many = len(files.paths) >= MANY_FILES and files.rows <= SHORT_FILE_ROWS * len(files.paths)
-    if not is_small and not are_many:
+    if not is_small and not _are_many(files):
         return False
     try:
         rows.create(table)
@@ -515,10 +527,11 @@ def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
     return True
 
 
-def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:
+def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation) -> DuckDBPyRelation:
     """The stored rows with the contract's columns and types."""
+    found = set(stored.columns)
     columns = [
-        (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
+        (ColumnExpression(name) if name in found else ConstantExpression(None)).cast(kind).alias(name)
         for name, kind in zip(empty.columns, empty.types, strict=True)
     ]
     return stored.select(*columns)
@@ -563,23 +576,3 @@ def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> N
     connection.execute(f"SET allowed_directories = [{allowed}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-
-
-def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
-    return pa.table([_column([each.get(field.name) for each in documents], field.type) for field in WORKERS], WORKERS)
-
-
-def _column(values: list[object], kind: pa.DataType) -> pa.Array:
-    """The values that the column can hold, NULL for others: an optional entry that is wrong is as good as missing."""
-    # Not converted by pyarrow, which would import pandas, nor as lists by polars, which makes a series of each.
-    if pa.types.is_list(kind):
-        lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
-        names = [[name for name in own if isinstance(name, str)] for own in lists]
-        ends = pl.Series([0, *accumulate(map(len, names))], dtype=pl.Int32)
-        return pa.ListArray.from_arrays(ends.to_arrow(), _column(list(chain(*names)), pa.string()))
-    if pa.types.is_string(kind):
-        texts = [value if isinstance(value, str) else None for value in values]
-        return pl.Series(texts, dtype=pl.String).to_arrow().cast(kind)
-    bits = kind.bit_width
-    numbers = [value if is_integer(value, bits) else None for value in values]
-    return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)

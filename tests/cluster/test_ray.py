@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,19 @@ def test_a_damaged_file_is_left_out_and_named_as_by_one_process(two_nodes: Any, 
     found = document(folder, two_nodes.address)
     assert [file["path"] for file in found["data_quality"]["skipped_files"]] == ["activities/e0-000001.parquet"]
     assert found == document(folder, None)
+
+
+def test_processes_that_end_leave_no_temporary_files(two_nodes: Any, tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+
+    def scratch_folders() -> int:
+        links = Path(tempfile.gettempdir()).glob("rlscope-*/run")
+        return sum(link.is_symlink() and link.resolve() == folder for link in links)
+
+    with open_run(folder, divide=on_nodes(two_nodes)) as run:
+        assert ask(run, "ledger", standard_arguments(run)).height
+        assert scratch_folders() == 3, "one of this process, one of each node"
+    assert scratch_folders() == 0
 
 
 def test_progress_is_in_gpu_time_covered(two_nodes: Any, tmp_path: Path) -> None:

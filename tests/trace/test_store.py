@@ -502,3 +502,24 @@ def test_temporary_files_leave_a_tenth_of_the_free_disk(tmp_path: Path, monkeypa
     with open_run(folder) as run:
         found = run.connection.sql("SELECT current_setting('max_temp_directory_size')").fetchall()
     assert found == [("9.0 MiB",)]
+
+
+@pytest.mark.parametrize("files_at_once", [1, 2, 5])
+def test_many_short_files_are_read_some_after_the_others_whatever_columns_each_has(
+    files_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MANY_FILES", 3)
+    monkeypatch.setattr(store, "_FILES_AT_ONCE", files_at_once)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)])
+    for place in range(5):
+        row = pa.Table.from_pylist(
+            [engine_row("e0", 10 * place, 10 * place + 5, kv_used_tokens=7)], arrow_schema("engine_steps")
+        )
+        path = folder / "engine_steps" / f"e0-{place + 1:06d}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(row.drop_columns(["kv_used_tokens"]) if place == 3 else row, path)
+    with open_run(folder) as run:
+        found = run.connection.sql("SELECT start_ns, kv_used_tokens FROM engine_steps ORDER BY start_ns").fetchall()
+        tables = run.connection.sql("SELECT table_name FROM duckdb_tables() ORDER BY ALL").fetchall()
+    assert found == [(0, 7), (10, 7), (20, 7), (30, None), (40, 7)]
+    assert tables == [("engine_steps",), ("worker_extents",)]

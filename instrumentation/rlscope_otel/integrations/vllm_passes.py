@@ -22,6 +22,7 @@ _MOST_NOTED = 64
 _LONGEST_NOTED_NS = 250_000_000
 
 _new_token_ids = attrgetter("new_token_ids")
+_NONE: list[Any] = []
 
 
 _Note = tuple[Batch, int, int, int | None, int | None, bool]
@@ -176,10 +177,12 @@ class Passes:
         if batch is None:
             return
         tokens, has_ended = 0, False
+        # The scheduler names those that ended since it scheduled last: where there are none, no output need be asked.
+        may_have_ended = getattr(scheduler, "finished_req_ids", True)
         for of_client in outputs.values():
             given = of_client.outputs
             tokens += sum(map(len, map(_new_token_ids, given)))
-            ended = [output for output in given if output.finish_reason is not None]
+            ended = [output for output in given if output.finish_reason is not None] if may_have_ended else _NONE
             if ended or batch[TORN]:
                 has_ended = True
                 self._requests.sampled(given, ended, at_ns, batch[TORN])

@@ -9,9 +9,11 @@ Three series, each case in a process of its own, in CPU seconds of all processes
   nodes of one CPU each.
 
 The exponent is that of cost over size between one size and the one before, both without the cost of the smallest run:
-1 is linear. What is beyond the largest run is computed from it, and marked so. The last result is in `scale.txt`.
+1 is linear. What is beyond the largest run is computed from it, and marked so. The last results are in `scale.txt` and
+`scale_files.txt`.
 
-    .venv-frameworks/bin/python benchmarks/scale.py --rows 1e6 1e7 1e8 1e9 --workers 10 100 1000 10000
+    .venv-frameworks/bin/python benchmarks/scale.py --rows 1e6 1e7 1e8 1e9 --workers --out benchmarks/scale.txt
+    .venv-frameworks/bin/python benchmarks/scale.py --rows --workers 10 100 1000 10000 --out benchmarks/scale_files.txt
 
 10^9 rows take 14 GB on disk; `--keep FOLDER` keeps them there, and takes what an earlier call left.
 """
@@ -270,10 +272,12 @@ def report(given: argparse.Namespace, folder: Path) -> Iterator[str]:
     asked = ["FOLDER" if before == "--keep" else each for before, each in pairwise(["", *sys.argv[1:]])]
     yield "command   python benchmarks/scale.py " + " ".join(asked)
     yield "columns   CPU of all processes, wall, and most memory of the asking one; then its CPU by part"
-    for title, lines in (
-        ("rows", by_rows(given.keep or folder, given) if given.rows else ()),
-        ("small files and workers, and the same run compacted", by_workers(folder, given.workers)),
-    ):
+    series: dict[str, Iterator[str]] = {}
+    if given.rows:
+        series["rows"] = by_rows(given.keep or folder, given)
+    if given.workers:
+        series["small files and workers, and the same run compacted"] = by_workers(folder, given.workers)
+    for title, lines in series.items():
         yield ""
         yield title
         yield from lines

@@ -1,7 +1,7 @@
 -- Interval arithmetic shared by several queries, as macros that are loaded when a run is opened.
 -- They read the result of worker_extents.sql, so a query that uses them lists it among its inputs.
 
--- Is a row, by its time or name, one of those out of so many that stand for all? The same ones in any order and share.
+-- Is a row, by its time, one of those taken, one in this many? The same rows in any order and share.
 CREATE MACRO is_one_in(value, rows) AS (hash(value) >> 40)::BIGINT % rows = 0;
 
 -- Does a time begin at an edge of a grid's cells, or end in a later cell than it begins?

@@ -3,7 +3,7 @@
 -- in   engine_steps
 -- arg  from_ns         BIGINT   start of the interval, UTC epoch
 -- arg  to_ns           BIGINT   its end, exclusive
--- arg  one_row_in      BIGINT   of so many rows one counts for medians
+-- arg  one_row_in      BIGINT   medians are of one row in this many
 -- out  worker_id       VARCHAR  engine
 -- out  running         INTEGER  requests in the batch
 -- out  prefills        BOOLEAN  whether the passes computed prompt tokens too
@@ -13,7 +13,7 @@
 -- out  passes          BIGINT   forward passes
 -- out  busy_s          DOUBLE   time inside them, seconds
 -- out  between_s       DOUBLE   time between passes inside the rows, seconds
--- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds; the mean if none of them counts
+-- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds; the mean if no row was taken
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  prefill_tokens  BIGINT   prompt tokens computed
 -- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL if not recorded

@@ -1,13 +1,13 @@
 -- How long did a decode pass take at each batch size?
 --
 -- in   engine_steps
--- arg  one_row_in     BIGINT   of so many rows one counts for percentiles
+-- arg  one_row_in     BIGINT   percentiles are of one row in this many
 -- out  worker_id     VARCHAR  engine
 -- out  running       INTEGER  requests in the batch
 -- out  passes        BIGINT   forward passes that only decoded
 -- out  pass_mean_s   DOUBLE   mean time of a pass, seconds
--- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds; NULL if none of them counts
--- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds; NULL if none of them counts
+-- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds; NULL if no row was taken
+-- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds; NULL if no row was taken
 -- out  between_mean_s DOUBLE  mean time between two passes inside a row, seconds
 -- grain: one row per engine and batch size
 -- partition: worker

@@ -89,7 +89,7 @@ class Grid:
     cells: int = CELLS
     """Of clocks that are compared."""
     one_row_in: int = 1
-    """Of so many engine rows one counts for percentiles, which hold in memory what they are of."""
+    """Percentiles, which hold all their values in memory, are of one engine row in this many."""
     beside_origin_ns: int = 0
     beside_cell_ns: int = 0
     """Of another grid that the same run is asked about, for which what is read of the engines serves too; 0: none."""

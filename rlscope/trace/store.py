@@ -163,8 +163,7 @@ def open_run(
     """
     folder, distribute = folder.resolve(), here if divide is None else divide.distribute
     given = _read_files(folder, distribute)
-    rows = sum(files.rows for files in given.tables.values())
-    with _connected(folder, _stored_bytes(given.tables), rows) as (connection, scratch):
+    with _connected(folder, _stored_bytes(given.tables), _row_count(given.tables)) as (connection, scratch):
         link, tables, skipped = scratch / "run", given.tables, given.skipped
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
@@ -331,6 +330,10 @@ def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tupl
             yield connection, scratch
         finally:
             execution.close(connection)
+
+
+def _row_count(tables: Mapping[str, TableFiles]) -> int:
+    return sum(files.rows for files in tables.values())
 
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:

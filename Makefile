@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
 
-.PHONY: help demo check test fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
+.PHONY: help demo check test test-all services fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -26,19 +26,26 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/pipeline
 check: $(VENV)/.installed ## lint and the fast tests, side by side: before every commit
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint fast
 
-test: $(VENV)/.installed ## everything that needs no torch, no GPU and no network
-	$(PYTEST)
+test: $(VENV)/.installed ## what needs no torch and no GPU, without more instances of the same: before every push
+	$(PYTEST) -m "not nightly and not services"
+
+test-all: $(VENV)/.installed ## every test that needs no torch and no GPU, with many examples of each law: nightly
+	$(PYTEST) --hypothesis-profile=many
 
 fast: $(VENV)/.installed ## the tests that are not slow
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly and not services"
+
+services: $(VENV)/.installed ## tests on Prometheus and Alertmanager, and of the packages that are built
+	$(PYTEST) -m services
 
 faults: $(VENV)/.installed ## 2,000 mutations of recorded runs; what came of them is kept in benchmarks/faults.json
 	RLSCOPE_MUTATIONS=2000 RLSCOPE_MUTATIONS_TO=benchmarks/faults.json OPENBLAS_NUM_THREADS=1 \
 		$(BIN)/python -m pytest -q tests/faults
 
-lint: $(VENV)/.installed ## style, types and generated pages
+lint: $(VENV)/.installed ## style, layers, types and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/python docs/generate.py --check
 

@@ -154,7 +154,8 @@ def metrics_page() -> str:
         GENERATED,
         "# Metrics of alert rules\n\nThe metrics that an alert rule can use ([alerts.md](alerts.md)). Over the whole\n",
         "run, each equals the number in the report, which the named query computes. A window with less than the\n",
-        "minimum evidence has no value. Metrics with a cost report the GPU-seconds lost while a rule fires.\n\n",
+        "minimum evidence has no value; a window that holds less than twice the minimum in GPU-s or s needs half of\n",
+        "what it holds. Metrics with a cost report the GPU-seconds lost while a rule fires.\n\n",
         "| metric | unit | meaning | query | minimum evidence | cost |\n|---|---|---|---|---|---|\n",
     ]
     for metric in METRICS:

@@ -25,6 +25,8 @@ DeliveryError becomes a line of the watch. Every other exception is a bug of our
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+_LONGEST_FOUND: Final = 2_000
+"""Characters of a value that a message repeats."""
 _NO_FILE: Final = ("No such file or directory", "No files found that match")
 """How DuckDB words that a file is gone."""
 
@@ -35,6 +37,7 @@ class RlscopeError(Exception):
     @classmethod
     def of(cls, thing: str | Path, *, found: str, expected: str, next_step: str) -> Self:
         """Build the message in its one shape."""
+        found = found if len(found) <= _LONGEST_FOUND else f"{found[:_LONGEST_FOUND]}…"
         return cls(f"{thing}: found {found}; expected {expected}. {next_step}")
 
 
@@ -48,18 +51,23 @@ class UnreadableDataError(RlscopeError):
     @classmethod
     def while_reading(cls, folder: Path, error: Exception) -> "UnreadableDataError":
         """What an error of DuckDB means that is about the files of a run."""
-        if not any(said in str(error) for said in _NO_FILE):
-            return cls(f"{folder}: a file broke while it was read: {error}")
-        return VanishedFileError.of(
+        if any(said in str(error) for said in _NO_FILE):
+            return VanishedFileError.of_run(folder)
+        return cls(f"{folder}: a file broke while it was read: {error}")
+
+
+class VanishedFileError(UnreadableDataError):
+    """A file of the run was removed while it was being read, as by the recorder that merges its files."""
+
+    @classmethod
+    def of_run(cls, folder: Path) -> Self:
+        """Build the error for the run in a folder."""
+        return cls.of(
             folder,
             found="a file that was removed while it was read, as the recorder of a run in progress does when it merges",
             expected="files that stay until all are read",
             next_step="Call it again, or read a copy: `rlscope compact PATH --out COPY`.",
         )
-
-
-class VanishedFileError(UnreadableDataError):
-    """A file of the run was removed while it was being read, as by the recorder that merges its files."""
 
 
 class LimitError(RlscopeError):

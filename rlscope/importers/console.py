@@ -11,7 +11,7 @@ bar rewrites its line with `\r`, which ends a line here too.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ _PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
-_PRINTED_VALUE: Final = re.compile(r"""\s*[{}\[\]()]*\s*(?:['"\d{}\[\]()-]|True\b|False\b|None\b|$)""")
+_PRINTED_VALUE: Final = re.compile(r"""\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
 """How a line of a dictionary begins that is printed over several."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _TABLE_STEP: Final = re.compile(r"StatsLogger INFO: .*\bTrain step (\d+)/\d+ done\.")
@@ -42,6 +42,8 @@ _LEAD: Final = re.compile(
 """What stands before a printed dictionary of metrics; with the step, where it is named."""
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
+_MOST_STARTS, _MOST_ENDS, _MOST_STRAYS = 4, 64, 4
+"""Dictionaries that are looked into for the config, closings of one, and lines of others that may stand in it."""
 _BINARY: Final = b"\x00"
 
 
@@ -74,6 +76,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
         row = _printed_row(body) if body.endswith("}") and ":" in body else None
         if row is not None:
             yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
+    config.end()
     yield from table.last()
 
 
@@ -139,14 +142,17 @@ class _PrintedConfig:
         self._prefix = ""
         self._lines: list[str] = []
         self._size = 0
+        self._ends = 0
+        self._starts = 0
 
     def read(self, prefix: str, body: str) -> None:
         """Take one line, without its prefix."""
         if self._tally.config:
             return
         if not self._lines:
-            if body.startswith(("{'", '{"')) and not body.endswith("}"):
-                self._prefix, self._lines, self._size = prefix, [body], len(body)
+            if body.startswith(("{'", '{"')) and not body.endswith("}") and self._starts < _MOST_STARTS:
+                self._prefix, self._lines, self._size, self._ends = prefix, [body], len(body), 0
+                self._starts += 1
             return
         if prefix != self._prefix or not _PRINTED_VALUE.match(body):
             # Another process's line, or a warning of the same one between its lines.
@@ -154,19 +160,32 @@ class _PrintedConfig:
         self._lines.append(body)
         self._size += len(body)
         if body.endswith("}}") or body == "}":
-            value = _literal_of("\n".join(self._lines))
-            if isinstance(value, dict):
-                self._tally.config.update(value)
-                self._lines = []
-        if self._size > _LONGEST_CONFIG:
+            self._ends += 1
+            self._tally.config.update(_without_strays(self._lines) or {})
+        if self._tally.config or self._size > _LONGEST_CONFIG or self._ends > _MOST_ENDS:
             self._lines = []
 
+    def end(self) -> None:
+        """Say whether a dictionary was begun and never read whole."""
+        self._tally.is_config_unread = bool(self._starts and not self._tally.config)
 
-def _literal_of(text: str) -> Any:  # noqa: ANN401
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+
+def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
+    """The dictionary of these lines, without a few that others printed between them; None where they are none."""
+    kept = list(lines)
+    for _ in range(_MOST_STRAYS + 1):
+        try:
+            value = ast.literal_eval("\n".join(kept))
+        except SyntaxError as error:
+            stray = (error.lineno or 0) - 1
+            if not 0 < stray < len(kept) - 1:
+                return None
+            del kept[stray]
+        except (ValueError, MemoryError, RecursionError):
+            return None
+        else:
+            return value if isinstance(value, dict) else None
+    return None
 
 
 def _fits(source: Source) -> bool:

@@ -13,6 +13,7 @@ from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.files import RUN_FILE, run_folder
 from rlscope.trace.imported import Imported
 from rlscope.trace.remote import fetch_run, is_remote, shown_address
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 NO_OPTIONS: Final = ImportOptions()
 RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
 """Where a run begins whose files have no times: at the start of the year 2000, which no reader takes for its date."""
-_MANIFEST: Final = "run.json"
 
 
 class RunFolder:
@@ -73,8 +73,8 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
     `fetch_run` does.
     """
     asked = options is not None and options != NO_OPTIONS
-    is_far = is_remote(path)
-    if is_far or (path / _MANIFEST).is_file():
+    is_far, path = is_remote(path), run_folder(path)
+    if is_far or (path / RUN_FILE).is_file():
         if asked:
             raise ArgumentError.of(
                 shown_address(path) if is_far else path,
@@ -100,7 +100,7 @@ def import_run(
 
     Raises ImportFileError for a file that no importer knows or that holds no step, OutputError.
     """
-    from rlscope.importers.recognise import recognise
+    from rlscope.importers.recognise import first_few, recognise
     from rlscope.importers.steps import tells_samplers
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -111,7 +111,9 @@ def import_run(
     others = [_joined(each, first.importer.name) for each in options.with_files]
     engines = [_joined(each, None) for each in options.engine_logs]
     _refuse_same_steps((first, *others))
-    target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS)
+    target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS, given=path)
+    if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
+        target.note(f"Not read: {first_few(unread)}. Pass one by its name, or --with if it is another side of this run")
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
     for each in sorted((first, *others), key=_rank):

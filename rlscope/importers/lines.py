@@ -116,7 +116,7 @@ class LogFile:
 
     def source(self) -> SourceFile:
         """What was read of the file so far."""
-        return SourceFile(self.path.name, self._bytes, self.lines, self.bad_lines)
+        return SourceFile(str(self.path), self._bytes, self.lines, self.bad_lines)
 
     def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for line in split_lines(self._measured(chunks), self._longest_bytes):

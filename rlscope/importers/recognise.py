@@ -6,11 +6,12 @@ Two importers that both could is an error that names them; the user then decides
 import os
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.format import counted
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, Source, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
@@ -24,6 +25,7 @@ from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importers
 from rlscope.importers.steps import CARRIERS, carrier_of, known_names
 from rlscope.importers.vllm import VLLM_LOG
+from rlscope.trace.files import runs_below
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
     NEMO_RL_CONSOLE,
@@ -52,6 +54,8 @@ class Recognised(NamedTuple):
     source: Source
     importer: Importer
     companions: tuple[Importer, ...] = ()
+    passed_over: tuple[Path, ...] = ()
+    """Other files of the folder that could be the run, and are not read."""
 
 
 def framework_names() -> tuple[str, ...]:
@@ -66,6 +70,8 @@ def recognise(path: Path, framework: str | None = None) -> Recognised:
             "--as", found=repr(framework), expected="one of " + ", ".join(framework_names()), next_step="Name one."
         )
     source = _open(path)
+    if source.path.is_dir() and framework is None:
+        _refuse_runs(source.path)
     found = _candidates(source, framework)
     if not found and source.path.is_dir():
         return _in_folder(path, framework)
@@ -80,10 +86,18 @@ def _open(path: Path) -> Source:
     except OSError as error:
         raise ImportFileError.of(
             path,
-            found=error.strerror or str(error),
+            found="no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error),
             expected="a file or folder that can be read",
-            next_step="Check the name.",
+            next_step="Check the path.",
         ) from error
+
+
+def _refuse_runs(folder: Path) -> None:
+    """Raise ImportFileError for a folder with recorded runs in it, which a log beside them must not stand for."""
+    runs = [str(each.relative_to(folder)) for each in runs_below(folder)]
+    if runs:
+        found = f"{counted(len(runs), 'recorded run', 'recorded runs')} below it"
+        raise _several(folder, found, runs, "Pass one of them, or a log; `rlscope list` shows all runs.")
 
 
 def _candidates(source: Source, framework: str | None) -> list[Importer]:
@@ -118,17 +132,23 @@ def _in_folder(folder: Path, framework: str | None) -> Recognised:
             by_rank.setdefault(rank, []).append(_the_one(source, found))
     if not by_rank:
         raise _nothing_known(folder, framework)
-    best = by_rank[min(by_rank)]
-    if len(best) > 1:
-        names = ", ".join(str(each.source.path.relative_to(folder)) for each in best[:_NAMED])
-        more = f" and {len(best) - _NAMED} more" if len(best) > _NAMED else ""
-        raise ImportFileError.of(
-            folder,
-            found=f"{len(best)} files that could be the run: {names}{more}",
-            expected="one",
-            next_step="Pass one of them, and what belongs to the same run with --with.",
-        )
-    return best[0]
+    (first, *same), *others = (by_rank[rank] for rank in sorted(by_rank))
+    if same:
+        names = [str(each.source.path.relative_to(folder)) for each in (first, *same)]
+        then = "Pass one of them, and what belongs to the same run with --with."
+        raise _several(folder, f"{len(names)} files that could be the run", names, then)
+    return first._replace(passed_over=tuple(each.source.path for each in chain.from_iterable(others)))
+
+
+def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> ImportFileError:
+    found, expected = f"{what}: {first_few(names)}", "one run, by its folder or its file"
+    return ImportFileError.of(folder, found=found, expected=expected, next_step=next_step)
+
+
+def first_few(names: Sequence[str]) -> str:
+    """List the first few of many names."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:

@@ -9,12 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.trace.imported import SourceFile
 
-Clock = Literal["wall", "relative"]
 _EARLIEST_S: Final = 1e9
 """In the year 2001: a smaller number under the name of a time counts from the start of a process."""
 _LATEST_S: Final = 4.6e9
@@ -58,13 +57,15 @@ class Tally:
     """Settings of the run as the framework wrote them, nested as they were."""
     overrides: dict[str, int] = field(default_factory=dict[str, int])
     """Settings on the command line, by their dotted names; the config counts before them."""
+    is_config_unread: bool = False
+    """Whether a dictionary is printed over several lines, as a config is, and cannot be read."""
     host: str | None = None
     gpu_readings: list[GpuReading] = field(default_factory=list[GpuReading])
     """Every few seconds one a GPU: some ten thousand a day."""
 
     def source_file(self, path: Path) -> SourceFile:
         """What is kept of the file in run.json."""
-        return SourceFile(path.name, self.bytes, self.lines, self.bad_lines)
+        return SourceFile(str(path), self.bytes, self.lines, self.bad_lines)
 
 
 @dataclass(frozen=True, slots=True)

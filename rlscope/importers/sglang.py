@@ -4,6 +4,7 @@ A decode line states the throughput since the decode line before it, by a clock 
 no prefill between, the number of tokens is known, so the time is too, to the microsecond. Elsewhere it is inferred.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -15,6 +16,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 STAMPED: Final = re.compile(
@@ -40,6 +42,12 @@ _ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
         "max_running_requests",
     )
 }
+_OWN_LIMIT: Final = "own_max_running"
+"""The limit on running requests that a scheduler states of itself; that of the arguments is of all ranks together."""
+_SHARES_ATTENTION: Final = "enable_dp_attention"
+"""Data-parallel ranks that are parts of one tensor-parallel group, and not copies of it."""
+_LEAST_USE_RATIO: Final = 0.5
+"""Of the KV cache: from there on its capacity follows to 1% from the tokens and the share that a line prints."""
 _USUAL_PASSES: Final = 40
 """SGLang's default of --decode-log-interval."""
 _SURVEYED_LINES: Final = 400_000
@@ -54,6 +62,7 @@ _STRETCH_ROWS: Final = 10_000
 """A stretch of lines is placed at the latest after so many, so that memory does not grow with the log."""
 _FINEST_NS: Final = 50_000_000
 """Lines are printed a little after their passes, so a finer stamp is not taken at its word."""
+_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -67,6 +76,8 @@ class _Entry(NamedTuple):
     running: int
     waiting: int
     kv_tokens: int | None
+    kv_ratio: float | None
+    """How full the KV cache is, to two digits."""
     tokens_per_s: float | None
     new_tokens: int
     accepted_tokens: float | None
@@ -80,11 +91,20 @@ class _Gap(NamedTuple):
     after: _Entry
     prefills: int
     prefill_tokens: int
+    resumed_ns: int | None = None
+    """The last prefill between that found no request running: before it, the engine had nothing to do."""
 
     @property
     def is_plain(self) -> bool:
         """Whether only decode passes of one batch lie between."""
         return self.prefills == 0 and self.before.running == self.after.running
+
+    @property
+    def worked_s(self) -> float:
+        """The most that the engine can have worked since it had nothing to do; infinite if it always had."""
+        if self.resumed_ns is None:
+            return math.inf
+        return (self.after.time_ns + self.after.resolution_ns - self.resumed_ns) / _SECOND_NS
 
     @property
     def grown_tokens(self) -> int | None:
@@ -127,6 +147,8 @@ class _Placed(NamedTuple):
     resolution_ns: int
     length_ns: int
     pieces: tuple[_Piece, ...]
+    is_resumed: bool
+    """Whether the engine had no request before these."""
 
 
 def recognise_log(source: Source) -> str | None:
@@ -196,11 +218,12 @@ def _look_over(source: Source, target: ImportTarget, options: ImportOptions) -> 
 def _learn_times(survey: _Survey, gaps: list[_Gap]) -> None:
     times: dict[int, list[float]] = {}
     for gap in gaps:
-        if _is_recorded(gap, survey) and (length_s := _length_s(gap, survey)):
+        is_known = _is_recorded(gap, survey) or (gap.is_plain and gap.after.accepted_tokens)
+        if is_known and (length_s := _length_s(gap, survey)):
             times.setdefault(gap.after.running, []).append(length_s / survey.passes)
     survey.pass_s = {running: median(seconds) for running, seconds in times.items()}
     beside = [
-        (length_s - survey.passes * pass_s) / gap.prefills
+        (min(length_s, gap.worked_s) - survey.passes * pass_s) / gap.prefills
         for gap in gaps
         if gap.prefills
         and (length_s := _length_s(gap, survey))
@@ -215,6 +238,7 @@ def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | N
     before: dict[str, _Entry] = {}
     prefills: Counter[str] = Counter()
     prefill_tokens: Counter[str] = Counter()
+    resumed_ns: dict[str, int] = {}
     for line in log:
         if settings is not None and ("_args" in line.text or "max_total_num_tokens=" in line.text):
             _take_settings(line.text, settings)
@@ -227,18 +251,24 @@ def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | N
         elif not entry.is_decode:
             prefills[entry.engine] += 1
             prefill_tokens[entry.engine] += entry.new_tokens
+            if not entry.running:
+                resumed_ns[entry.engine] = entry.time_ns
             yield entry
         else:
             last = before.get(entry.engine)
             between, tokens = prefills.pop(entry.engine, 0), prefill_tokens.pop(entry.engine, 0)
             before[entry.engine] = entry
-            yield _Gap(last, entry, between, tokens) if last else entry
+            since_ns = resumed_ns.pop(entry.engine, None)
+            yield _Gap(last, entry, between, tokens, since_ns) if last else entry
 
 
 def _take_settings(text: str, settings: dict[str, int]) -> None:
+    is_own = "max_total_num_tokens=" in text
     for name, pattern in _ARGUMENTS.items():
         if found := pattern.search(text):
-            settings.setdefault(name, int(found[1]))
+            settings.setdefault(_OWN_LIMIT if is_own and name == "max_running_requests" else name, int(found[1]))
+    if f"{_SHARES_ATTENTION}=True" in text:
+        settings[_SHARES_ATTENTION] = 1
 
 
 def _is_first_rank(text: str | None) -> bool:
@@ -259,6 +289,7 @@ def _entry(line: Line, found: re.Match[str], clock: LogClock, stem: str) -> _Ent
     name = line.actor.split(",")[0].replace(" pid=", "-") if line.actor else stem
     try:
         tokens = pairs.get("#token") or pairs.get("#full token")
+        used = pairs.get("token usage") or pairs.get("full token usage")
         rate, accepted = pairs.get("gen throughput (token/s)"), pairs.get("accept len")
         return _Entry(
             engine=safe_worker_id(f"{name}-dp{ranks['DP']}" if "DP" in ranks else name),
@@ -268,6 +299,7 @@ def _entry(line: Line, found: re.Match[str], clock: LogClock, stem: str) -> _Ent
             running=int(pairs["#running-req"]),
             waiting=int(pairs.get("#queue-req", 0)),
             kv_tokens=int(tokens) if tokens else None,
+            kv_ratio=float(used) if used else None,
             tokens_per_s=float(rate) if rate else None,
             new_tokens=int(pairs.get("#new-token", 0)),
             accepted_tokens=float(accepted) if accepted else None,
@@ -304,18 +336,20 @@ def _pieces(gap: _Gap, survey: _Survey) -> _Placed | None:
     if not length_s or gap.after.running + gap.before.running == 0:
         return None
     pass_s = survey.pass_time_s(_running(gap))
-    decode_s = min(length_s, survey.passes * pass_s) if pass_s else length_s
+    worked_s = min(length_s, gap.worked_s)
+    decode_s = min(length_s, survey.passes * pass_s) if pass_s else worked_s
     is_recorded = _is_recorded(gap, survey)
     if gap.prefills == 0 and length_s <= _SLOWEST_RATIO * decode_s:
         pieces = (_decode(gap, survey, length_s, is_recorded),)
     elif gap.prefills == 0 or pass_s is None:
         pieces = (_decode(gap, survey, decode_s, is_recorded=False),)
     else:
-        beside_s = length_s - decode_s
+        beside_s = max(0.0, worked_s - decode_s)
         usual_s = (survey.prefill_s or beside_s) * gap.prefills
         prefill_s = beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s
         pieces = (_prefill(gap, prefill_s), _decode(gap, survey, decode_s, is_recorded=False))
-    return _Placed(gap.after.time_ns, gap.after.resolution_ns, to_ns(length_s), pieces)
+    is_resumed = gap.resumed_ns is not None
+    return _Placed(gap.after.time_ns, gap.after.resolution_ns, to_ns(length_s), pieces, is_resumed)
 
 
 def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> _Piece:
@@ -354,9 +388,13 @@ class _Lane:
         self.engine = engine
         self.rows = 0
         self.recorded_rows = 0
+        self.is_idle = False
+        """Whether it was seen to have no request for a time."""
         self.start_ns: int | None = None
         self.end_ns = 0
-        self.most_running = 0
+        self.kv_capacity_tokens: int | None = None
+        """By the fullest line that states both the tokens in the KV cache and their share of it."""
+        self._kv_ratio = _LEAST_USE_RATIO
         self._target = target
         self._held: list[tuple[int, _Placed]] = []
         self._length_ns = 0
@@ -367,7 +405,8 @@ class _Lane:
         """Widen the engine's time to this line."""
         self.start_ns = entry.time_ns if self.start_ns is None else min(self.start_ns, entry.time_ns)
         self.end_ns = max(self.end_ns, entry.time_ns)
-        self.most_running = max(self.most_running, entry.running)
+        if entry.kv_tokens and entry.kv_ratio and entry.kv_ratio >= self._kv_ratio:
+            self._kv_ratio, self.kv_capacity_tokens = entry.kv_ratio, round(entry.kv_tokens / entry.kv_ratio)
 
     def take(self, placed: _Placed) -> None:
         """Hold a gap; those before it are written once no single shift fits them and this one."""
@@ -390,6 +429,9 @@ class _Lane:
         for length_ns, placed in self._held:
             end_ns = shift_ns + length_ns
             start_ns = end_ns - sum(piece.length_ns for piece in placed.pieces)
+            if placed.is_resumed and self._written_ns:
+                add_activity(self._target, self.engine, Span("idle", self._written_ns, start_ns), _IDLE)
+                self.is_idle = True
             for piece in placed.pieces:
                 self._write(piece, start_ns, start_ns + piece.length_ns)
                 start_ns += piece.length_ns
@@ -422,12 +464,11 @@ class _Engines:
 
     def add(self, lane: _Lane) -> None:
         """Add the engine as a sampler."""
-        settings = self._survey.settings
         self._target.add_engine(
             lane.engine,
             gpu_count=self._gpus(),
-            kv_capacity_tokens=settings.get("max_total_num_tokens"),
-            max_running=settings.get("max_running_requests"),
+            kv_capacity_tokens=self._survey.settings.get("max_total_num_tokens", lane.kv_capacity_tokens),
+            max_running=self._max_running(),
         )
         if lane.start_ns is not None:
             self._target.extend_worker(lane.engine, lane.start_ns, lane.end_ns)
@@ -436,9 +477,19 @@ class _Engines:
         settings = self._survey.settings
         if self._options.gpus_per_engine is not None:
             return self._options.gpus_per_engine
-        if "tp_size" in settings:
-            return settings["tp_size"] * settings.get("pp_size", 1)
-        return None
+        if "tp_size" not in settings:
+            return None
+        return settings["tp_size"] * settings.get("pp_size", 1) // self._ranks()
+
+    def _ranks(self) -> int:
+        """Data-parallel ranks, each an engine here, that share the GPUs and the limits of one server."""
+        settings = self._survey.settings
+        return settings.get("dp_size", 1) if _SHARES_ATTENTION in settings else 1
+
+    def _max_running(self) -> int | None:
+        settings = self._survey.settings
+        of_all = settings.get("max_running_requests")
+        return settings.get(_OWN_LIMIT, None if of_all is None else of_all // self._ranks())
 
     def say(self, log: LogFile, lanes: Collection[_Lane]) -> None:
         """Say how sure the rows are, and what Ray's driver merged away."""
@@ -454,6 +505,9 @@ class _Engines:
             self._target.note(
                 f"{recorded:,} of {rows:,} engine rows have a recorded pass time; the others are inferred."
             )
+        if any(lane.is_idle for lane in lanes):
+            rule = "an engine whose next prefill finds no running request had none"
+            self._target.say_origin("activities", Certainty.INFERRED, rule)
         if log.merged_lines:
             for lane in lanes:
                 self._target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))

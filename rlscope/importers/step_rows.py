@@ -46,6 +46,8 @@ def _read(
     framework: str, source: Source, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
     log = _settled(read_steps(source, framework, target, progress), target, options)
+    if log.is_config_unread:
+        target.note("The config that the log prints over several lines cannot be read: its settings are not known")
     fill(log, target, options)
     return log.era
 
@@ -61,9 +63,10 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
         return replace(log, is_separate="colocated" not in options.gpus)
     if not log.is_doubtful:
         return log
+    why = "the config that it prints cannot be read" if log.is_config_unread else "the file does not say which"
     target.refuse_verdict(
         f"these metrics of {log.dialect.title} are the same whether the samplers have GPUs of their own or share the "
-        "trainer's, and the file does not say which; pass --gpus colocated=N, or --gpus trainer=N,sampler=N"
+        f"trainer's, and {why}; pass --gpus colocated=N, or --gpus trainer=N,sampler=N"
     )
     return log
 

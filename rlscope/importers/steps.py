@@ -68,6 +68,7 @@ class StepLog:
     config: Mapping[str, Any]
     host: str | None
     gpu_readings: tuple[GpuReading, ...] = ()
+    is_config_unread: bool = False
 
     def gpus(self, role: str) -> int | None:
         """GPUs of a role, by the framework's own config."""
@@ -277,6 +278,7 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
         config,
         tally.host,
         tuple(tally.gpu_readings),
+        tally.is_config_unread,
     )
 
 

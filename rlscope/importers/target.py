@@ -7,16 +7,16 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schema
 
 from rlscope.errors import OutputError
-from rlscope.trace.imported import Certainty, Imported, SourceFile, TableOrigin, as_document
+from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
 _TIMES: Final = frozenset(
@@ -69,11 +69,13 @@ class ImportTarget:
     Times are nanoseconds since the UTC epoch. A file without times counts them from `relative_origin_ns`.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int) -> None:
+    def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int, given: Path = Path()) -> None:
+        """given: the file or folder that is imported; files in it are named by their path from there."""
         self.folder = folder
+        self._given = given
         self.run_id = run_id
         self.relative_origin_ns = relative_origin_ns
-        self.clock: Literal["wall", "local", "relative"] = "wall"
+        self.clock: Clock = "wall"
         self.is_thinned = False
         self.knows_samplers = False
         """Whether some file tells what the samplers do, so that nobody needs to infer it."""
@@ -211,7 +213,9 @@ class ImportTarget:
     def add_file(self, carrier: str, file: SourceFile) -> None:
         """A file that was read, and what kind it is."""
         self._carriers[carrier] = None
-        self._files.append(file)
+        path = Path(file.name)
+        is_inside = path != self._given and path.is_relative_to(self._given)
+        self._files.append(replace(file, name=str(path.relative_to(self._given)) if is_inside else path.name))
 
     def rows_of(self, table: str) -> int:
         """Rows added so far."""

@@ -8,6 +8,9 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+Clock = Literal["wall", "local", "relative"]
+"""wall: times of a known zone. local: times of an unknown zone, taken as UTC. relative: no file has times of its own,
+so durations are right and dates are not."""
 COMPLETE_RATIO: Final = 0.95
 """A worker of which less of its time is covered by the files gives no verdict."""
 
@@ -55,9 +58,8 @@ class Imported:
     carriers: tuple[str, ...]
     """console, jsonl, wandb, tensorboard, csv, ...: kinds of the files."""
     files: tuple[SourceFile, ...]
-    clock: Literal["wall", "local", "relative"]
-    """local: times are those of an unknown zone, taken as UTC. relative: no file has times of its own, so durations are
-    right and dates are not."""
+    clock: Clock
+    """What the times of the files mean."""
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """By worker: share of its extent (0 to 1) that the files cover, such as 500 of 999 steps."""

@@ -50,9 +50,10 @@ def test_the_page_of_a_file_goes_into_the_current_folder(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     ended = invoke("analyze", VERL / "console.log")
     assert ended.exit_code == 0
+    assert "console · from console.log · 33" in ended.stdout
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "wrote report.html" in ended.stderr
-    assert "imported from verl&#39;s console log" in page and "As verl reports it" in page
+    assert "imported from verl&#39;s console log console.log" in page and "As verl reports it" in page
     assert not list(VERL.glob("*.html"))
 
 
@@ -60,6 +61,13 @@ def test_questions_are_asked_of_a_file_where_it_lies() -> None:
     with rlscope.open(VERL / "metrics.jsonl") as run:
         assert run.query("reported_values").height > 0
         assert run.sql("SELECT count(*) AS steps FROM train_steps")["steps"].to_list() == [60]
+
+
+def test_a_log_is_the_baseline_of_a_check() -> None:
+    report = rlscope.check(
+        VERL / "metrics.jsonl", fail_if="idle.trainer_ratio > 2 * baseline", baseline=VERL / "console.log"
+    )
+    assert [outcome.judged_ticks for outcome in report.outcomes] == [1]
 
 
 def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
@@ -84,6 +92,7 @@ def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: P
     analysis = rlscope.analyze(tmp_path)
     imported = analysis.data_quality.imported
     assert imported is not None and imported.carriers == ("wandb",)
+    assert imported.notes[0].startswith("Not read: metrics.jsonl, console.log. Pass one by its name")
     assert analysis.run.run_id == tmp_path.name
 
 
@@ -111,6 +120,17 @@ def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: P
     assert {each["status"] for each in document["pieces"]} == {"there", "in part", "missing"}
     assert [(Path(each["path"]).name, each["kind"]) for each in document["beside"]] == [("vllm.log", "vLLM engine log")]
     assert "60 training steps" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("log", "clock"), [(VLLM, "local"), (VERL / "console.log", "relative"), (VERL / "run.wandb", "wall")]
+)
+def test_the_document_of_a_log_names_its_clock_and_fits_the_schema(log: Path, clock: str) -> None:
+    document = json.loads(rlscope.analyze(log).to_json())
+    schema = json.loads((DOCS / "schema" / "analysis.schema.json").read_text(encoding="utf-8"))
+    assert list(Draft202012Validator(schema).iter_errors(document)) == []
+    imported = document["data_quality"]["imported"]
+    assert (imported["clock"], [file["name"] for file in imported["files"]]) == (clock, [log.name])
 
 
 def test_the_doctor_of_a_recorded_run_names_lines_of_code() -> None:

@@ -1,5 +1,6 @@
 """SGLang's log: pass times where a line settles them, inferred ones elsewhere, placed by stamps of whole seconds."""
 
+import json
 import os
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -143,6 +144,56 @@ def test_ranks_that_repeat_an_engine_are_left_out_and_data_parallel_ranks_are_en
     run = imported(tmp_path, *lines)
     assert sorted({row["worker_id"] for row in run.rows("engine_steps")}) == ["engine-0-dp0", "engine-0-dp1"]
     assert run.imported.files[0].bad_lines == 0
+
+
+SERVER = "server_args=ServerArgs(tp_size=16, dp_size=4, max_running_requests=144, enable_dp_attention={})\n"
+OWN = "[2026-03-22 00:00:00 DP0 TP0] max_total_num_tokens=9000, max_running_requests=36, context_len=4096\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "gpus", "max_running"),
+    [
+        (SERVER.format(True), 4, 36),
+        (SERVER.format(True) + OWN, 4, 36),
+        (SERVER.format(False), 16, 144),
+        (SERVER.format(False) + OWN, 16, 36),
+    ],
+)
+def test_ranks_that_share_attention_share_the_gpus_and_the_limit_of_their_server(
+    tmp_path: Path, head: str, gpus: int, max_running: int
+) -> None:
+    lines = [
+        decode(0.4 * index, 8, 1_000 + 320 * index, 800.0, ranks=f" DP{rank} TP{4 * rank}")
+        for index in range(3)
+        for rank in range(4)
+    ]
+    run = imported(tmp_path, head, *lines)
+    documents = [json.loads(path.read_text()) for path in sorted((run.folder / "workers").iterdir())]
+    assert [(each["gpu_count"], each["max_running"]) for each in documents] == [(gpus, max_running)] * 4
+
+
+@pytest.mark.parametrize(("tokens", "usage", "capacity"), [(9_000, "0.50", 18_000), (9_000, "0.49", None)])
+def test_the_size_of_the_kv_cache_follows_from_a_line_that_shows_it_half_full(
+    tmp_path: Path, tokens: int, usage: str, capacity: int | None
+) -> None:
+    late = decode(2.0, 8, tokens, 800.0).replace("token usage: 0.04", f"token usage: {usage}")
+    run = imported(tmp_path, *steady(4), late)
+    assert json.loads((run.folder / "workers" / "engine-0.json").read_text()).get("kv_capacity_tokens") == capacity
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+def test_a_silence_before_a_prefill_that_finds_nothing_running_is_no_pass(tmp_path: Path, learnt: bool) -> None:
+    """40 passes of 1.25 tokens for each of 8 requests: 400 tokens in 2,000 s, of which the engine ran for 2 at most."""
+    accepts = " accept len: 1.25,"
+    early = [decode(0.5 * index, 8 - (index % 2) * (not learnt), 400, 800.0, accepts) for index in range(4)]
+    filling = prefill(2_000, 500).replace("#running-req: 5", "#running-req: 0")
+    run = imported(tmp_path, *early, filling, decode(2_001, 8, 400, 0.2, accepts))
+    *_, last = run.rows("engine_steps")
+    working_s = sum(lengths_s([row for row in run.rows("engine_steps") if row["start_ns"] > MIDNIGHT_NS + 100 * NS]))
+    assert working_s == pytest.approx(2.0)
+    idle = [row for row in run.rows("activities") if row["reason"] == "requests"]
+    assert [(row["activity"], row["end_ns"]) for row in idle] == [("wait", last["end_ns"] - 2 * NS)]
+    assert lengths_s(idle) == [pytest.approx(1_997.5, abs=1.0)]
 
 
 def test_lines_that_ray_merged_lower_the_coverage_of_their_engines(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rlscope.importers.join import RELATIVE_ORIGIN_NS as ORIGIN
 from rlscope.importers.join import import_run, resolve
 from rlscope.importers.options import import_options
 from rlscope.importers.target import ImportOptions
+from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun, open_run
 
@@ -303,19 +304,31 @@ def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> N
 
 def test_a_run_folder_is_its_own_and_takes_no_options_of_an_import(tmp_path: Path) -> None:
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC))
-    assert resolve(tmp_path / "run").path == tmp_path / "run"
+    assert resolve(tmp_path / "run").path == resolve(tmp_path / "run" / "run.json").path == tmp_path / "run"
     with pytest.raises(ArgumentError, match="options for an import"):
         resolve(tmp_path / "run", import_options(gpus="trainer=8"))
 
 
 def test_a_folder_is_searched_and_several_runs_in_it_are_an_error_that_names_them(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    console(tmp_path / "logs" / "a.log", range(3), SYNC)
-    (tmp_path / "logs" / "other.log").write_text("nothing here\n")
-    assert imported_to(tmp_path / "one", tmp_path / "logs").files[0].name == "a.log"
-    console(tmp_path / "logs" / "b.log", range(3), SYNC)
+    logs = tmp_path / "in" / "logs"
+    logs.mkdir(parents=True)
+    log = console(logs / "a.log", range(3), SYNC)
+    (logs / "other.log").write_text("nothing here\n")
+    for number, (given, name) in enumerate(((logs, "a.log"), (logs.parent, "logs/a.log"), (log, "a.log"))):
+        assert [file.name for file in imported_to(tmp_path / str(number), given).files] == [name]
+    console(logs / "b.log", range(3), SYNC)
     with pytest.raises(ImportFileError, match=r"found 2 files that could be the run: a\.log, b\.log; expected one"):
-        imported_to(tmp_path / "two", tmp_path / "logs")
+        imported_to(tmp_path / "two", logs)
+
+
+def test_a_folder_of_runs_is_an_error_that_names_them_unless_a_framework_is_named(tmp_path: Path) -> None:
+    log = console(tmp_path / "a.log", range(3), SYNC)
+    for name in ("monday", "old/tuesday"):
+        imported_to(tmp_path / name, log)
+    found = r"found 2 recorded runs below it: monday, old/tuesday; expected one run, .*`rlscope list` shows all runs"
+    with pytest.raises(ImportFileError, match=found):
+        resolve(tmp_path)
+    assert import_run(tmp_path, tmp_path / "run", import_options("verl")).files[0].name == "a.log"
 
 
 def test_a_line_that_cannot_be_read_is_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
@@ -380,6 +393,46 @@ def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -
     assert analysis.path == path and analysis.page_path == Path("report.html")
     assert analysis.query("training_steps")["tokens"].to_list() == [1000] * 29
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log"]
+
+
+@pytest.mark.parametrize(
+    ("config", "is_read"),
+    [
+        (CONFIG.replace("},\n", f"}}\n{PREFIX},\n"), True),
+        (CONFIG.replace("},\n", f"}},\n{PREFIX}  0%|          | 0/5 [00:00<?, ?it/s]\n"), True),
+        (CONFIG.replace("},\n", f"}},\n{PREFIX}{{(\n{PREFIX}((\n{PREFIX}[(\n{PREFIX}1 2\n{PREFIX}3 4\n"), False),
+        (CONFIG[:-3], False),
+    ],
+)
+def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, config: str, is_read: bool) -> None:
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, config))
+    with open_run(tmp_path / "run") as run:
+        assert (run.config.samples_per_step, run.config.group_size) == ((64, 4) if is_read else (None, None))
+    assert any("config that the log prints" in note for note in imported.notes) is not is_read
+    assert ("the config that it prints cannot be read" in (imported.refusal or "")) is not is_read
+
+
+@pytest.mark.parametrize(
+    ("gen_s", "inside_s", "label", "outside"),
+    [
+        (4.0, 3.3, "training", ""),
+        (6.0, 4.8, "generation", " 20.0% of generation lies outside generate_sequences: waking the engines up"),
+        (6.0, 4.81, "generation", ""),
+    ],
+)
+def test_a_run_without_sides_is_judged_by_its_longest_phase(
+    tmp_path: Path, gen_s: float, inside_s: float, label: str, outside: str
+) -> None:
+    metrics = {"timing_s/gen": gen_s, "timing_s/update_actor": 5.5, "timing_s/step": gen_s + 5.5}
+    log = console(tmp_path / "a.log", range(9), {**metrics, "timing_s/generate_sequences": inside_s})
+    analysis = analyze(log).result
+    share = f"{max(gen_s, 5.5) / (gen_s + 5.5):.1%} of the time"
+    assert verdict_words.label(analysis) == f"Longest phase: {label}"
+    assert verdict_words.headline(analysis).startswith(f"{label.capitalize()} takes {share}")
+    assert verdict_words.next_step(analysis).startswith(f"To go faster, shorten {label}")
+    why = verdict_words.why(analysis)
+    assert "the same GPUs sample and train in turn" in why and outside in why
+    assert ("outside" in why) is bool(outside)
 
 
 def test_settings_of_an_echoed_command_count_where_no_config_is_printed(tmp_path: Path) -> None:

@@ -1,16 +1,16 @@
-"""A file that a person wrote, in TOML or YAML: what it holds, the line of each key, and errors that name both.
+"""A TOML file that a person wrote: what it holds, and errors that name the key.
 
 A pydantic model says what a file may hold. Its JSON Schema is published, and errors describe what was expected from the
 same schema, so the two agree. Not covered: what keys mean together, which the readers of each kind of file check.
 """
 
-import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
@@ -23,13 +23,10 @@ Place = tuple[str | int, ...]
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
 
-_HEADER: Final = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_NAME: Final = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
-_NAMES: Final = re.compile(_NAME)
-_KEY: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
-_YAML: Final = (".yaml", ".yml")
-_MOST_NODES: Final = 100_000
-"""Of a YAML file: a file of rules has hundreds."""
+LARGEST_BYTES: Final = 4 * 10**6
+"""Of a file of rules, a plan or SQL: those that people write have kilobytes."""
+_INTEGER_BITS: Final = 63
+"""Of a whole number in TOML, beside its sign."""
 _LONGEST_FOUND: Final = 60
 """Characters of a value that an error repeats."""
 
@@ -49,24 +46,16 @@ class FileKind:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The document of a file, and where each of its entries stands."""
+    """The document of a file."""
 
     name: str
     """What errors call it: the file's path."""
     kind: FileKind
     document: Mapping[str, object]
-    lines: Mapping[Place, int]
-
-    def at(self, place: Place) -> str:
-        """`file:line` of an entry, or of the nearest one around it."""
-        for length in range(len(place), 0, -1):
-            if (line := self.lines.get(place[:length])) is not None:
-                return f"{self.name}:{line}"
-        return self.name
 
     def error(self, place: Place, *, found: str, expected: str, next_step: str | None = None) -> RlscopeError:
-        """An error that names file, line and key; the next step is that of the file's kind unless one is given."""
-        where = f"{self.at(place)}, {dotted(place)}" if place else self.name
+        """Build an error that names file and key; the next step is that of the file's kind unless one is given."""
+        where = f"{self.name}, {dotted(place)}" if place else self.name
         return self.kind.error.of(where, found=found, expected=expected, next_step=next_step or self.advice(place))
 
     def advice(self, place: Place) -> str:
@@ -75,7 +64,7 @@ class Source:
 
     def unknown(self, place: Place, what: str, name: str, known: Sequence[str]) -> RlscopeError:
         """An error for a name that is none of the known ones, with the nearest of them."""
-        found, expected = f"unknown {what} {name!r}", "one of " + ", ".join(known)
+        found, expected = f"unknown {what} {_shown(name)}", "one of " + ", ".join(known)
         return self._hinted(place, found, expected, did_you_mean(name, known))
 
     def _hinted(self, place: Place, found: str, expected: str, hint: str | None) -> RlscopeError:
@@ -113,8 +102,6 @@ class _Fault:
         place, parent, part = _follow(error["loc"], schema)
         if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == error["loc"][-1:]:
             return cls._unknown_key(place, parent)
-        if place and isinstance(place[-1], int) and isinstance(_value(document, place[:-1]), dict):
-            return cls(place[:-1], f"the key {place[-1]}", "keys that are strings")
         expected, known = describe(part, schema), part.get("enum", ())
         if kind.startswith("union_tag"):
             place, known = (*place, part["discriminator"]["propertyName"]), tuple(part["discriminator"]["mapping"])
@@ -130,7 +117,7 @@ class _Fault:
         name, properties = str(place[-1]), parent["properties"]
         of = next((f" for {key} {each['const']!r}" for key, each in properties.items() if "const" in each), "")
         expected = "one of " + ", ".join(properties)
-        return cls(place, f"unknown key {name!r}{of}", expected, did_you_mean(name, tuple(properties)), True)
+        return cls(place, f"unknown key {_shown(name)}{of}", expected, did_you_mean(name, tuple(properties)), True)
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:
@@ -145,134 +132,59 @@ def dotted(place: Place) -> str:
 
 
 def read_source(path: Path, kind: FileKind) -> Source:
-    """Read a file; one that ends in .yaml or .yml is YAML, any other TOML. Raises the error of its kind."""
+    """Read a file. Raises the error of its kind."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except OSError as error:
         raise kind.error.of(
             path, found=error.strerror or str(error), expected=kind.noun, next_step=kind.example
         ) from error
     except UnicodeDecodeError as error:
         raise kind.error.of(path, found="text that is not UTF-8", expected=kind.noun, next_step=kind.example) from error
-    return parse_source(text, str(path), kind, is_yaml=path.suffix in _YAML)
+    return parse_source(text, str(path), kind)
 
 
-def parse_source(text: str, name: str, kind: FileKind, *, is_yaml: bool = False) -> Source:
-    """The same for text that was read. Raises the error of its kind for text that is neither TOML nor YAML."""
-    return _parse_yaml(text, name, kind) if is_yaml else _parse_toml(text, name, kind)
+def read_regular(path: Path) -> bytes:
+    """Read a file that a person wrote. Raises OSError for a pipe, which may never end, and for a huge file."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
+        raise OSError(None, "a pipe or a device, not a file")
+    if facts.st_size > LARGEST_BYTES:
+        raise OSError(None, f"a file of {facts.st_size:,} bytes, above {LARGEST_BYTES:,}")
+    return path.read_bytes()
 
 
-def _parse_toml(text: str, name: str, kind: FileKind) -> Source:
+def parse_source(text: str, name: str, kind: FileKind) -> Source:
+    """Parse text that was read. Raises the error of its kind for text that is not TOML."""
     try:
-        document = tomllib.loads(text)
+        source = Source(name, kind, tomllib.loads(text))
+        huge = next(_huge_numbers(source.document), None)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        number = int(line[1]) if line else max(1, len(text.splitlines()))  # else it says: at the end of the document
-        raise _unreadable(f"{name}:{number}", kind, "TOML", str(error)) from error
+        raise _unreadable(name, kind, str(error)) from error
+    except ValueError as error:  # What Python says of a number of more than 4,300 digits.
+        raise _unreadable(name, kind, "a number of thousands of digits") from error
     except RecursionError as error:
-        raise _unreadable(name, kind, "TOML", "nested too deep") from error
-    return Source(name, kind, document, _toml_lines(text))
+        raise _unreadable(name, kind, "nested too deep") from error
+    if huge is not None:
+        raise source.error(huge, found="a whole number of more than 64 bits", expected="one of at most 64 bits")
+    return source
 
 
-def _toml_lines(text: str) -> dict[Place, int]:
-    """The line of each header and key. tomllib keeps none; the text is known to be TOML here."""
-    lines: dict[Place, int] = {}
-    counts: dict[Place, int] = {}
-    around: Place = ()
-    for number, line in _outside_of_texts(text):
-        if header := _HEADER.match(line):
-            around = _header_place(_keys(header[2]), counts, is_list=header[1] == "[[")
-            lines.setdefault(around, number)
-        elif key := _KEY.match(line):
-            keys = _keys(key[1])
-            for length in range(1, len(keys) + 1):
-                lines.setdefault((*around, *keys[:length]), number)
-    return lines
+def _unreadable(name: str, kind: FileKind, why: str) -> RlscopeError:
+    found, expected = f"text that is not TOML ({why})", f"{kind.noun} in TOML"
+    return kind.error.of(name, found=found, expected=expected, next_step=kind.example)
 
 
-def _outside_of_texts(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines that do not begin inside a text of several lines."""
-    closing: str | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if closing is None:
-            yield number, line
-            closing = next((quote for quote in ('"""', "'''") if line.count(quote) % 2), None)
-        elif closing in line:
-            closing = None
-
-
-def _keys(text: str) -> list[str]:
-    return [key.strip("\"'") for key in _NAMES.findall(text)]
-
-
-def _header_place(keys: Sequence[str], counts: dict[Place, int], *, is_list: bool) -> Place:
-    """`[[rules]]` begins the next of a list; `[rules.labels]` stands in the last one of it."""
-    place: Place = ()
-    for index, key in enumerate(keys):
-        place = (*place, key)
-        if is_list and index == len(keys) - 1:
-            counts[place] = counts.get(place, -1) + 1
-        if place in counts:
-            place = (*place, counts[place])
-    return place
-
-
-def _parse_yaml(text: str, name: str, kind: FileKind) -> Source:
-    import yaml
-
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if not _is_bounded(root):
-            raise _unreadable(name, kind, "YAML", f"more than {_MOST_NODES:,} values with its aliases written out")
-        document = yaml.safe_load(text)
-    except RecursionError as error:
-        raise _unreadable(name, kind, "YAML", "nested too deep") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
-        raise _unreadable(where, kind, "YAML", error.problem or str(error)) from error
-    except yaml.YAMLError as error:
-        raise _unreadable(name, kind, "YAML", str(error)) from error
-    document = {} if document is None else document
-    if not isinstance(document, dict):
-        raise _unreadable(f"{name}:1", kind, "YAML", f"a {type(document).__name__} at its top, not a mapping")
-    return Source(name, kind, cast("Mapping[str, object]", document), dict(_yaml_lines(root, ())))
-
-
-def _is_bounded(root: object) -> bool:
-    """Whether a document stays small when every alias is written out; one that holds itself does not."""
-    import yaml
-
-    waiting, seen = [root], 0
-    while waiting and seen <= _MOST_NODES:
-        node = waiting.pop()
-        seen += 1
-        if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif isinstance(node, yaml.MappingNode):
-            waiting += [each for pair in node.value for each in pair]
-    return seen <= _MOST_NODES
-
-
-def _yaml_lines(node: object, place: Place) -> Iterator[tuple[Place, int]]:
-    import yaml
-
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inside = (*place, str(key.value))
-            yield inside, key.start_mark.line + 1
-            yield from _yaml_lines(value, inside)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            inside = (*place, index)
-            yield inside, value.start_mark.line + 1
-            yield from _yaml_lines(value, inside)
-
-
-def _unreadable(where: str, kind: FileKind, syntax: str, why: str) -> RlscopeError:
-    return kind.error.of(
-        where, found=f"text that is not {syntax} ({why})", expected=f"{kind.noun} in {syntax}", next_step=kind.example
-    )
+def _huge_numbers(value: object, place: Place = ()) -> Iterator[Place]:
+    """The places of whole numbers that TOML does not have: no message could repeat one of a million digits."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _huge_numbers(each, (*place, str(key)))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _huge_numbers(each, (*place, index))
+    elif isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+        yield place
 
 
 class _UntitledSchema(GenerateJsonSchema):
@@ -356,6 +268,10 @@ def _found(value: object, part: Schema) -> str:
         return "no such key"
     if part.get("writeOnly"):
         return "a value that is not shown, because it may be secret"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) < _LONGEST_FOUND else f"{type(value).__name__} of {len(shown)} characters"
 

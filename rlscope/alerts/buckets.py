@@ -71,6 +71,7 @@ class WorkerLife:
     """Its end, or its last flush or row."""
     has_end: bool
     """Whether it recorded its stop."""
+    gpu_count: int
 
 
 def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
@@ -126,7 +127,7 @@ def gather(
 def worker_lives(run: OpenRun) -> tuple[WorkerLife, ...]:
     """When each worker started and when its last data arrived, from worker_extents."""
     return tuple(
-        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"])
+        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"], row["gpu_count"])
         for row in ask(run, "worker_extents").iter_rows(named=True)
     )
 

@@ -1,6 +1,6 @@
-"""Reads alert rules: a file of TOML or YAML, the built-in ones, or one line of the command line. Evaluates nothing.
+"""Reads alert rules: a TOML file, the built-in ones, or one line of the command line. Evaluates nothing.
 
-A mistake is an error that names the file and the line, and the nearest known name.
+A mistake is an error that names the file and the key, and the nearest known name.
 """
 
 import re
@@ -47,12 +47,14 @@ _SQL_MIN_EVIDENCE: Final = 1
 _COMPARISON: Final = re.compile(r"([<>=!]+)")
 # The residual of the prediction may be above 1 and below 0.
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
+_MOST: Final = 1e18
+"""Of a threshold: no quantity of a run is larger."""
 _SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"
 
 
 def _threshold(written: object) -> float:
-    if isinstance(written, bool) or not isinstance(written, int | float) or written != written:
-        raise ValueError("a number in the metric's unit, written without the unit")
+    if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) <= _MOST:
+        raise ValueError(f"a number in the metric's unit, written without the unit, at most {_MOST:g}")
     return float(written)
 
 
@@ -66,7 +68,7 @@ def _window(written: object) -> RuleWindow:
 
 _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Texts = dict[str, Annotated[str, Field(strict=True)]]
-_Whole = Annotated[int, Field(strict=True, ge=0)]
+_Whole = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 _Threshold = Annotated[float, BeforeValidator(_threshold)]
 _DurationNs = Annotated[int, BeforeValidator(_duration_ns), WithJsonSchema(DURATION_SCHEMA)]
 _Window = Annotated[RuleWindow, BeforeValidator(_window), WithJsonSchema(WINDOW_SCHEMA)]
@@ -107,7 +109,11 @@ class RuleTable:
     ] = None
     kind: Annotated[RuleKind, Field(description="What the rule is about.")] = "hint"
     min_evidence: Annotated[
-        _Whole | None, Field(description="Least evidence in the window; with less there is no data.")
+        _Whole | None,
+        Field(
+            description="Least evidence in the window, without which there is no data. By default the metric's own, "
+            "or half of what the window can hold on the run's GPUs if that is less."
+        ),
     ] = None
     reduce: Annotated[Reduction | None, Field(description="How values of `sql` within a window become one.")] = None
     labels: Annotated[_Texts, Field(description="Labels of its alerts; `severity` is info, warning or critical.")] = (
@@ -147,7 +153,7 @@ def rules_schema() -> dict[str, Any]:
 
 
 def read_rule_file(path: Path) -> Source:
-    """A file of rules and receivers, not yet checked. Raises RuleError for what is neither TOML nor YAML."""
+    """A file of rules and receivers, not yet checked. Raises RuleError for what is not TOML."""
     return read_source(path, RULE_FILE)
 
 
@@ -320,6 +326,6 @@ def _is_reachable(metric: str | None, threshold: float) -> bool:
 
 def _is_number_text(text: str) -> bool:
     try:
-        return float(text) == float(text)
+        return abs(float(text)) <= _MOST
     except ValueError:
         return False

@@ -13,19 +13,19 @@ UNITS_NS: Final = {
     "d": 86_400_000_000_000,
 }
 """The units of Prometheus' durations that a run can be long enough, and its clock fine enough, for."""
-_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
-_STEPS: Final = re.compile(r"(\d+) steps?")
+_PART: Final = re.compile(r"(\d{1,18})(ms|s|m|h|d)")
+_STEPS: Final = re.compile(r"(\d{1,9}) steps?")
 _LONGEST_NS: Final = 366 * UNITS_NS["d"]
 
 DURATION_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
-    "pattern": r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$",
+    "pattern": r"^(\d{1,18}d)?(\d{1,18}h)?(\d{1,18}m)?(\d{1,18}s)?(\d{1,18}ms)?$",
     "minLength": 2,
     "examples": ["30s", "1h30m"],
 }
 """What `parse_duration` reads, as JSON Schema."""
 WINDOW_SCHEMA: Final[dict[str, Any]] = {
-    "anyOf": [DURATION_SCHEMA, {"type": "string", "pattern": r"^\d+ steps?$", "examples": ["20 steps"]}]
+    "anyOf": [DURATION_SCHEMA, {"type": "string", "pattern": r"^\d{1,9} steps?$", "examples": ["20 steps"]}]
 }
 """What `parse_window` reads, as JSON Schema."""
 

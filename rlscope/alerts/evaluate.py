@@ -12,6 +12,7 @@ Warm-up ends with the optimizer step that the rules name; only data-quality rule
 hints have no data.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +20,16 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from rlscope.alerts.buckets import WorkerLife
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import HISTORY_NS, NOTHING, OwnValues, Reading, Series, Timeline, Whole
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
-from rlscope.format import count, quantity, significant
+from rlscope.format import count, counted, quantity, significant
 
+_USUAL_SHARE: Final = 0.5
+"""Minimum evidence of a rule that names none: this share of a full window, and no more than the metric's own."""
 Phase = Literal["inactive", "pending", "firing"]
 LOOKBACK_NS: Final = 300_000_000_000
 """Prometheus' default lookback: an older sample is not current."""
@@ -201,7 +205,7 @@ def judge_ticks(
             if rule.window == WHOLE_RUN and tick < last_tick:
                 continue
             window = _window(rule, rules, timeline, tick)
-            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline.first_bucket)
+            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline, tick)
             counts[rule.name] += reading.value is not None
             at_ns = timeline.ticks.at_ns(tick)
             after, ended = advance(rule, before, at_ns, reading)
@@ -231,6 +235,15 @@ def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> A
         worst_value=state.worst_value,
         evidence=round(state.evidence),
     )
+
+
+def with_summary(rule: Rule, alert: Alert) -> Alert:
+    """Return the alert with a summary of its value, if the rule has no text of its own."""
+    if {"summary", "description"} & alert.annotations.keys():
+        return alert
+    window, value, threshold = write_window(rule.window), written(rule, alert.value), written(rule, rule.threshold)
+    summary = f"{rule.metric or 'SQL rule'} over {window} is {value}, {rule.direction} {threshold}"
+    return replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
 def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tuple[Alert, ...]:
@@ -289,12 +302,45 @@ def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
     return max(furthest, timeline.ticks.bucket_of(timeline.step_ends_ns[before])) if before >= 0 else furthest
 
 
-def _reading(bound: _Bound, window: range | None, first_bucket: int) -> Reading:
+def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int) -> Reading:
     """The metric over the window; no value with too little evidence."""
     if window is None:
         return NOTHING
-    reading = bound.series.reading(window.start - first_bucket, window.stop - first_bucket)
-    return reading if reading.evidence >= bound.rule.min_evidence else NOTHING._replace(evidence=reading.evidence)
+    reading = bound.series.reading(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
+    enough = reading.evidence >= bound.rule.min_evidence or reading.evidence >= _usual(bound.rule, timeline, tick)
+    return reading if enough else NOTHING._replace(evidence=reading.evidence)
+
+
+def _usual(rule: Rule, timeline: Timeline, tick: int) -> float:
+    """Minimum evidence of a rule that names none: a share of what its full window holds; infinite for other rules."""
+    if rule.metric is None or not rule.has_usual_evidence:
+        return math.inf
+    ticks, first = timeline.ticks, _earliest(rule, timeline, tick)
+    from_ns, until_ns = ticks.at_ns(first), ticks.at_ns(tick)
+    there = [each for each in timeline.parts.workers if each.start_ns < until_ns and each.last_ns > from_ns]
+    per_s = BY_NAME[rule.metric].held_per_s(there)
+    return _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s if per_s else math.inf
+
+
+def never_fires(rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[str, ...]:
+    """Return one sentence for each rule whose minimum evidence is more than its window can hold in this run."""
+    return tuple(sentence for rule in rules.rules if (sentence := _never_fires(rule, rules.interval_ns, workers)))
+
+
+def _never_fires(rule: Rule, interval_ns: int, workers: Sequence[WorkerLife]) -> str | None:
+    length_ns = rule.window.length_ns
+    metric = None if rule.metric is None else BY_NAME[rule.metric]
+    per_s = None if metric is None else metric.held_per_s(workers)
+    if metric is None or not per_s or length_ns is None or rule.has_usual_evidence:
+        return None
+    held = -(-length_ns // interval_ns) * interval_ns / 1e9 * per_s
+    if rule.min_evidence <= held:
+        return None
+    over = f" over {counted(per_s, 'GPU', 'GPUs')}" if metric.evidence == "gpu_s" else ""
+    return (
+        f"rule {rule.name} can never fire: min_evidence is {evidence(rule, rule.min_evidence)}, and its window of "
+        f"{write_window(rule.window)}{over} holds {evidence(rule, held)}; lower min_evidence or lengthen the window"
+    )
 
 
 def _billed(bound: _Bound, state: RuleState, window: range, first_bucket: int) -> RuleState:

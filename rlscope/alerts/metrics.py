@@ -3,14 +3,14 @@
 Over the whole run each metric equals the number in the report. docs/metrics.md is generated from this list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from rlscope.alerts.buckets import TRAINER_ROLES, Family, trained_until_ns
+from rlscope.alerts.buckets import TRAINER_ROLES, Family, WorkerLife, trained_until_ns
 from rlscope.alerts.series import (
     Constant,
     FloatRatio,
@@ -63,6 +63,16 @@ class Metric:
     """Whether it is known while the run is in progress."""
     looks_back: bool = True
     """Whether the window changes its value; else it is that of the tick."""
+    roles: tuple[str, ...] | None = None
+    """Roles whose GPUs give the evidence in GPU-seconds; None for all."""
+
+    def held_per_s(self, workers: Iterable[WorkerLife]) -> int | None:
+        """Return the evidence that a second of a window holds: GPUs, engines or 1; None if the evidence is no time."""
+        if self.evidence == "gpu_s":
+            return sum(each.gpu_count for each in workers if self.roles is None or each.role in self.roles)
+        if self.evidence != "s":
+            return None
+        return sum(each.role in SAMPLER_ROLES for each in workers) if self.family == "engines" else 1
 
 
 def _states(timeline: Timeline, where: pl.Expr) -> Whole:
@@ -80,10 +90,6 @@ def _share(lost: pl.Expr, of: pl.Expr) -> Callable[[Timeline], Series]:
 
 def _gpu_ns(lost: pl.Expr) -> Callable[[Timeline], Whole]:
     return lambda timeline: _states(timeline, lost)
-
-
-def _role(roles: tuple[str, ...]) -> pl.Expr:
-    return pl.col("role").is_in(roles)
 
 
 _IDLE: Final = pl.col("state").is_in(IDLE_STATES)
@@ -276,20 +282,21 @@ def _token_metrics() -> tuple[Metric, ...]:
 
 
 def _shares() -> tuple[Metric, ...]:
-    trainers, samplers = _role(TRAINER_ROLES), _role(SAMPLER_ROLES)
-    everyone = pl.lit(True)
     shares = (
         ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",
-         _IDLE, trainers),
+         _IDLE, TRAINER_ROLES),
         ("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests or otherwise waiting",
-         _IDLE, samplers),
+         _IDLE, SAMPLER_ROLES),
         ("weight_update.gpu_ratio", "share of all GPU-seconds spent on moving weights or waiting for them",
-         _WEIGHTS, everyone),
-        ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, everyone),
+         _WEIGHTS, None),
+        ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, None),
     )  # fmt: skip
     return tuple(
-        Metric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of))
-        for name, meaning, lost, of in shares
+        Metric(
+            name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of), roles=roles
+        )
+        for name, meaning, lost, roles in shares
+        for of in (pl.lit(True) if roles is None else pl.col("role").is_in(roles),)
     )
 
 

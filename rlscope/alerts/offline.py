@@ -20,7 +20,7 @@ from rlscope.alerts.buckets import (
     own_answers,
     worker_lives,
 )
-from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.evaluate import firing, judge_ticks, never_fires, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
@@ -106,7 +106,8 @@ def evaluate_rules(
     timeline = whole_timeline(run, rules, residual_ratio, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     outcomes = _outcomes(run, rules, timeline, end_ns)
-    return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
+    notes = (*_notes(run), *never_fires(rules, timeline.parts.workers))
+    return RuleReport(run.run_id, start_ns, end_ns, outcomes, notes)
 
 
 class _Whole(NamedTuple):
@@ -181,7 +182,7 @@ def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> 
     longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
     if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
         return None
-    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
+    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0, has_usual_evidence=False)
     if steps >= ENOUGH_STEPS and rule.has_usual_evidence and _counts_time(rule):
         form = replace(form, min_evidence=0)
     return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)

@@ -189,7 +189,7 @@ class _Common:
     ] = None
     repeat: Annotated[_Seconds | None, Field(description="How often a firing alert is sent again.")] = None
     send_resolved: Annotated[bool, Field(strict=True, description="Whether the end of an alert is sent.")] = True
-    max_alerts: Annotated[int, Field(strict=True, ge=1, description="Most alerts listed in a message.")] = 100
+    max_alerts: Annotated[int, Field(strict=True, ge=1, le=10_000, description="Most alerts in a message.")] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

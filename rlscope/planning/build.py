@@ -20,7 +20,7 @@ import polars as pl
 from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
 from rlscope.errors import ArgumentError
-from rlscope.input_file import did_you_mean
+from rlscope.input_file import did_you_mean, read_regular
 from rlscope.model.decode.posterior import SHARPNESS
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, plan_layouts
@@ -96,11 +96,11 @@ def decoder_of(file: PlanFile) -> Decoder:
 def _parameters_of_config(file: PlanFile, name: str) -> Counted:
     path = Path(file.source.name).parent / name
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_regular(path))
         if not isinstance(config, dict):
             raise UncountableError(f"a {type(config).__name__} in {path}")
         return count_parameters(config, file.model.bytes_per_weight, file.model.bytes_per_kv)
-    except (OSError, ValueError, UncountableError) as error:
+    except (OSError, ValueError, RecursionError, UncountableError) as error:
         raise file.error(
             "model",
             "config_json",

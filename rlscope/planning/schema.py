@@ -241,7 +241,7 @@ class PlanFile(PlanTables):
     def error(
         self, section: str, name: str | None, *, found: str, expected: str, next_step: str | None = None
     ) -> RlscopeError:
-        """An error that names file, line and key."""
+        """Build an error that names file and key."""
         place = (section,) if name is None else (section, name)
         return self.source.error(place, found=found, expected=expected, next_step=next_step)
 
@@ -251,7 +251,7 @@ _COMMENTED: Final = re.compile(r"(?:# )?(\w+) = .*?\s# *(.+)")
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read a plan and check its keys. Raises RlscopeError that names file, line and key."""
+    """Read a plan and check its keys. Raises RlscopeError that names file and key."""
     source = read_source(path, PLAN_FILE)
     tables = source.validated(_MODEL)
     return PlanFile(source=source, **{each.name: getattr(tables, each.name) for each in fields(tables)})

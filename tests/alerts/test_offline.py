@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rlscope.alerts.config import built_in_rules, example
+from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, RuleWindow
@@ -115,6 +116,35 @@ def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: P
     folder = run_of(tmp_path / "run", activities=waits((0, 60)))
     assert alerts(folder, idle(min_evidence=21)) == []
     assert alerts(folder, idle(min_evidence=20))[0][1] == 10
+
+
+@pytest.mark.parametrize(
+    ("window", "fired_s"),
+    [
+        (RuleWindow(20 * S), 10),  # It holds 40 GPU-s: 20 are enough.
+        (RuleWindow(30 * S), 20),  # It holds 60 GPU-s: 30 are enough.
+        (RuleWindow(90 * S), 30),  # It holds 180 GPU-s: the metric's own 60 are needed.
+        (RuleWindow(None, 2), 20),  # Two steps of 5 s and the one before them have ended.
+    ],
+)
+def test_the_usual_evidence_is_no_more_than_half_of_what_a_window_over_these_gpus_holds(
+    tmp_path: Path, window: RuleWindow, fired_s: int
+) -> None:
+    other = worker("e0", "sampler", 0, 90 * S, gpu_count=8)
+    ended = steps(*range(5, 90, 5))
+    folder = run_of(tmp_path / "run", stop_s=90, workers=(other,), activities=waits((0, 90)), train_steps=ended)
+    assert alerts(folder, idle(window=window, min_evidence=60, has_usual_evidence=True))[0][1] == fired_s
+
+
+@pytest.mark.parametrize(("least", "noted"), [(40, False), (41, True)])
+def test_a_rule_that_can_never_fire_on_these_gpus_is_named(tmp_path: Path, least: int, noted: bool) -> None:
+    folder, rules = run_of(tmp_path / "run"), RuleSet((idle(window=RuleWindow(15 * S), min_evidence=least),), I * S, 0)
+    said = (
+        "rule idle can never fire: min_evidence is 41 GPU-s, and its window of 15s over 2 GPUs holds 40 GPU-s; "
+        "lower min_evidence or lengthen the window"
+    )
+    assert check(folder, rules).notes == ((said,) if noted else ())
+    assert LiveRun(folder, rules).poll(60 * S).problems == ((said,) if noted else ())
 
 
 def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_path: Path) -> None:
@@ -263,7 +293,7 @@ def test_the_exit_code_is_0_3_1_or_2(tmp_path: Path, command: Callable[..., Told
     assert command("check", folder, "--rules", str(rules), "--fail-on", "warning").code == 3
     no_run = command("check", str(tmp_path), "--rules", str(rules))
     assert (no_run.code, no_run.out) == (1, "")
-    assert "found nothing that rlscope knows; expected the folder of a run" in no_run.err
+    assert "found 1 recorded run below it: run; expected one run" in no_run.err
     wrong = command("check", folder, "--fail-if", "idle.trainer_ratio > x")
     assert (wrong.code, wrong.out) == (2, "")
 

@@ -18,8 +18,8 @@ from rlscope.input_file import parse_source
 HUSH = "T0SECRETSECRETSECRET"
 
 
-def read(text: str, *, is_yaml: bool = False) -> tuple[Receiver, ...]:
-    return receivers_of(parse_source(text, "/rules/rules.toml", RULE_FILE, is_yaml=is_yaml))
+def read(text: str) -> tuple[Receiver, ...]:
+    return receivers_of(parse_source(text, "/rules/rules.toml", RULE_FILE))
 
 
 def refusal(text: str) -> str:
@@ -81,62 +81,69 @@ def test_a_file_without_receivers_tells_nobody() -> None:
     assert read("") == ()
 
 
-def test_yaml_is_read_alike() -> None:
-    text = "receivers:\n- name: chat\n  kind: slack\n  url_env: SLACK_URL\n"
-    assert read(text, is_yaml=True) == (Receiver("chat", "slack", FromEnvironment("SLACK_URL")),)
-
-
 HEAD = '[[receivers]]\nname = "a"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "words"),
+    ("text", "key", "words"),
     [
-        (HEAD, ":1, ", "kind: found no such key; expected one of 'alertmanager', 'apprise'"),
-        (HEAD + 'kind = "pager"', ":3, ", "found 'pager'"),
-        (HEAD + 'kind = "webhook"', ":1, ", "found no URL; expected one of url, url_env, url_file"),
-        (HEAD + 'kind = "webhook"\nurl_env = "U"\nurl_file = "f"', ":1, ", "found url_env and url_file"),
-        (HEAD + f'kind = "webhook"\nurl = "ftp://h/{HUSH}"', ":4, ", "an http or https URL"),
-        (HEAD + f'kind = "webhook"\nurl = "http://u:{HUSH}@h/"', ":4, ", "so name it under url_env or url_file"),
-        (HEAD + f'kind = "webhook"\nurl = "http://h/{HUSH}"', ":4, ", "seems to hold one"),
+        (HEAD, "[0].kind", "kind: found no such key; expected one of 'alertmanager', 'apprise'"),
+        (HEAD + 'kind = "pager"', "[0].kind", "found 'pager'"),
+        (HEAD + 'kind = "webhook"', "[0]", "found no URL; expected one of url, url_env, url_file"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\nurl_file = "f"', "[0]", "found url_env and url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "ftp://h/{HUSH}"', "[0].url", "an http or https URL"),
+        (HEAD + f'kind = "webhook"\nurl = "http://u:{HUSH}@h/"', "[0].url", "so name it under url_env or url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "http://h/{HUSH}"', "[0].url", "seems to hold one"),
         (
             HEAD + f'kind = "slack"\nurl = "https://hooks.slack.com/services/{HUSH}"',
-            ":4, ",
+            "[0].url",
             "slack is a secret: name a",
         ),
         (
             HEAD + f'kind = "slack"\nurl_env = "https://h/{HUSH}"',
-            ":4, ",
+            "[0].url_env",
             "the name of an environment variable, not the secret itself",
         ),
-        (HEAD + f'kind = "webhook"\nurl_env = "U"\ntoken = "{HUSH}"', ":5, ", "Did you mean 'token_env'?"),
-        (HEAD + 'kind = "webhook"\nurl_env = "U"\ntoken_env = "T"\ntoken_file = "f"', ":1, ", "both token_env"),
+        (HEAD + f'kind = "webhook"\nurl_env = "U"\ntoken = "{HUSH}"', "[0].token", "Did you mean 'token_env'?"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\ntoken_env = "T"\ntoken_file = "f"', "[0]", "both token_env"),
         (
             HEAD + 'kind = "slack"\nurl_env = "U"\ntoken_env = "T"',
-            ":5, ",
+            "[0].token_env",
             "found unknown key 'token_env' for kind 'slack'",
         ),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = 5', ":5, ", "found 5; expected a whole number with a unit"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = "0s"', ":5, ", "a duration above 0s"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nseverity = "loud"', ":5, ", "one of 'info', 'warning', 'critical'"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nmax_alerts = 0', ":5, ", "at least 1"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', ":5, ", "true or false"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"', ":5, ", "a non-empty list of non-empty strings"),
-        (HEAD + 'kind = "command"\ncommand = "rm -rf"', ":4, ", "a non-empty list of non-empty strings"),
+        (
+            HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = 5',
+            "[0].timeout",
+            "found 5; expected a whole number with a unit",
+        ),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = "0s"', "[0].timeout", "a duration above 0s"),
+        (
+            HEAD + 'kind = "slack"\nurl_env = "U"\nseverity = "loud"',
+            "[0].severity",
+            "one of 'info', 'warning', 'critical'",
+        ),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nmax_alerts = 0', "[0].max_alerts", "at least 1"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', "[0].send_resolved", "true or false"),
+        (
+            HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"',
+            "[0].group_by",
+            "a non-empty list of non-empty strings",
+        ),
+        (HEAD + 'kind = "command"\ncommand = "rm -rf"', "[0].command", "a non-empty list of non-empty strings"),
         (
             HEAD + f'kind = "command"\ncommand = ["run", ["{HUSH}"]]',
-            ":4, ",
+            "[0].command[1]",
             "command[1]: found a value that is not shown",
         ),
-        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', ":4, ", "url_env: found a value that is not shown"),
-        (HEAD + 'kind = "command"\ncommand = []', ":4, ", "a non-empty list of non-empty strings"),
-        ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, ":6, ", "a name of its own"),
-        ('receivers = "a"', ":1, ", "a list of tables"),
+        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is not shown"),
+        (HEAD + 'kind = "command"\ncommand = []', "[0].command", "a non-empty list of non-empty strings"),
+        ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, "[1].name", "a name of its own"),
+        ('receivers = "a"', "", "a list of tables"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line_and_no_secret_is_repeated(text: str, where: str, words: str) -> None:
+def test_what_is_wrong_is_named_with_its_key_and_no_secret_is_repeated(text: str, key: str, words: str) -> None:
     said = refusal(text)
-    assert said.startswith("/rules/rules.toml" + where) and words in said, said
+    assert said.startswith(f"/rules/rules.toml, receivers{key}: found ") and words in said, said
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     assert heard["/hook?key=hushquery"]["headers"]["Authorization"] == "Bearer hushtoken"
     told = [body for body in listener.bodies if "groupKey" in body]
     assert {(each["labels"]["alertname"], each["status"]) for body in told for each in body["alerts"]} == {
-        ("must_fire", "firing")
+        ("must_fire", "firing"),
+        ("must_fire", "resolved"),
     }
     state = run_dir / "watch_state.json"
     assert "must_fire" in state.read_text()
@@ -183,7 +184,8 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     chat = '[[receivers]]\nname = "chat"\nkind = "slack"\nurl_env = "NOT_SET_ANYWHERE"\n'
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
-    assert isinstance(wrong, RuleError) and "rules.toml:4" in str(wrong) and "NOT_SET_ANYWHERE" not in str(wrong)
+    assert isinstance(wrong, RuleError) and "rules.toml, receivers[0].url: " in str(wrong)
+    assert "NOT_SET_ANYWHERE" not in str(wrong)
     with pytest.raises(RlscopeError, match="no such directory"):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
     (run_dir / "watch_state.json").write_text("{}")

@@ -118,59 +118,47 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("old", "new", "said"),
     [
-        ("total = 16", "totl = 16", 2, "gpus.totl: found unknown key 'totl'; expected one of total, device"),
-        ("total = 16", "totl = 16", 2, "Did you mean 'total'? `rlscope plan --example` prints"),
-        ("total = 16", 'total = "16"', 2, "gpus.total: found '16'; expected a whole number at least 1"),
-        ("total = 16", "total = true", 2, "found True; expected a whole number"),
-        ("total = 16", "total = 16.5", 2, "found 16.5; expected a whole number"),
-        ("total = 16", "total = 0", 2, "found 0; expected a whole number at least 1"),
-        ("total = 16\n", "", 1, "gpus.total: found no such key; expected a whole number at least 1"),
-        ("total = 16", "total = 65_537", 2, "found 65537; expected a whole number at least 1 and at most 65,536"),
-        ("head_dim = 128", "head_dim = nan", 10, "model.head_dim: found nan"),
-        ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number at least 0.001 and at most 10"),
-        ("cv_ratio = 0.65", "cv_ratio = 10.1", 15, "found 10.1; expected"),
+        ("total = 16", "totl = 16", "gpus.totl: found unknown key 'totl'; expected one of total, device"),
+        ("total = 16", "totl = 16", "Did you mean 'total'? `rlscope plan --example` prints"),
+        ("total = 16", 'total = "16"', "gpus.total: found '16'; expected a whole number at least 1"),
+        ("total = 16", "total = true", "found True; expected a whole number"),
+        ("total = 16", "total = 16.5", "found 16.5; expected a whole number"),
+        ("total = 16", "total = 0", "found 0; expected a whole number at least 1"),
+        ("total = 16\n", "", "gpus.total: found no such key; expected a whole number at least 1"),
+        ("total = 16", "total = 65_537", "found 65537; expected a whole number at least 1 and at most 65,536"),
+        ("head_dim = 128", "head_dim = nan", "model.head_dim: found nan"),
+        ("cv_ratio = 0.65", "cv_ratio = 0", "found 0; expected a number at least 0.001 and at most 10"),
+        ("cv_ratio = 0.65", "cv_ratio = 10.1", "found 10.1; expected"),
         (
             "mean_tokens = 1800",
             "mean_tokens = {median = 1800, sd = 1}",
-            14,
             "at least 0.001 and at most 1,000,000,000, or a table { median = a number at least 0.001 and",
         ),
         (
             "mean_tokens = 1800",
             "mean_tokens = {median = 1800, log_sd = 3.1}",
-            14,
             "log_sd = a number at least 0 and at most 3 }",
         ),
-        ("[batch]", "[bach]", 18, "bach: found unknown key 'bach'; expected one of gpus, model"),
-        ("[batch]", "[bach]", 18, "Did you mean 'batch'? `rlscope plan --example` prints"),
-        ("[batch]\nsamples_per_step = 1024", "batch = 1024", 18, "batch: found 1024; expected a table"),
+        ("[batch]", "[bach]", "bach: found unknown key 'bach'; expected one of gpus, model"),
+        ("[batch]", "[bach]", "Did you mean 'batch'? `rlscope plan --example` prints"),
+        ("[batch]\nsamples_per_step = 1024", "batch = 1024", "batch: found 1024; expected a table"),
         (
             'device = "H100 SXM"',
             'device = "H100 SMX"',
-            3,
             "Did you mean 'H100 SXM'? For another device give peak_tflops, bandwidth_tb_per_s, memory_gb too.",
         ),
     ],
 )
-def test_a_key_that_is_not_what_it_may_be_is_named_with_its_line(
-    tmp_path: Path, old: str, new: str, line: int, said: str
-) -> None:
+def test_a_key_that_is_not_what_it_may_be_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MINIMAL
     text = MINIMAL.replace(old, new)
     if new == "batch = 1024":
         # Outside of any section, which only the top of the file is.
-        text, line = f"{new}\n{MINIMAL.replace(old, '')}", 1
+        text = f"{new}\n{MINIMAL.replace(old, '')}"
     message = complaint(tmp_path, text)
-    assert message.startswith(f":{line}, ")
-    assert said in message
-
-
-def test_a_key_written_with_dots_or_inside_its_section_is_found_too(tmp_path: Path) -> None:
-    rest = MINIMAL.split("\n\n", 1)[1]
-    assert complaint(tmp_path, f"gpus.device = 'H100 SXM'\ngpus.total = -1\n{rest}").startswith(":2, gpus.total")
-    assert complaint(tmp_path, f"\ngpus = {{ total = -1 }}\n{rest}").startswith(":2, gpus.total")
+    assert message.startswith(", ") and said in message
 
 
 def test_the_schema_accepts_the_example_and_refuses_what_is_refused() -> None:
@@ -240,7 +228,7 @@ def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_pa
     large = MINIMAL.replace("8_030_261_248", "70_553_706_496").replace("layers = 32", "layers = 80")
     message = complaint(tmp_path, large)
     # 141.1 GB of weights; three GPUs leave 0.9 * 80 - 4 = 68 GB each.
-    assert ":1, gpus.gpus_per_engine: found 1, whose 80 GB do not hold 141 GB of weights" in message
+    assert ", gpus.gpus_per_engine: found 1, whose 80 GB do not hold 141 GB of weights" in message
     assert "expected at least 3 GPUs of H100 SXM for an engine" in message
     assert planned(tmp_path, large.replace("total = 16", "total = 16\ngpus_per_engine = 3")).kv_capacity_tokens > 0
 
@@ -380,7 +368,7 @@ def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     message = complaint(tmp_path, MINIMAL.replace("[model]", "[model]\nconfig_json = 'config.json'"))
-    assert message.startswith(":6, model.config_json")
+    assert message.startswith(", model.config_json")
     assert said in message
 
 
@@ -401,7 +389,7 @@ def test_a_mixture_of_experts_is_described_whole(tmp_path: Path, more: str, said
 
 def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
     message = complaint(tmp_path, MINIMAL.replace("kv_heads = 8\n", ""))
-    assert message.startswith(":5, model.kv_heads: found no such key")
+    assert message.startswith(", model.kv_heads: found no such key")
 
 
 @pytest.mark.parametrize(

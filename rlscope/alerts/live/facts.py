@@ -14,6 +14,7 @@ from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Alert, TokenStaleness, Verdict
 from rlscope.analysis.staleness import weighted_quantile
+from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class LiveFacts:
     trained_tokens_per_s: float | None
     silent_workers: tuple[SilentWorker, ...]
     """Workers without data for SILENT_NS or longer."""
+    straggler: Straggler | None
+    """The slowest engine, if it is slower than the others by as much as the finding of `analyze` needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: Steps
         queue_depth_samples=_value(timeline, "queue.depth"),
         trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
         silent_workers=_silent(workers, now_ns),
+        straggler=_straggler(timeline),
     )
 
 
@@ -159,6 +163,23 @@ def _ratios(rows: pl.DataFrame, role: str) -> dict[str, float]:
     states = rows.filter(role=role).group_by("state").agg(pl.col("gpu_ns").sum()).sort(-pl.col("gpu_ns"), "state")
     total_ns = int(states["gpu_ns"].sum())
     return {state: gpu_ns / total_ns for state, gpu_ns in states.iter_rows()} if total_ns else {}
+
+
+def _straggler(timeline: Timeline) -> Straggler | None:
+    rows = timeline.rows("engines")
+    if rows.is_empty():
+        return None
+    row_ns = pl.col("row_ns").sum()
+    speeds = (
+        rows.filter("is_timed")
+        .group_by("worker_id")
+        .agg(
+            row_s=row_ns / 1e9,
+            tokens_per_s=pl.col("decode_tokens").sum() / (row_ns / 1e9),
+            running_mean=pl.col("running_ns").sum() / row_ns,
+        )
+    )
+    return slowest_engine(speeds)
 
 
 def _staleness(timeline: Timeline) -> TokenStaleness | None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
-from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
 from rlscope.alerts.live.clocks import LiveClocks
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
@@ -119,6 +119,10 @@ class LiveRun:
             "states": {name: asdict(state) for name, state in self._states.items()},
         }
 
+    def close(self) -> None:
+        """Forget what fires: the run has ended, and a later watch of it must not send its alerts again."""
+        self._states = {}
+
     def poll(self, now_ns: int) -> LiveView:
         """Read new files and evaluate the ticks that are due; now_ns is UTC epoch."""
         try:
@@ -170,7 +174,8 @@ class LiveRun:
         self, manifest: RunManifest, workers: LiveWorkers, now_ns: int
     ) -> tuple[LiveWorkers, tuple[Alert, ...]]:
         """In pieces, so that a long run need not fit in memory when the watch starts late. The workers may change, by
-        their clocks."""
+        their clocks.
+        """
         resolved: list[Alert] = []
         ticks = self._ticks
         if ticks is None:
@@ -323,7 +328,7 @@ class LiveRun:
         return LiveView(
             now_ns=now_ns,
             evaluated_ns=ticks.at_ns(self._evaluated) if known and ticks is not None and self._evaluated else None,
-            alerts=(*firing(self._rules, self._states, manifest.run_id), *resolved),
+            alerts=self._summarised((*firing(self._rules, self._states, manifest.run_id), *resolved)),
             facts=facts,
             ended=ended,
             problems=(
@@ -332,9 +337,14 @@ class LiveRun:
                 *self._clocks.notes(),
                 *self._files.skipped,
                 *self._rows.left_out(),
+                *never_fires(self._rules, workers.lives),
                 *self._late(),
             ),
         )
+
+    def _summarised(self, alerts: Sequence[Alert]) -> tuple[Alert, ...]:
+        rules = {rule.name: rule for rule in self._rules.rules}
+        return tuple(with_summary(rules[alert.rule], alert) for alert in alerts)
 
     def _late(self) -> tuple[str, ...]:
         if not self._late_rows:

@@ -64,6 +64,10 @@ class Followed(Protocol):
         """What is needed to resume from here."""
         ...
 
+    def close(self) -> None:
+        """Forget what fires, because the run has ended."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -125,8 +129,8 @@ class Watch:
             if view.ended or interruptions():
                 break
             self._wait(interruptions)
-        self._send_the_last(view, interruptions)
-        return Outcome(view.ended, self._worst, self._couriers.waiting)
+        untold = self._send_the_last(view, interruptions)
+        return Outcome(view.ended, self._worst, untold)
 
     def _look(self) -> LiveView:
         now_ns = self._clock.now_ns()
@@ -162,16 +166,32 @@ class Watch:
             left_ns -= nap_ns
             self._tend(at_once=False)
 
-    def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
-        """Send what is left: the run has ended or the watch was interrupted."""
+    def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> int:
+        """Send what is left, and resolve what fires if the run has ended; the number of alerts not delivered."""
         due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
+        self._deliver(interruptions, due_ns)
+        untold = self._couriers.waiting
+        # Alerts that just ended were shown by the poll itself.
+        left = tuple(alert for alert in view.alerts if alert.end_ns is None)
+        if view.ended and left:
+            left = tuple(replace(alert, end_ns=view.evaluated_ns) for alert in left)
+            self._run.close()
+            self._couriers.take(
+                (of_run(alert, view.facts.run_id) for alert in left if view.facts), self._clock.now_ns()
+            )
+            self._save()
+            self._deliver(interruptions, due_ns)
+        self._save()
+        self._show_look(replace(view, alerts=left))
+        # A receiver of firing alerts alone has nothing left to be told about those that were resolved.
+        return max(untold, self._couriers.waiting)
+
+    def _deliver(self, interruptions: Callable[[], int], due_ns: int) -> None:
+        """Send what is left until due_ns, for as long as that can help."""
         self._tend(at_once=True)
         while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
             self._clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
-        self._save()
-        # Alerts that just ended were shown by the poll itself.
-        self._show_look(replace(view, alerts=tuple(alert for alert in view.alerts if alert.end_ns is None)))
 
     def _tend(self, *, at_once: bool) -> None:
         """Send due messages, and save the outcome of those in flight at once."""

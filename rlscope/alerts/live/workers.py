@@ -42,7 +42,8 @@ class LiveWorkers:
         grace_ns: int,
     ) -> "LiveWorkers":
         """The workers of these documents, with the files seen since the documents were read, and when each one's rows
-        end."""
+        end.
+        """
         lives = tuple(_life(document, last_ns) for document in documents)
         trained = trained_until_ns(lives) is not None
         return cls(
@@ -127,10 +128,13 @@ def _life(document: Mapping[str, object], last_ns: Mapping[str, int]) -> WorkerL
     """The same as in worker_extents."""
     worker_id, role = str(document["worker_id"]), str(document["role"])
     start_ns, stopped_ns = document["started_ns"], document.get("stopped_ns")
+    gpus = document["gpu_count"]
     assert is_integer(start_ns)
     heard_ns = [last_ns.get(worker_id), document.get("last_flush_ns")]
     ends_ns = [stopped_ns] if is_integer(stopped_ns) else [each for each in heard_ns if is_integer(each)]
-    return WorkerLife(worker_id, role, start_ns, max([start_ns, *ends_ns]), is_integer(stopped_ns))
+    return WorkerLife(
+        worker_id, role, start_ns, max([start_ns, *ends_ns]), is_integer(stopped_ns), gpus if is_integer(gpus) else 0
+    )
 
 
 def _counts(document: Mapping[str, object], key: str) -> int:

@@ -32,7 +32,8 @@ def screen(look: Look) -> RenderableType:
 
 
 def _alerts(look: Look) -> RenderableType:
-    firing = [alert for alert in look.view.alerts if alert.end_ns is None]
+    # What fired until the end of the run stays on the last screen.
+    firing = [alert for alert in look.view.alerts if alert.end_ns is None or look.view.ended]
     if not firing:
         return Text("no alerts")
     table = Table.grid(padding=(0, 2, 0, 0))

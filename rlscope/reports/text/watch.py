@@ -8,6 +8,7 @@ from rlscope import format as fmt
 from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
 from rlscope.analysis.result import Alert
+from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.format import printable
 from rlscope.reports.text import causes
 from rlscope.reports.text.states import role_order, state_label
@@ -31,6 +32,7 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
         ("batch", _batch(facts)),
         ("KV cache", fmt.percent(facts.kv_used_ratio)),
         ("queue", _of(facts.queue_depth_samples, "samples")),
+        *([("slow engine", _straggler(facts.straggler))] if facts.straggler else []),
         ("newest data", _newest(facts, now_ns)),
     ]
 
@@ -58,7 +60,8 @@ def alert_words(alert: Alert, now_ns: int) -> str:
     facts = [f"for {fmt.duration((end_ns - alert.start_ns) / 1e9)}"]
     if alert.cost_gpu_s is not None:
         facts.append(f"cost {fmt.gpu_time(alert.cost_gpu_s)}")
-    return f"{alert.rule}: {alert.annotations.get('summary', 'firing')} ({', '.join(facts)})"
+    text = alert.annotations.get("summary") or alert.annotations.get("description") or "firing"
+    return f"{alert.rule}: {text} ({', '.join(facts)})"
 
 
 def silence_words(facts: LiveFacts) -> list[str]:
@@ -99,9 +102,9 @@ class Lines:
             say.line(state)
         self._show_alerts(look, say)
         self._show_troubles(look, say)
-        if look.view.facts is not None and (
-            self._status_ns is None or now_ns - self._status_ns >= self._status_every_ns
-        ):
+        # The last look is shown a second time, with the outcome of the last messages.
+        is_due = self._status_ns is None or now_ns - self._status_ns >= max(1, self._status_every_ns)
+        if look.view.facts is not None and is_due:
             self._status_ns = now_ns
             say.line(_status(look.view.facts, moment_ns(look)))
 
@@ -171,6 +174,11 @@ def _steps(facts: LiveFacts) -> str:
         return steps
     behind_s = max(0, facts.newest_ns - facts.last_step_end_ns) / 1e9
     return f"{steps}, the last ended {fmt.duration(behind_s)} before the newest data"
+
+
+def _straggler(straggler: Straggler) -> str:
+    own, median = map(fmt.tokens_per_second, (straggler.tokens_per_s, straggler.median_tokens_per_s))
+    return f"{straggler.worker_id} generates {own}, the median engine {median}"
 
 
 def _newest(facts: LiveFacts, now_ns: int) -> str:

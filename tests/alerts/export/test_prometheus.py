@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,12 @@ from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.input_file import parse_source
 
 PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
+
+
+def needs_promtool(test: Callable[..., None]) -> Callable[..., None]:
+    is_missing = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
+    return pytest.mark.services(is_missing(test))
+
 
 RULE = '[[rules]]\nname = "r"\nwindow = "5m"\n'
 WORKER = 'rlscope_run_id="monday", rlscope_worker_id="w0", rlscope_role="trainer"'

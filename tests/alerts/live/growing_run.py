@@ -38,6 +38,7 @@ def every_rule(interval_ns: int) -> RuleSet:
     for index, metric in enumerate(metric for metric in METRICS if metric.is_live):
         for threshold in (0.05, 0.4, 1.3, 6.0, 40.0):
             window = RuleWindow(None, 4) if index % 3 == 0 else RuleWindow((index % 4 + 1) * interval_ns)
+            usual = threshold in (0.4, 6.0)
             rule = Rule(
                 f"{metric.name} {threshold}",
                 metric.name,
@@ -48,12 +49,24 @@ def every_rule(interval_ns: int) -> RuleSet:
                 for_ns=index % 2 * interval_ns,
                 keep_firing_for_ns=index % 5 * interval_ns,
                 kind="data_quality" if metric.name == "worker.silent_s" else "hint" if index % 4 else "alarm",
+                min_evidence=metric.min_evidence if usual else 1,
+                has_usual_evidence=usual,
                 labels={"severity": "warning"},
                 annotations={"summary": "{value}, {worst}, {worker}"},
             )
             rules.append(rule)
     sql = "SELECT end_ns AS at_ns, tokens AS value FROM train_steps"
-    own = Rule("own", None, sql, "above", 2.5, RuleWindow(2 * interval_ns), reduction=OWN, labels={"severity": "info"})
+    own = Rule(
+        "own",
+        None,
+        sql,
+        "above",
+        2.5,
+        RuleWindow(2 * interval_ns),
+        reduction=OWN,
+        labels={"severity": "info"},
+        annotations={"summary": "{value}"},
+    )
     return RuleSet((*rules, own), interval_ns, warm_up_steps=2)
 
 

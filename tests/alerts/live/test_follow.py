@@ -14,11 +14,12 @@ from rlscope.alerts.live.follow import GRACE_NS, LiveRun
 from rlscope.alerts.live.workers import GIVEN_UP_NS
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
+from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RuleError
 from rlscope.pipeline import check
 from rlscope.trace import small_files
 from tests.alerts.live.growing_run import arrivals, copy_all_but_tables, copy_file, every_rule, make_run
-from tests.trace_folder import activity, train_row, worker, write_rows, write_run
+from tests.trace_folder import activity, engine_row, train_row, worker, write_rows, write_run
 
 S = 1_000_000_000
 RULES = every_rule(5 * S)
@@ -224,6 +225,24 @@ def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_g
     view = live.poll(150 * S)
     assert (view.ended, view.alerts) == (False, ())
     assert view.facts is not None and view.facts.silent_workers == ()
+
+
+def test_an_alert_without_a_text_of_its_own_says_its_value(tmp_path: Path) -> None:
+    waits = [activity("t0", 0, 8 * S, "wait", "samples")]
+    folder = write_run(tmp_path / "run", [worker("t0", "trainer", 0, 10 * S)], activities=waits)
+    (fired,) = LiveRun(folder, IDLE).poll(11 * S).alerts
+    assert fired.annotations == {"summary": "idle.trainer_ratio over 10s is 80.0%, above 50.0%"}
+
+
+@pytest.mark.parametrize(("tokens", "slow"), [(80, Straggler("e0", 80.0, 100.0, 1.0)), (81, None)])
+def test_an_engine_a_fifth_slower_than_the_median_is_among_the_facts(
+    tmp_path: Path, tokens: int, slow: Straggler | None
+) -> None:
+    made = {"e0": tokens, "e1": 100, "e2": 130}
+    rows = [engine_row(name, 0, S, decode_tokens=number) for name, number in made.items()]
+    folder = write_run(tmp_path / "run", [worker(name, "sampler", 0, 10 * S) for name in made], engine_steps=rows)
+    facts = LiveRun(folder, IDLE).poll(11 * S).facts
+    assert facts is not None and facts.straggler == slow
 
 
 def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from rlscope.alerts.live.state_file import StateFile, WatchState, read_state, wr
 from rlscope.alerts.live.watch import Look, Outcome, Watch
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
+from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RlscopeError
 from tests.alerts.notify.conftest import Listener, listening
 from tests.alerts.notify.given import NOON_NS, S, alert, receiver
@@ -55,6 +56,7 @@ def facts(**changes: Any) -> LiveFacts:
         "queue_depth_samples": 12.0,
         "trained_tokens_per_s": 5300.0,
         "silent_workers": (),
+        "straggler": None,
     }
     return LiveFacts(**(known | changes))
 
@@ -87,6 +89,9 @@ class FakeRun:
 
     def saved(self) -> dict[str, Any]:
         return {"shown": self.shown}
+
+    def close(self) -> None:
+        self.views = [replace(each, alerts=()) for each in self.views]
 
 
 def follow(
@@ -147,9 +152,26 @@ def test_an_end_is_shown_once_though_it_is_the_run_s_last_news() -> None:
     assert [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen] == [
         [],
         ["starved"],
-        [],
+        ["stale"],
     ]
     assert [each.rule for each in seen[-1].view.alerts] == ["stale"]
+
+
+def test_what_fires_at_the_end_of_the_run_is_resolved_there_and_a_later_watch_says_nothing(
+    listener: Listener, tmp_path: Path
+) -> None:
+    path, last = tmp_path / "state.json", view(alert(), seconds=7, ended=True)
+    outcome, _ = follow([view(), last], listener, state_path=path)
+    assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
+    assert listener.bodies[1]["alerts"][0]["endsAt"] == "2026-01-01T12:00:07.000000000Z"
+    assert outcome == Outcome(ended=True, worst="warning", untold=0)
+    follow([view(), view(), view(ended=True)], listener, state_path=path)
+    assert len(listener.requests) == 2
+    with listening() as firing_alone:
+        follow([last], firing_alone, send_resolved=False)
+        assert told(firing_alone) == [("starved", "firing")]
+        firing_alone.answers = [500] * 99
+        assert follow([last], firing_alone, send_resolved=False)[0].untold == 1
 
 
 def test_what_fires_and_ends_is_told_with_its_run(listener: Listener) -> None:
@@ -184,7 +206,7 @@ def test_a_folder_that_appears_late_is_waited_for(listener: Listener, tmp_path: 
     state_path = tmp_path / "run" / "watch_state.json"
     seen: list[Look] = []
     outcome, _ = follow([nothing, nothing, view(alert(), ended=True)], listener, state_path=state_path, seen=seen)
-    assert (outcome.ended, told(listener)) == (True, [("starved", "firing")])
+    assert (outcome.ended, told(listener)) == (True, [("starved", "firing"), ("starved", "resolved")])
     assert not state_path.parent.exists()
     assert [look.troubles for look in seen] == [()] * 4
 
@@ -230,7 +252,7 @@ def test_what_a_receiver_missed_is_told_by_the_next_watch(listener: Listener, tm
     listener.answers.clear()
     listener.requests.clear()
     follow([view(alert()), view(alert(), ended=True)], listener, state_path=path)
-    assert told(listener) == [("starved", "firing")]
+    assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
 
 
 def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +263,7 @@ def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatc
     monkeypatch.setitem(couriers.SENDERS, "webhook", lambda *_: found.append(read_state(path)))
     with listening() as unused:
         follow([view(alert(), ended=True)], unused, state_path=path)
-    assert [state and state.run for state in found] == [{"shown": 1}]
+    assert [state and state.run for state in found] == [{"shown": 1}] * 2
 
 
 @pytest.mark.parametrize("naps", [0, 3])
@@ -289,18 +311,18 @@ def test_the_last_message_is_tried_again_as_long_as_that_can_help(listener: List
     clock = FakeClock()
     listener.answers = [503, 503]
     outcome, _ = follow([view(alert(), ended=True)], listener, clock=clock)
-    assert (outcome.untold, len(listener.requests)) == (0, 3)
+    assert (outcome.untold, told(listener)) == (0, [("starved", "firing")] * 3 + [("starved", "resolved")])
     listener.answers = [503] * 9
     outcome, run = follow([view(alert("stale"), ended=True)], listener, clock=clock)
     # At once, and after 1 and 2 s more; the next would be 4 s later, which is too late.
-    assert (outcome.untold, len(listener.requests)) == (1, 6)
+    assert (outcome.untold, len(listener.requests)) == (1, 4 + 3)
     assert clock.ns - run.polls_ns[0] == pytest.approx(3 * S, abs=S / 4)
 
 
 def test_messages_are_tried_again_between_two_looks(listener: Listener) -> None:
     listener.answers = [503, 503]
     follow([view(alert()), view(alert(), ended=True)], listener)
-    assert len(listener.requests) == 3
+    assert told(listener) == [("starved", "firing")] * 3 + [("starved", "resolved")]
 
 
 def test_a_second_interruption_leaves_messages_unsent(listener: Listener) -> None:
@@ -479,7 +501,7 @@ def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
 
     written: list[str] = []
     shown = Lines(written.append, each_look=True)
-    for seconds in (0, 5, 10):
+    for seconds in (0, 5, 10, 10):
         shown.show(Look(view(seconds=seconds), (), 0))
     assert ["newest data" in line for line in written] == [False, True, True, True]
 
@@ -489,6 +511,13 @@ def test_the_age_of_the_last_step_does_not_grow_while_no_file_arrives() -> None:
         line.partition(" before the newest data")[0][-3:] for line in lines(view(), view(seconds=61)) if ";" in line
     ]
     assert ages == ["3 s", "3 s"]
+
+
+def test_a_slow_engine_is_named() -> None:
+    slow = view(facts=facts(straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
+    words = "sampler-3 generates 429 tokens/s, the median engine 920 tokens/s"
+    assert f"; slow engine {words}; newest data" in lines(slow)[-1]
+    assert words in drawn(Look(slow, (), 0))
 
 
 def test_a_verdict_that_is_not_known_says_why() -> None:

@@ -18,9 +18,10 @@ from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import S, alert, receiver
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-pytestmark = pytest.mark.skipif(
-    ALERTMANAGER is None, reason="alertmanager is missing: apt-get install prometheus-alertmanager"
-)
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(ALERTMANAGER is None, reason="alertmanager is missing: apt-get install prometheus-alertmanager"),
+]
 TIME_LIMIT_S = 60
 CONFIG = """
 route:

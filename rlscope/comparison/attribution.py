@@ -8,9 +8,9 @@ If the baseline's own analysis recommended what was done, its promise is compare
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
@@ -47,10 +47,13 @@ from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
 """setting: the config or the layout says so. measured: it came out otherwise, whatever was set."""
-Unpriced = Literal["other_network", "no_model", "not_modelled", "cannot_run", "too_many", "not_together"]
-"""Why a cause has no share. other_network: the model of A is of another one. no_model: A has none. not_modelled: the
-model has no such input. cannot_run: by the model the run could not run so. too_many: the largest few are asked about.
-not_together: by the model the run could not run with all causes at once."""
+Unpriced = Literal[
+    "other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "too_many", "not_together"
+]
+"""Why a cause has no share. other_network: the model of A is of another one. no_model: A has none. not_reproduced: the
+model of A does not reproduce A. not_modelled: the model has no such input. cannot_run: by the model the run could not
+run so. too_many: the largest few are asked about. not_together: by the model the run could not run with all causes at
+once."""
 MOST_CAUSES: Final = 6
 """That the model is asked about: the settings first."""
 _LEAST_LOG_RATIO: Final = 0.01
@@ -74,6 +77,15 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "queue_capacity": "queue_capacity_samples",
 }
 """Entries of the config by the action that changes them."""
+_COST_OF: Final[Mapping[ActionWhat, str]] = {
+    "weight_updates": "update_time",
+    "checkpoints": "checkpoint_time",
+    "slow_engines": "engine_speed",
+    "forward_speed": "engine_speed",
+    "trainer_speed": "training_speed",
+}
+"""What is measured of a fix, by the action."""
+_LAYOUT: Final = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running_per_engine"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,8 @@ class Promise:
     """Gain that came."""
     is_alone: bool
     """Whether nothing else was set otherwise."""
+    is_fix: bool = False
+    """Whether it is a cost that became smaller, or a side that became faster: by as much as was measured."""
 
     @property
     def is_kept(self) -> bool:
@@ -141,8 +155,6 @@ class Attribution:
     """What was changed, and what each change brought."""
 
     changes: tuple[SettingChange, ...]
-    settings_known: bool
-    """Whether both runs show their settings; a document of an earlier version does not."""
     causes: tuple[Cause, ...]
     """What contributes most first; those that the model cannot be asked about last."""
     together_ratio: float | None
@@ -175,15 +187,14 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
     """Name what changed and share the measured change of the rate out to it."""
     changes = setting_changes(before, after)
     rate = found.row("tokens_per_s")
-    # A model that was fitted to another network knows nothing of this one.
-    model = before.model if takes_as_long(before, after) else None
+    silence = _silence(before, after)
+    model = None if silence else before.model
     lengths = _Lengths.of(before, after, found, model, changes)
     asked = [
         *_setting_causes(before, after, changes, lengths),
         *(each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)),
     ]
-    why: Unpriced = "no_model" if takes_as_long(before, after) else "other_network"
-    causes = _shared(model, why, _askable(asked), rate)
+    causes = _shared(model, silence, _askable(asked), rate)
     measured = None if rate.change is None else math.log1p(rate.change)
     known = [each.log_ratio for each in causes if each.log_ratio is not None]
     has_model = model is not None and (bool(known) or not causes)
@@ -191,7 +202,6 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
     left = None if measured is None or together is None else measured - together
     return Attribution(
         changes=changes,
-        settings_known=before.settings is not None and after.settings is not None,
         causes=causes,
         together_ratio=None if together is None or not known else math.expm1(together),
         unexplained_log_ratio=left,
@@ -265,10 +275,9 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
         found["publish_every"] = published
     for role in before.devices.keys() & after.devices.keys():
         found[f"{role} device"] = (before.devices[role], after.devices[role])
-    if before.settings is not None and after.settings is not None:
-        for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
-            if name not in _UNIMPORTANT:
-                found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
+    for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
+        if name not in _UNIMPORTANT:
+            found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
     return tuple(
         SettingChange(name, own, other)
         for name, (own, other) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in found.items())
@@ -395,7 +404,8 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
     """Optimizer steps of one publication in both runs, as their trainers made them; None without models, and where they
-    differ by less than a quarter: a mean of 2.4 and one of 2.6 are of one setting."""
+    differ by less than a quarter: a mean of 2.4 and one of 2.6 are of one setting.
+    """
     if before.model is None or after.model is None:
         return None
     means = [run.model.calibration.steps_per_version for run in (before, after) if run.model is not None]
@@ -406,7 +416,8 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
 
 def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
     """Seconds of a step that trainers save and evaluate in both runs; None where they differ by less than 5%, or by
-    less than 1% of the step period."""
+    less than 1% of the step period.
+    """
     tables = [each.table for each in (before, after) if each.table is not None and each.table.state_gpu_s]
     gpus = [each.layout.trainer_gpus + each.layout.colocated_gpus for each in (before, after)]
     if len(tables) < 2 or not all(gpus):
@@ -425,7 +436,8 @@ def _is_saving(key: StateKey) -> bool:
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
     """Seconds of an update in both runs as the model sees them; None where they differ by less than 5%, or by less than
-    1% of the step period."""
+    1% of the step period.
+    """
     if before.model is None or after.model is None or before.table is None:
         return None
     seconds = tuple(update_seconds(each.calibration.system.update) for each in (before.model, after.model))
@@ -435,10 +447,20 @@ def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float]
     return seconds[0], seconds[1]
 
 
+def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
+    """Why the model of the baseline is not asked; None if it is."""
+    # A model that was fitted to another network knows nothing of this one.
+    if not takes_as_long(before, after):
+        return "other_network"
+    if before.model is None:
+        return "no_model"
+    return None if before.model.replay.explains else "not_reproduced"
+
+
 def _shared(
-    model: ModelResult | None, without_model: Unpriced, asked: Sequence[_Asked], rate: Difference
+    model: ModelResult | None, silence: Unpriced | None, asked: Sequence[_Asked], rate: Difference
 ) -> tuple[Cause, ...]:
-    """The causes with what each brings. without_model: why there is none to ask."""
+    """The causes with what each brings. silence: why there is no model to ask."""
     alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
     priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
     parts = {} if model is None else _contributions(model, priced)
@@ -456,15 +478,15 @@ def _shared(
                 alone_ratio=None if gain is None else math.expm1(gain),
                 log_ratio=part,
                 share_ratio=share,
-                unpriced_because=None if part is not None else _reason(each, gain, None if model else without_model),
+                unpriced_because=None if part is not None else _reason(each, gain, silence),
             )
         )
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
 
 
-def _reason(each: _Asked, gain: float | None, without_model: Unpriced | None) -> Unpriced:
-    if without_model is not None:
-        return without_model
+def _reason(each: _Asked, gain: float | None, silence: Unpriced | None) -> Unpriced:
+    if silence is not None:
+        return silence
     if each.change is None:
         return each.why_not
     return "cannot_run" if gain is None else "not_together"
@@ -538,41 +560,77 @@ def _promise(
     asked: Sequence[_Asked],
     model: ModelResult | None,
 ) -> Promise | None:
-    """What was expected of the settings that changed; None where nothing was set otherwise, or nothing was expected."""
-    if rate.change is None or not changes:
+    """What was expected of the change: a recommended setting, else a recommended fix, else what the model says of it.
+
+    None if nothing was changed, or nothing was expected.
+    """
+    if rate.change is None:
         return None
-    for action in before.promised:
-        carried = _carried_out(action, before, after)
-        if carried is not None:
-            alone = {each.name for each in changes} <= carried
-            return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, alone)
-    settings = [
-        # Lengths and speeds that were measured under a new cap are no part of what was to be expected of it.
-        replace(each.change, length_factor=None, forward_speed=None)
-        for each in asked
-        if each.kind == "setting" and each.change is not None
+    changed, settings = {each.name for each in changes}, [each for each in asked if each.kind == "setting"]
+    carried_out = [
+        (action, names)
+        for action in before.promised
+        if (names := _carried_out(action, before, after, changed)) is not None
     ]
-    gain = None if model is None or not settings else _expected(model, settings)
-    if gain is None:
-        return None
-    is_all = all(each.change is not None for each in asked if each.kind == "setting")
-    return Promise(False, None, None, gain, rate.change, is_all)
+    if carried_out:
+        action, names = min(carried_out, key=lambda each: (not changed <= each[1], each[0].rank))
+        return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, changed <= names)
+    # Lengths and speeds that were measured under a new cap are no part of what was to be expected of it.
+    priced = [replace(each.change, length_factor=None, forward_speed=None) for each in settings if each.change]
+    fix = None if priced or model is None else _fixed(before.promised, asked)
+    if fix is not None and model is not None and (gain := _expected(model, [fix.change])) is not None:
+        return Promise(True, fix.action.rank, fix.action.what, gain, rate.change, not settings, is_fix=True)
+    gain = None if model is None or not priced else _expected(model, priced)
+    return None if gain is None else Promise(False, None, None, gain, rate.change, len(priced) == len(settings))
 
 
-def _carried_out(action: PromisedAction, before: ComparedRun, after: ComparedRun) -> frozenset[str] | None:
+def _carried_out(
+    action: PromisedAction, before: ComparedRun, after: ComparedRun, changed: Collection[str]
+) -> frozenset[str] | None:
     """The settings that the action changes, if the other run has them as the action says; else None."""
     wanted, layout = action.after, after.layout
+    if action.what == "colocated":
+        is_shared = "colocated_gpus" in changed and not layout.trainer_gpus and not layout.sampler_gpus
+        return _LAYOUT | {"synchronous"} if is_shared else None
     if isinstance(wanted, Layout):
         is_running = layout.running_per_engine in (None, wanted.running_per_engine)
-        same = (layout.trainer_gpus, layout.sampler_gpus) == (wanted.trainer_gpus, wanted.sampler_gpus)
-        moved = layout != before.layout
-        names = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running_per_engine"})
-        return names if same and is_running and moved else None
+        is_same = is_running and (layout.trainer_gpus, layout.sampler_gpus) == (
+            wanted.trainer_gpus,
+            wanted.sampler_gpus,
+        )
+        is_new = not _is_synchronous(after) if action.what == "asynchronous" else layout != before.layout
+        return (_LAYOUT | {"synchronous"} if action.what == "asynchronous" else _LAYOUT) if is_same and is_new else None
     if action.what == "publish_every":
         published = _steps_per_version(before, after)
         return frozenset({"publish_every"}) if published is not None and published[1] == wanted else None
-    name = _SETTING_OF.get(action.what)
-    if name is None or before.settings is None or after.settings is None:
-        return None
-    now, then = before.settings.get(name), after.settings.get(name)
-    return frozenset({name}) if now != then and then == wanted else None
+    name = _SETTING_OF.get(action.what, "")
+    return frozenset({name}) if name in changed and after.settings.get(name) == wanted else None
+
+
+def _is_synchronous(run: ComparedRun) -> bool:
+    """Whether sampling and training take turns: as the config states, else as the model found it."""
+    stated = run.settings.get("synchronous")
+    return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
+
+
+class _Fix(NamedTuple):
+    """A recommended fix, and as much of it as was measured."""
+
+    action: PromisedAction
+    change: Change
+
+
+def _fixed(promised: Sequence[PromisedAction], asked: Sequence[_Asked]) -> _Fix | None:
+    """The first recommended fix whose cost became smaller, or whose side became faster."""
+    costs = [each for each in asked if each.name in _COST_OF.values()]
+    better = {each.name: each.change for each in costs if _is_better(each)}
+    for action in promised:
+        change = better.get(_COST_OF.get(action.what, ""))
+        if change is not None:
+            return _Fix(action, change)
+    return None
+
+
+def _is_better(measured: _Asked) -> bool:
+    is_speed = measured.name in ("training_speed", "engine_speed")
+    return (float(measured.after) > float(measured.before)) == is_speed

@@ -8,6 +8,7 @@ from typing import Final
 from rlscope.comparison.attribution import Attribution
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_settings
+from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
 """Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
@@ -20,12 +21,12 @@ _OVERLAP_RATIO: Final = 0.5
 class Kind(StrEnum):
     """One kind of confounder."""
 
-    NO_STEPS = "no_steps"
-    """A run is a document, so only totals are compared."""
     NO_WINDOW = "no_window"
     """A run has no steady stretch."""
     COUNTS_PROMPTS = "counts_prompts"
     """Trained tokens are those that the trainer counted, prompts included."""
+    MODEL_MISSES = "model_misses"
+    """The model of the baseline missed the part of it that was held out."""
     SAME_STEPS = "same_steps"
     """The runs hold the same steps, as a run and a part of its log do."""
     HIDDEN_SAMPLERS = "hidden_samplers"
@@ -42,7 +43,6 @@ class Kind(StrEnum):
     OTHER_STEPS = "other_steps"
     """The steady stretches cover different training steps."""
     SEVERAL_CHANGES = "several_changes"
-    SETTINGS_UNKNOWN = "settings_unknown"
     SETTINGS_PARTLY_KNOWN = "settings_partly_known"
     """A run was read from a log that is silent about settings that the other has."""
 
@@ -63,6 +63,7 @@ def confounders_of(
 ) -> tuple[Confounder, ...]:
     """All reasons for care, the most important first."""
     settings = sum(each.kind == "setting" for each in said.causes)
+    asks_model = any(each.log_ratio is not None for each in said.causes)
     checks = (
         _missing(before, after),
         _model(before, after),
@@ -72,15 +73,14 @@ def confounders_of(
         _noise(found),
         _steps(before, after, found),
         _settings(before, after, settings),
+        _model_check(before, asks_model=asks_model),
     )
     return tuple(each for check in checks for each in check)
 
 
 def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     for run in (before, after):
-        if run.source == "document":
-            yield Confounder(Kind.NO_STEPS, run.name)
-        elif run.table is None:
+        if run.table is None:
             yield Confounder(Kind.NO_WINDOW, run.name)
     if before.counts_prompts and after.counts_prompts:
         yield Confounder(Kind.COUNTS_PROMPTS, "tokens")
@@ -149,11 +149,13 @@ def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Itera
         yield Confounder(Kind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}")
 
 
+def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[Confounder]:
+    if asks_model and before.model is not None and ModelWarning.PREDICTION_MISSED in before.model.warnings:
+        yield Confounder(Kind.MODEL_MISSES, before.name)
+
+
 def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[Confounder]:
-    unknown = [run.name for run in (before, after) if run.settings is None]
-    if unknown:
-        yield Confounder(Kind.SETTINGS_UNKNOWN, " and ".join(unknown))
-    elif settings > 1:
+    if settings > 1:
         yield Confounder(Kind.SEVERAL_CHANGES, str(settings))
     one_sided = one_sided_settings(before, after)
     if one_sided:

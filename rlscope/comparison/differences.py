@@ -3,7 +3,7 @@
 A breakdown splits one difference into parts that add up to it: the step period and the GPU time of a trained token by
 state, the shares of each role's GPU time, staleness by where it arises, trained tokens of a step by batch and length,
 and the rate by all three. Parts are computed as exact fractions of whole nanoseconds and tokens, so that nothing is
-left over. Where both runs have a steady stretch it is compared; otherwise, and if one is a document, whole runs.
+left over. Where both runs have a steady stretch it is compared; otherwise whole runs.
 """
 
 import math
@@ -97,8 +97,6 @@ class Differences:
     """All that differs."""
 
     basis: Basis
-    rate_basis: Basis
-    """Of the trained throughput: steady also where all else is of whole runs, if both runs have a steady rate."""
     rows: tuple[Row, ...]
     learning: tuple[LearningRow, ...]
     breakdowns: tuple[Breakdown, ...]
@@ -123,12 +121,10 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     """Compare two runs."""
     has_steps = before.table is not None and after.table is not None
     basis: Basis = "steady" if has_steps else "whole"
-    has_rates = before.steady_tokens_per_s is not None and after.steady_tokens_per_s is not None
-    rate_basis: Basis = "steady" if has_steps or has_rates else "whole"
-    rows = _rows(before, after, basis, rate_basis)
+    rows = _rows(before, after, basis)
     learning = tuple(_learning(before, after))
     breakdowns = tuple(_breakdowns(before, after, basis))
-    return _with_correction(Differences(basis, rate_basis, rows, learning, breakdowns))
+    return _with_correction(Differences(basis, rows, learning, breakdowns))
 
 
 def _with_correction(found: Differences) -> Differences:
@@ -149,8 +145,8 @@ def _tested(part: Part, judged: Iterator[Difference]) -> Part:
     return part if part.difference is None else replace(part, difference=next(judged))
 
 
-def _rows(before: ComparedRun, after: ComparedRun, basis: Basis, rate_basis: Basis) -> tuple[Row, ...]:
-    measured = [_measures(run, basis, rate_basis) for run in (before, after)]
+def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
+    measured = [_measures(run, basis) for run in (before, after)]
     rows: list[Row] = []
     for quantity in measured[0]:
         if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
@@ -167,15 +163,16 @@ def _between(before: Series | float | None, after: Series | float | None, scale:
     return Difference(first, then, scale, changed(first, then, scale))
 
 
-def _measures(run: ComparedRun, basis: Basis, rate_basis: Basis) -> dict[Quantity, Series | float | None]:
+def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
     """Every quantity of a run, the rate first: step by step where the run has steps, else its total."""
-    totals, time = _stretch(run, basis)
+    (totals, time), facts = _stretch(run, basis), run.facts
+    has_lengths = facts.samples_trained and facts.tokens_trained and not run.counts_prompts
     whole: dict[Quantity, Series | float | None] = {
-        "tokens_per_s": run.steady_tokens_per_s if rate_basis == "steady" else totals.tokens_per_s,
+        "tokens_per_s": totals.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
-        "samples_per_step": run.samples_trained / run.steps if run.steps and run.samples_trained else None,
-        "response_tokens": run.tokens_trained / run.samples_trained if run.samples_trained else None,
+        "samples_per_step": facts.samples_trained / facts.steps if facts.steps and facts.samples_trained else None,
+        "response_tokens": facts.tokens_trained / facts.samples_trained if has_lengths else None,
         "staleness_mean": totals.staleness_mean,
         "staleness_p95": totals.staleness_p95,
         "staleness_in_flight": totals.in_flight_mean,
@@ -224,8 +221,8 @@ def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
     curves = [with_gpu_hours(run) for run in (before, after)]
     columns: tuple[tuple[Learned, str], ...] = (
         ("reward", "reward_mean"),
-        ("loss", "loss_mean"),
-        ("entropy", "entropy_mean"),
+        ("loss", "loss"),
+        ("entropy", "entropy"),
     )
     places: tuple[tuple[Literal["step", "gpu_hours"], str], ...] = (("step", "step"), ("gpu_hours", "gpu_hours"))
     for learned, column in columns:
@@ -239,13 +236,14 @@ def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
 def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
     """The run's learning, with the GPU-hours from its start to the end of each step."""
     assert run.learning is not None
-    hours = (pl.col("end_ns") - run.started_ns) / 3.6e12 * run.layout.gpus
+    hours = (pl.col("end_ns") - run.facts.started_ns) / 3.6e12 * run.layout.gpus
     return run.learning.with_columns(gpu_hours=hours)
 
 
 def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Series | None:
-    """The last steps up to a point; None where nothing was recorded."""
-    up_to = curve.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
+    """The last steps up to a point, weighted by samples if they are known; None if nothing was recorded."""
+    weighted = curve.with_columns(pl.col("samples").fill_null(1))
+    up_to = weighted.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
     last = up_to.tail(LEARNING_STEPS)
     if last.is_empty():
         return None

@@ -1,13 +1,12 @@
-"""What one run contributes to a comparison: from its analysis, or from the JSON document of one.
+"""What one run contributes to a comparison, from its analysis.
 
-A document holds totals and no steps, so what it contributes has no interval. GPU time is kept in whole nanoseconds, so
-that every breakdown closes. Nothing is compared here.
+GPU time is kept in whole nanoseconds, so that every breakdown closes. Nothing is compared here.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,7 +21,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
 from rlscope.trace.imported import Certainty, Imported
 
-ALSO_ASKED: Final = ("response_lengths", "learning")
+ALSO_ASKED: Final = ("response_lengths", "training_metrics")
 """Questions of which a comparison takes the answers, and the analysis of a run does not."""
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
@@ -140,19 +139,11 @@ class ComparedRun:
 
     name: str
     """What it is called beside the others: its id, or its folder where two have one id."""
-    run_id: str
-    source: Literal["run", "document"]
-    started_ns: int
-    duration_s: float
+    facts: RunFacts
     layout: RunLayout
-    steps: int
-    samples_trained: int
-    tokens_trained: int
     bottleneck: Bottleneck
-    has_window: bool
-    """Whether the run has a steady stretch."""
     first_step: int | None
-    """Of that stretch."""
+    """Of its steady stretch."""
     last_step: int | None
     steady_tokens_per_s: float | None
     whole: GpuTime
@@ -161,12 +152,12 @@ class ComparedRun:
     staleness_tokens: tuple[tuple[int, int], ...]
     """(staleness, trained tokens), over the whole run."""
     promised: tuple[PromisedAction, ...]
-    settings: Mapping[str, object] | None
-    """The run's config, nested entries by dotted names; None: a document that was written before it held them."""
+    settings: Mapping[str, object]
+    """The run's config, nested entries by dotted names."""
     devices: Mapping[str, str]
     """GPU models by role, as far as recorded."""
     table: StepTable | None = None
-    """None without a steady stretch, and for a document."""
+    """None without a steady stretch."""
     steady: GpuTime | None = None
     """The ledger of the steady stretch."""
     steady_totals: Totals | None = None
@@ -177,7 +168,7 @@ class ComparedRun:
     passes: pl.DataFrame | None = None
     """The answer of pass_latency."""
     learning: pl.DataFrame | None = None
-    """The answer of learning."""
+    """The answer of training_metrics."""
     lengths: pl.DataFrame | None = None
     """The answer of response_lengths."""
     drifts: bool = False
@@ -185,11 +176,10 @@ class ComparedRun:
     counts_prompts: bool = False
     """Whether its trained tokens are those that the trainer counts, prompts included: no delivery was recorded."""
     imported: Imported | None = None
-    """Where an imported run comes from; None for one that hooks recorded, and for a document."""
+    """Where an imported run comes from; None for one that hooks recorded."""
     hides_samplers: bool = False
     """Whether it has samplers, and its log does not show what they do but while the trainers wait for them."""
     model: ModelResult | None = None
-    facts: RunFacts | None = None
 
 
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
@@ -199,16 +189,9 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     tokens = analysis.staleness.tokens
     whole = ComparedRun(
         name=facts.run_id if name is None else name,
-        run_id=facts.run_id,
-        source="run",
-        started_ns=facts.started_ns,
-        duration_s=facts.duration_s,
+        facts=facts,
         layout=_layout(analysis),
-        steps=facts.steps,
-        samples_trained=facts.samples_trained,
-        tokens_trained=facts.tokens_trained,
         bottleneck=analysis.verdict.bottleneck,
-        has_window=window is not None,
         first_step=None if window is None else window.first_step,
         last_step=None if window is None else window.last_step,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
@@ -219,11 +202,10 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         settings=flattened(facts.settings),
         devices=devices_of(answers.get("worker_devices")),
         passes=answers.get("pass_latency"),
-        learning=answers.get("learning"),
+        learning=answers.get("training_metrics"),
         lengths=answers.get("response_lengths"),
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
-        facts=facts,
         counts_prompts=analysis.throughput.counted_tokens is not None,
         imported=analysis.data_quality.imported,
         hides_samplers=analysis.hides_samplers and facts.sampler_gpus > 0,
@@ -256,7 +238,7 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
 
 
 def plain(value: object) -> Setting:
-    """A value of the config as documents hold it: what is neither a finite number, text nor null becomes text."""
+    """A value of the config as JSON holds it: what is neither a finite number, text nor null becomes text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, int | float | str | bool) else str(value)
@@ -264,19 +246,15 @@ def plain(value: object) -> Setting:
 
 def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str]:
     """Entries of one run's config that the other, read from a log, is silent about: unknown there, not unset."""
-    if before.settings is None or after.settings is None:
-        return frozenset()
     unknown: set[str] = set()
     for run, other in ((before.settings, after), (after.settings, before)):
-        if other.imported is not None and other.settings is not None:
+        if other.imported is not None:
             unknown |= {name for name in run.keys() - other.settings.keys() if run[name] is not None}
     return frozenset(unknown)
 
 
 def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[object, object]]:
     """Entries of config.model that both runs state and that differ; sizes within 5% are of one network."""
-    if before.settings is None or after.settings is None:
-        return {}
     return {
         name: (before.settings[name], after.settings[name])
         for name in sorted(before.settings.keys() & after.settings.keys())
@@ -301,16 +279,17 @@ def takes_as_long(before: ComparedRun, after: ComparedRun) -> bool:
     changes = network_changes(before, after)
     if changes.keys() - {"model.name"}:
         return False
-    both = (before.settings or {}).keys() & (after.settings or {}).keys()
+    both = before.settings.keys() & after.settings.keys()
     return not changes or "model.parameters" in both or both.issuperset(_SHAPE)
 
 
 def counting_prompts(run: ComparedRun) -> ComparedRun:
     """The run with prompts counted among its trained tokens, as far as it is known how many: to compare it with one
-    whose files say no other number. Its totals are not known so, and become None."""
+    whose files say no other number. Its totals are not known so, and become None.
+    """
     if run.counts_prompts:
         return run
-    whole = replace(run, counts_prompts=True, tokens_trained=0, whole=replace(run.whole, tokens=0))
+    whole = replace(run, counts_prompts=True, whole=replace(run.whole, tokens=0))
     whole = replace(whole, steady_tokens_per_s=None, whole_totals=replace(run.whole_totals, tokens_per_s=None))
     if run.table is None or run.steady is None:
         return whole

@@ -7,28 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, names_baseline, values_of, with_unjudged
-from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import Rule, RuleSet
-from rlscope.analysis.ledger import IDLE_STATES
 from rlscope.analysis.result import Severity
 from rlscope.analysis.run_facts import steady_window
 from rlscope.comparison.document import read_document
-from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.statistics import Difference, Series, difference
 from rlscope.pipeline import check, rules_to_check
 from rlscope.trace.query import ask
 from rlscope.trace.store import Divide, OpenRun, open_run
-
-_ROLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "idle.trainer_ratio": ("trainer", "colocated"),
-    "idle.sampler_ratio": ("sampler", "colocated"),
-}
 
 
 class _Baseline(NamedTuple):
@@ -106,23 +98,6 @@ def steady_steps(run: OpenRun) -> Series | None:
 def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
     if baseline.is_file():
         document = read_document(baseline)
-        return _Baseline(document.name, _of_document(document), None)
+        return _Baseline(document.run_id, document.values, None)
     with open_run(baseline) as run:
         return _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run))
-
-
-def _of_document(run: ComparedRun) -> dict[str, float]:
-    """The metrics that a document holds, over the whole run: it does not know the warm-up."""
-    totals = run.whole_totals
-    known: dict[str, float | None] = {
-        # Rules know response tokens alone.
-        STEADY: None if run.counts_prompts else run.steady_tokens_per_s,
-        "staleness.tokens.mean": totals.staleness_mean,
-        "staleness.tokens.p95": totals.staleness_p95,
-    }
-    for metric, roles in _ROLES.items():
-        own = {key: gpu_ns for key, gpu_ns in run.whole.states.items() if key.role in roles}
-        total = sum(own.values())
-        idle = sum(gpu_ns for key, gpu_ns in own.items() if key.state in IDLE_STATES)
-        known[metric] = idle / total if total else None
-    return {name: value for name, value in known.items() if value is not None}

@@ -10,7 +10,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
@@ -22,12 +22,10 @@ from pydantic import TypeAdapter
 from rlscope.analysis.result import AnalysisResult, at_least
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
 from rlscope.pipeline import analyze
+from rlscope.trace.files import RUN_FILE, runs_below
 
-MANIFEST: Final = "run.json"
 _FORMAT: Final = 1
 """Of the cache; an entry of another format is made again."""
-_DEEPEST: Final = 6
-"""Levels of folders below the one that is listed."""
 _SECONDS_PER_HOUR: Final = 3600.0
 _MILLION: Final = 1e6
 
@@ -120,11 +118,11 @@ def list_entries(folder: Path, *, use_cache: bool, progress: Callable[[str], Non
         raise RunFolderError.of(
             folder, found="no such directory", expected="a folder of runs", next_step="Check the path."
         )
-    found = sorted(_run_folders(folder))
+    found = sorted(runs_below(folder))
     if not found:
         raise RunFolderError.of(
             folder,
-            found=f"no {MANIFEST} in it or below",
+            found=f"no {RUN_FILE} in it or below",
             expected="a folder with runs in it",
             next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded.",
         )
@@ -133,17 +131,6 @@ def list_entries(folder: Path, *, use_cache: bool, progress: Callable[[str], Non
         progress(f"run {number} of {len(found)}: {run.name}")
         entries.append(_entry(run, os.path.relpath(run, folder), use_cache=use_cache))
     return tuple(entries)
-
-
-def _run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
-    """Folders with a manifest; what is inside a run is not looked into."""
-    if (folder / MANIFEST).is_file():
-        yield folder
-    elif depth < _DEEPEST:
-        with suppress(PermissionError):
-            for inner in sorted(folder.iterdir()):
-                if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
-                    yield from _run_folders(inner, depth + 1)
 
 
 def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -> tuple[RunEntry, ...]:

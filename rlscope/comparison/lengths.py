@@ -46,9 +46,9 @@ class LengthCredit:
 
 def cap_change(before: ComparedRun, after: ComparedRun) -> CapChange | None:
     """The caps, if both runs state theirs and they differ."""
-    if before.settings is None or after.settings is None or CAP in one_sided_settings(before, after):
+    if CAP in one_sided_settings(before, after):
         return None
-    caps = [run.settings.get(CAP) for run in (before, after) if run.settings is not None]
+    caps = [run.settings.get(CAP) for run in (before, after)]
     known = [cap for cap in caps if cap is None or (isinstance(cap, int) and not isinstance(cap, bool) and cap > 0)]
     return CapChange(known[0], known[1]) if len(known) == 2 and known[0] != known[1] else None
 

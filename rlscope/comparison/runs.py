@@ -8,7 +8,6 @@ from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult
 from rlscope.comparison.attribution import Attribution, attribute
 from rlscope.comparison.confounders import Confounder, confounders_of
 from rlscope.comparison.differences import Differences, differences_of
-from rlscope.comparison.document import read_document
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, counting_prompts, run_of
 from rlscope.errors import AnalysisError
 from rlscope.pipeline import analyze
@@ -53,10 +52,10 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
 def read_runs(
     sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None], paths: Sequence[Path] = ()
 ) -> tuple[ComparedRun, ...]:
-    """Read folders of runs, JSON documents of analyses, and analyses, each with a name of its own.
+    """Read folders of runs and analyses, each with a name of its own.
 
     paths: what each source was given as, where it says more than the source: the log that a folder was imported from.
-    Raises AnalysisError for fewer than two, RunFolderError or AnalysisError for one that cannot be read.
+    Raises AnalysisError for fewer than two, RunFolderError for one that cannot be read.
     """
     if len(sources) < 2:
         raise AnalysisError.of(
@@ -71,8 +70,6 @@ def read_runs(
 def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> ComparedRun:
     if isinstance(source, AnalysisResult):
         return run_of(source)
-    if source.is_file():
-        return read_document(source)
 
     def say(doing: str) -> None:
         progress(f"{source}: {doing}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from rlscope.analysis.result import RunFacts
 from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, Totals
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
@@ -48,12 +49,15 @@ def made_run(
         ends_ns = (np.cumsum(periods) * SECOND).astype(int)
         columns = {"step": steps, "end_ns": ends_ns, "samples": samples_of, "reward_mean": rewards}
         nothing = pl.lit(None, pl.Float64)
-        learning = pl.DataFrame(columns).with_columns(loss_mean=nothing, entropy_mean=nothing)
+        learning = pl.DataFrame(columns).with_columns(loss=nothing, entropy=nothing)
+    layout = RunLayout(held.get("trainer", 0), held.get("sampler", 0), held.get("colocated", 0), None)
+    facts = RunFacts(
+        name, 0, float(periods.sum()), layout.gpus, layout.trainer_gpus, layout.sampler_gpus, layout.colocated_gpus,
+        count, int(samples_of.sum()), int(tokens_of.sum()), max_staleness=None, window=None, window_reason="",
+    )  # fmt: skip
     return ComparedRun(
-        name=name, run_id=name, source="run", started_ns=0, duration_s=float(periods.sum()),
-        layout=RunLayout(held.get("trainer", 0), held.get("sampler", 0), held.get("colocated", 0), None),
-        steps=count, samples_trained=int(samples_of.sum()), tokens_trained=int(tokens_of.sum()),
-        bottleneck="unknown", has_window=True, first_step=first_step, last_step=first_step + count - 1,
+        name=name, facts=facts, layout=layout,
+        bottleneck="unknown", first_step=first_step, last_step=first_step + count - 1,
         steady_tokens_per_s=rate, whole=time, whole_totals=totals, staleness_tokens=((0, int(tokens_of.sum())),),
         promised=(), settings=dict(settings or {}), devices=dict(devices or {}),
         table=StepTable(

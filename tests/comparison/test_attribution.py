@@ -2,17 +2,29 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
 import rlscope
-from benchmarks.token_simulator import Layout, World, simulate_world
+from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.confounders import Kind
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
-from rlscope.comparison.facts import ComparedRun, RunLayout, StateKey, flattened, halves, run_of
+from rlscope.comparison.facts import (
+    ALSO_ASKED,
+    ComparedRun,
+    PromisedAction,
+    RunLayout,
+    StateKey,
+    flattened,
+    halves,
+    run_of,
+)
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, Interval
@@ -20,16 +32,23 @@ from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import Layout as ModelLayout
+from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
 from rlscope.reports.text.comparison import pairs_in_words
 from tests.comparison.made_runs import made_run
+from tests.kept import kept
 
 EVEN = [2.0] * 20
 
 
-def recorded(folder: Path, world: World, layout: Layout, seed: int) -> ComparedRun:
-    simulate_world(world, layout, 50, seed, folder)
-    return run_of(analyze(folder), folder.name)
+@kept
+def recorded(layout: Layout, seed: int, cap_tokens: int = 600, median_tokens: int = 150) -> ComparedRun:
+    """A run of 50 steps of the plain world, with responses of such lengths."""
+    responses = replace(PLAIN.responses, cap_tokens=cap_tokens, median_tokens=median_tokens)
+    with TemporaryDirectory() as folder:
+        simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
+        return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
 
 
 def significant(pair: Pair) -> list[str]:
@@ -75,45 +94,30 @@ def test_a_change_that_was_not_recommended_is_asked_of_the_model(
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("max_running_per_engine", (PLAIN, Layout(5, 3, 8)), (PLAIN, Layout(5, 3, 32))),
-        ("layout", (PLAIN, Layout(6, 2, 32)), (PLAIN, Layout(4, 4, 32))),
-        (
-            "response_lengths",
-            (PLAIN, Layout(3, 5, 32)),
-            (replace(PLAIN, responses=replace(PLAIN.responses, median_tokens=300, cap_tokens=1200)), Layout(3, 5, 32)),
+        ("layout", (Layout(6, 2, 32), 2), (Layout(4, 4, 32), 1)),
+        pytest.param(
+            "response_lengths", (Layout(3, 5, 32), 1, 1200), (Layout(3, 5, 32), 2, 1200, 300), marks=pytest.mark.nightly
         ),
     ],
 )
 def test_one_known_change_is_named_as_the_largest_cause(
-    name: str, before: tuple[World, Layout], after: tuple[World, Layout], tmp_path: Path
+    name: str, before: tuple[Any, ...], after: tuple[Any, ...]
 ) -> None:
-    if name == "response_lengths":
-        # The cap would be in the config; here the lengths alone change.
-        before = (replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=1200)), before[1])
-    first, then = recorded(tmp_path / "before", *before, 1), recorded(tmp_path / "after", *after, 2)
-    (pair,) = compare_runs(first, [then]).pairs
+    (pair,) = compare_runs(recorded(*before), [recorded(*after)]).pairs
     assert pair.attribution.largest is not None and pair.attribution.largest.name == name
     rate = pair.differences.row("tokens_per_s")
     assert rate.is_significant and rate.change is not None
     assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
 
 
-@pytest.fixture(scope="module")
-def capped(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ComparedRun]:
+@pytest.fixture
+def capped() -> dict[int, ComparedRun]:
     """Two runs that differ in the cap on responses: 600 tokens, which few reach, and 150, which half of them do."""
-    folder = tmp_path_factory.mktemp("capped")
-    return {
-        cap: recorded(
-            folder / str(cap), replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=cap)), Layout(4, 4, 32), cap
-        )
-        for cap in (600, 150)
-    }
+    return {600: recorded(Layout(4, 4, 32), 1), 150: recorded(Layout(4, 4, 32), 150, 150)}
 
 
 def with_settings(run: ComparedRun, **settings: object) -> ComparedRun:
-    return replace(
-        run, settings={**(run.settings or {}), **{name.replace("__", "."): settings[name] for name in settings}}
-    )
+    return replace(run, settings={**run.settings, **{name.replace("__", "."): settings[name] for name in settings}})
 
 
 @pytest.mark.parametrize(("before", "after"), [(600, 150), (150, 600)])
@@ -266,8 +270,8 @@ def test_a_length_factor_changes_the_mean_after_the_cut_by_what_was_asked(change
     assert mean == pytest.approx(50.5 * (1 + change), rel=1e-4)
 
 
-def test_two_recordings_of_one_setting_and_the_halves_of_a_calm_run_do_not_differ(tmp_path: Path) -> None:
-    runs = [recorded(tmp_path / str(seed), PLAIN, Layout(4, 4, 32), seed) for seed in (1, 2)]
+def test_two_recordings_of_one_setting_and_the_halves_of_a_calm_run_do_not_differ() -> None:
+    runs = [recorded(Layout(4, 4, 32), seed) for seed in (1, 2)]
     (pair,) = compare_runs(runs[0], runs[1:]).pairs
     assert significant(pair) == [] and pair.attribution.causes == ()
     first, second = halves(runs[0])
@@ -316,7 +320,7 @@ def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[st
 
 def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:
     first = run_of(before.result)
-    assert first.settings is not None and first.settings["model.parameters"] == 411520
+    assert first.settings["model.parameters"] == 411520
     changed = {"max_running_per_engine": 32}
     second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(running_per_engine=32))
     asked = compare_runs(first, [second]).pairs[0].attribution
@@ -334,12 +338,62 @@ def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> 
     ]  # fmt: skip
 
 
+def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair: rlscope.Comparison) -> None:
+    first, second = pair.baseline, pair.pairs[0].run
+    assert first.model is not None
+    replay = first.model.replay
+    off = replace(replay, compared=(replace(replay.rate, measured=2.0, replayed=1.0), *replay.compared[1:]))
+    found = compare_runs(replace(first, model=replace(first.model, replay=off), promised=()), [second]).pairs[0]
+    assert found.attribution.promise is None and found.attribution.together_ratio is None
+    assert {each.unpriced_because for each in found.attribution.causes} == {"not_reproduced"}
+
+
+def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair: rlscope.Comparison) -> None:
+    first, second = pair.baseline, pair.pairs[0].run
+    assert first.model is not None
+    rough = replace(first, model=replace(first.model, warnings=(ModelWarning.PREDICTION_MISSED,)))
+    assert [each.kind for each in compare_runs(rough, [second]).pairs[0].confounders] == [Kind.MODEL_MISSES]
+
+
 @pytest.mark.parametrize(
     ("measured", "kept", "missed"), [(0.1, True, 0.0), (0.3, True, 0.0), (0.05, False, -0.05), (0.4, False, 0.1)]
 )
 def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
     promise = Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True)
     assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
+
+
+RUNNING, CAP, ASYNCHRONOUS, COLOCATED = (
+    PromisedAction(what, after, Spread(0.2, 0.1, 0.3), rank)
+    for rank, (what, after) in enumerate(
+        [("running_limit", ModelLayout(1, 1, 32)), ("staleness_cap", 5), ("asynchronous", ModelLayout(1, 1, 8)),
+         ("colocated", None)],
+        start=1,
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "rank", "is_alone"),
+    [
+        (RunLayout(1, 1, 0, 32), {}, 1, True),
+        (RunLayout(1, 1, 0, 8), {"max_staleness": 5}, 2, True),
+        (RunLayout(1, 1, 0, 8), {"max_staleness": 6}, None, None),
+        (RunLayout(1, 1, 0, 8), {"synchronous": False}, 3, True),
+        (RunLayout(0, 0, 2, 8), {}, 4, True),
+        (RunLayout(1, 1, 0, 32), {"max_staleness": 5}, 1, False),
+    ],
+)
+def test_the_promise_of_any_action_is_recognised(
+    layout: RunLayout, settings: dict[str, object], rank: int | None, is_alone: bool | None
+) -> None:
+    stated = {"max_staleness": 4, "synchronous": True}
+    plain = replace(made_run(periods_s=EVEN, settings=stated), layout=RunLayout(1, 1, 0, 8))
+    plain = replace(plain, promised=(RUNNING, CAP, ASYNCHRONOUS, COLOCATED))
+    promise = (
+        compare_runs(plain, [replace(plain, layout=layout, settings=stated | settings)]).pairs[0].attribution.promise
+    )
+    assert (promise and promise.rank, promise and promise.is_alone) == (rank, is_alone)
 
 
 def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
@@ -360,6 +414,16 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
     assert float(cause.after) == pytest.approx(4.0 * step_s, rel=0.01)
     # The trainer has little else to do while it waits for samples, and then writes for four times as long.
     assert cause.alone_ratio is not None and -0.8 < cause.alone_ratio < -0.6
+
+
+def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
+    fix = PromisedAction("forward_speed", 1.1, Spread(0.2, 0.1, 0.3), 2)
+    run = replace(run_of(before.result), promised=(RUNNING, fix))
+    found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
+    assert found.promise is not None and found.largest is not None
+    assert (found.promise.rank, found.promise.what, found.promise.is_fix) == (2, "forward_speed", True)
+    assert found.promise.promised.median == pytest.approx(found.largest.alone_ratio)
+    assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoint_time"]), (0.019, [])])

@@ -1,22 +1,22 @@
 """Breakdowns close exactly, quantities are compared over one stretch, and what is not known is not invented."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rlscope
-from rlscope.comparison.attribution import setting_changes
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
 from rlscope.comparison.runs import compare_runs, named
-from tests.comparison.made_runs import DECODE, IDLE, WAIT, WORK, made_run
+from rlscope.reports.sections.training import metrics_frame
+from tests.comparison.made_runs import DECODE, IDLE, SECOND, WAIT, WORK, made_run
+from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
 EVEN = [2.0] * 20
 
@@ -50,7 +50,6 @@ gpu_ns = st.integers(0, 10**15)
     second=st.lists(gpu_ns, min_size=4, max_size=4).filter(lambda each: min(each[0] + each[1], each[2] + each[3]) > 0),
     tokens=st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_breakdown_of_gpu_time_closes(first: list[int], second: list[int], tokens: tuple[int, int]) -> None:
     runs: list[ComparedRun] = []
     for spent, trained in zip((first, second), tokens, strict=True):
@@ -68,7 +67,6 @@ counts = st.lists(st.integers(1, 10**6), min_size=8, max_size=8)
 
 
 @given(samples=counts, tokens=counts, in_flight=counts, in_queue=counts, periods=counts)
-@settings(max_examples=40, deadline=None)
 def test_staleness_lengths_and_the_rate_close(
     samples: list[int], tokens: list[int], in_flight: list[int], in_queue: list[int], periods: list[int]
 ) -> None:
@@ -134,12 +132,11 @@ def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None
 
 
 def test_a_steady_rate_is_never_compared_with_that_of_a_whole_run() -> None:
-    """Without a steady stretch in the second run, both rates are of whole runs: 40 s of 1,000 tokens each 2 s."""
-    steady = replace(made_run(periods_s=EVEN), table=None, steady=None, steady_tokens_per_s=900.0)
-    never = replace(steady, steady_tokens_per_s=None)
-    whole, both = differences_of(steady, never), differences_of(steady, steady)
-    assert (whole.rate_basis, whole.row("tokens_per_s").before) == ("whole", 500.0)
-    assert (both.basis, both.rate_basis, both.row("tokens_per_s").before) == ("whole", "steady", 900.0)
+    """Without a steady state in the second run, both rates are of whole runs: 40 s of 1,000 tokens each 2 s."""
+    steady = replace(made_run(periods_s=EVEN), steady_tokens_per_s=900.0)
+    never = replace(steady, table=None, steady=None, steady_tokens_per_s=None)
+    found = differences_of(steady, never)
+    assert (found.basis, found.row("tokens_per_s").before) == ("whole", 500.0)
 
 
 def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
@@ -151,6 +148,23 @@ def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
     assert (by_step.difference.before, by_step.difference.after) == (4.5, 4.5)
     assert (by_hours.at, by_hours.where) == ("gpu_hours", pytest.approx(20 / 3600))
     assert (by_hours.difference.before, by_hours.difference.after) == (2.0, 4.5)  # Five steps against ten.
+
+
+def test_rewards_that_were_recorded_with_the_deliveries_reach_the_comparison_and_the_report(tmp_path: Path) -> None:
+    steps, workers = range(1, 11), [worker("e0", "sampler", 0, 20 * SECOND), worker("t0", "trainer", 0, 20 * SECOND)]
+    analysis = rlscope.analyze(
+        write_run(
+            tmp_path / "run",
+            workers,
+            samples=[sample_row(f"s{n}", "e0", [(n - 1, 0, 4)]) for n in steps],
+            deliveries=[delivery_row(f"s{n}", "t0", step=n, consumer_version=n, reward=n / 10) for n in steps],
+            train_steps=[train_row("t0", (2 * n - 1) * SECOND, 2 * n * SECOND, n) for n in steps],
+        )
+    )
+    by_step, _ = rlscope.compare(analysis, analysis).pairs[0].differences.learning
+    assert (by_step.learned, by_step.where, by_step.difference.before) == ("reward", 10.0, pytest.approx(0.55))
+    frame = metrics_frame(analysis.result.answers)
+    assert frame is not None and frame["reward"].to_list() == pytest.approx([n / 10 for n in steps])
 
 
 def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
@@ -229,79 +243,6 @@ def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> No
     assert not any(row.difference.is_significant for row in pair.differences.rows)
     assert pair.attribution.changes == () and pair.attribution.promise is None
     assert [each.kind for each in pair.confounders] == [Kind.SAME_STEPS]
-
-
-def test_a_document_contributes_totals_and_says_so(
-    before: rlscope.Analysis, after: rlscope.Analysis, tmp_path: Path
-) -> None:
-    (tmp_path / "a.json").write_text(before.to_json())
-    compared = rlscope.compare(tmp_path / "a.json", after)
-    (found,) = compared.pairs
-    rate = found.differences.row("tokens_per_s")
-    assert rate.before == before.throughput.steady_tokens_per_s and rate.interval is None
-    assert Kind.NO_STEPS in {each.kind for each in found.confounders}
-    # Layout, settings and the promise are in the document.
-    assert [each.name for each in found.attribution.changes] == ["max_running_per_engine"]
-    assert found.attribution.promise is not None and found.attribution.promise.is_recommended
-    whole = found.differences.breakdown("gpu_s_per_1k_tokens")
-    assert whole is not None
-    assert whole.before == pytest.approx(before.ledger.total_gpu_s * 1000 / before.run.tokens_trained)
-
-
-def test_a_document_holds_the_settings_and_one_of_an_earlier_version_says_that_it_does_not(
-    before: rlscope.Analysis, tmp_path: Path
-) -> None:
-    document = json.loads(before.to_json())
-    assert document["run"]["settings"]["max_running_per_engine"] == 8
-    (tmp_path / "now.json").write_text(before.to_json())
-    document["run"]["settings"] |= {"lr": 0.1, "tags": "['a', 'b']", "limit": "inf"}
-    (tmp_path / "other.json").write_text(json.dumps(document))
-    (found,) = rlscope.compare(tmp_path / "now.json", tmp_path / "other.json").pairs
-    assert {each.name for each in found.attribution.changes} == {"lr", "tags", "limit"}
-    # What a run holds as a list, or beyond all numbers, is what its document holds as text.
-    listed = made_run(periods_s=EVEN, settings={"tags": ["a", "b"], "limit": math.inf})
-    assert setting_changes(listed, made_run(periods_s=EVEN, settings={"tags": "['a', 'b']", "limit": "inf"})) == ()
-    del document["run"]["settings"], document["run"]["devices"]
-    (tmp_path / "earlier.json").write_text(json.dumps(document))
-    (found,) = rlscope.compare(tmp_path / "earlier.json", before).pairs
-    assert Kind.SETTINGS_UNKNOWN in {each.kind for each in found.confounders}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", "Invalid JSON"),
-        ("[]", "Input should be"),
-        ('{"schema_version": 1}', "schema_version: Input should be greater than or equal to 2"),
-        ('{"schema_version": 2}', "run: Field required"),
-    ],
-)
-def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(
-    text: str, found: str, before: rlscope.Analysis, tmp_path: Path
-) -> None:
-    (tmp_path / "no.json").write_text(text)
-    with pytest.raises(rlscope.RlscopeError, match=found) as refused:
-        rlscope.compare(tmp_path / "no.json", before)
-    assert "rlscope analyze RUN_DIR --json FILE" in str(refused.value)
-
-
-def test_a_document_of_a_run_whose_tokens_include_prompts_says_so(before: rlscope.Analysis, tmp_path: Path) -> None:
-    document = json.loads(before.to_json())
-    document["throughput"]["counted_tokens"] = 37_980
-    (tmp_path / "counted.json").write_text(json.dumps(document))
-    (tmp_path / "plain.json").write_text(before.to_json())
-    compared = rlscope.compare(tmp_path / "counted.json", tmp_path / "plain.json").result
-    assert compared.baseline.counts_prompts
-    rate = compared.pairs[0].differences.row("tokens_per_s")
-    assert rate.before is not None and rate.after is None
-    assert "counts_prompts" in [each.kind for each in compared.pairs[0].confounders]
-
-
-def test_a_document_with_later_keys_is_understood(before: rlscope.Analysis, tmp_path: Path) -> None:
-    document = json.loads(before.to_json())
-    document["run"]["later"] = document["later"] = {"key": 1}
-    (tmp_path / "later.json").write_text(json.dumps(document))
-    assert rlscope.compare(tmp_path / "later.json", before).baseline.run_id == before.run.run_id
 
 
 def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:

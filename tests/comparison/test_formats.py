@@ -15,13 +15,15 @@ from docs.generate import DOCS
 from rlscope.answers import Comparison
 from rlscope.comparison.attribution import Promise
 from rlscope.comparison.confounders import Confounder, Kind
-from rlscope.comparison.facts import run_of
+from rlscope.comparison.differences import Breakdown, Part
+from rlscope.comparison.facts import ALSO_ASKED, run_of
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference, Interval
 from rlscope.model.forecast.layouts import Spread
+from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import comparison_card, render_comparison
 from rlscope.reports.terminal.comparison import print_comparison
-from rlscope.reports.text.comparison import caution, headline, label, letter_of, promise_sentence
+from rlscope.reports.text.comparison import breakdown_words, caution, headline, label, letter_of, promise_sentence
 from tests.comparison.made_runs import made_run
 from tests.reports.analysis_fixture import HOSTILE
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
@@ -34,6 +36,20 @@ pytestmark = pytest.mark.usefixtures("stills_drawn_once")
 def faults(text: str) -> list[str]:
     published = json.loads((DOCS / "schema" / "compare.schema.json").read_text(encoding="utf-8"))
     return [error.message for error in Draft202012Validator(published).iter_errors(json.loads(text))]
+
+
+@pytest.mark.parametrize(
+    ("before", "rows"),
+    [(0.002, ["training", "other", "total"]), (1e-9, ["training", "total"])],
+)
+def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: float, rows: list[str]) -> None:
+    parts = (
+        Part("train", "trainer", None, 2.0, 1.0, -1.0),
+        Part("unattributed", "trainer", None, before, before + 1.46e-9, 1.46e-9),
+    )
+    words = breakdown_words(Breakdown("step_s", None, 2.0, 1.0, -1.0, parts))
+    assert [row.name for row in words.rows] == rows
+    assert [row.change for row in words.rows if row.name == "other"] == ["about 0 µs"] * rows.count("other")
 
 
 def card(comparison: Comparison, width: int) -> str:
@@ -173,13 +189,13 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
         train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
     )
     nothing = write_run(tmp_path / "nothing", workers)
-    runs = [run_of(rlscope.analyze(each).result) for each in (short, nothing)]
+    runs = [run_of(analyze(each, also_ask=ALSO_ASKED)) for each in (short, nothing)]
     for first, others in ((runs[0], [runs[1], pair.baseline]), (pair.baseline, runs)):
         comparison = Comparison(compare_runs(first, others))
         assert faults(comparison.to_json()) == []
         assert render_comparison(comparison.result).rstrip().endswith("</html>") and card(comparison, 80)
         assert "has no steady stretch" in comparison.to_markdown()
-    assert "cannot be compared" in rlscope.compare(short, nothing).to_markdown()
+    assert "cannot be compared" in Comparison(compare_runs(runs[0], runs[1:])).to_markdown()
 
 
 def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_path: Path) -> None:
@@ -190,11 +206,10 @@ def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_pat
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_draws_every_chart_and_complains_of_nothing(
-    pair: rlscope.Comparison, tmp_path: Path, browser: Any, scheme: str
+    pair: rlscope.Comparison, tmp_path: Path, browser: Any
 ) -> None:
-    page, troubles = browser.new_page(color_scheme=scheme), list[str]()
+    page, troubles = browser.new_page(color_scheme="dark"), list[str]()
     page.on("console", lambda message: troubles.append(message.text))
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(pair.to_html(tmp_path / "page.html").as_uri())

@@ -1,7 +1,12 @@
 """`rlscope check --baseline`: thresholds that are a baseline's own values, and rules against regressions."""
 
 import json
+import math
+import re
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -129,9 +134,45 @@ def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tm
     assert report.outcomes[0].rule.threshold == pytest.approx(0.95 * (before.throughput.steady_tokens_per_s or 0))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "Invalid JSON"),
+        ("[]", "Input should be"),
+        ('{"schema_version": 1}', "schema_version: Input should be greater than or equal to 2"),
+        ('{"schema_version": 2}', "run: Field required"),
+    ],
+)
+def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(text: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "no.json").write_text(text)
+    with pytest.raises(rlscope.RlscopeError, match=found) as refused:
+        rlscope.check(FAST, baseline=tmp_path / "no.json")
+    assert "rlscope analyze RUN_DIR --json FILE" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("throughput", "steady_tokens_per_s"), math.nan),
+        (("throughput", "steady_tokens_per_s"), -1.0),
+        (("staleness", "tokens", "mean"), math.inf),
+        (("ledger", "states", 0, "gpu_ns"), -1),
+    ],
+)
+def test_a_document_with_a_number_that_no_run_has_is_refused(
+    keys: tuple[Any, ...], value: float, before: rlscope.Analysis, tmp_path: Path
+) -> None:
+    document = json.loads(before.to_json())
+    reduce(getitem, keys[:-1], document)[keys[-1]] = value
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    with pytest.raises(rlscope.RlscopeError, match=re.escape(".".join(map(str, keys)) + ": Input should be")):
+        rlscope.check(FAST, fail_if=f"{RATE} < baseline", baseline=tmp_path / "a.json")
+
+
 def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Analysis, tmp_path: Path) -> None:
     document = json.loads(before.to_json())
     document["throughput"]["counted_tokens"] = 37_980
+    document["later"] = {"key": 1}
     (tmp_path / "a.json").write_text(json.dumps(document))
     rules = ["throughput.steady_tokens_per_s < 0.95 * baseline"]
     report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
@@ -151,14 +192,11 @@ def test_braces_in_the_name_of_a_run_are_text() -> None:
     assert rule.annotations["baseline"].format_map({}) == "5 tokens/s in the baseline {value}"
 
 
-@pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "github"])
-def test_every_form_names_the_rule_and_the_value_of_the_baseline(form) -> None:
-    text = rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline", baseline=FAST).to_text(form)
-    assert "4.85k tokens/s in the baseline" in text
-    if form == "json":
-        document = json.loads(text)
-        assert document["failed"] is True and document["rules"][0]["metric"] == RATE
-    if form == "junit":
-        assert ElementTree.fromstring(text).attrib["failures"] == "1"
-    if form == "github":
-        assert text.startswith("::error title=")
+def test_every_form_names_the_rule_and_the_value_of_the_baseline() -> None:
+    report = rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline", baseline=FAST)
+    for form in ("text", "json", "markdown", "junit", "github"):
+        assert "4.85k tokens/s in the baseline" in report.to_text(form)
+    document = json.loads(report.to_text("json"))
+    assert document["failed"] is True and document["rules"][0]["metric"] == RATE
+    assert ElementTree.fromstring(report.to_text("junit")).attrib["failures"] == "1"
+    assert report.to_text("github").startswith("::error title=")

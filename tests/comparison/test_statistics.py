@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.comparison.statistics import (
@@ -74,7 +74,6 @@ def test_a_difference_as_large_as_that_between_the_halves_of_a_run_is_noise() ->
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(LEAST_STEPS, 60), factor=st.floats(0.01, 100.0))
-@settings(max_examples=30, deadline=None)
 def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed: int, count: int, factor: float) -> None:
     rng = np.random.default_rng(seed)
     first, second = related(rng, count), related(rng, count, level=1.1)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from rlscope.analysis.result import Bottleneck
-from rlscope.comparison.attribution import Attribution, CauseKind, Promise, Unpriced
+from rlscope.comparison.attribution import CauseKind, Promise, Unpriced
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
 from rlscope.comparison.facts import ComparedRun, plain
@@ -29,11 +29,9 @@ class ComparedRunJson(Document):
     letter: str
     """A for the baseline, then B, C and so on."""
     name: str
-    """Its id, or the name of its folder or file where two have one id."""
+    """Its id, or the name of its folder or log where two have one id."""
     run_id: str
     """Identifier of the run."""
-    source: Literal["run", "document"]
-    """run: its recording; document: the JSON document of its analysis, which has totals and no steps."""
     started_ns: int
     """Start of the run, in UTC epoch nanoseconds."""
     trainer_gpus: int
@@ -52,14 +50,14 @@ class ComparedRunJson(Document):
     """Trained response tokens per second over that stretch."""
     bottleneck: Bottleneck
     """What limits the run, by its own analysis."""
-    settings: Mapping[str, str | int | float | bool | None] | None
-    """Its config: nested entries by dotted names, lists as text; null for a document that does not hold it."""
+    settings: Mapping[str, str | int | float | bool | None]
+    """Its config: nested entries by dotted names, lists as text."""
     devices: Mapping[str, str]
     """GPU models by role, as far as recorded."""
 
 
 class DifferenceJson(Document):
-    """One number of both runs. Null: not known, or not tested because a run has too few steps or only totals."""
+    """One number of both runs. Null: not known, or not tested because a run has too few steps."""
 
     before: Figure
     """In A."""
@@ -170,9 +168,10 @@ class CauseJson(Document):
     share_ratio: Figure
     """Share of the logarithm of the measured change, modelled; null where no significant change is to be shared."""
     unpriced_because: Unpriced | None
-    """Why the model gives it no share: other_network, the model is of another one; no_model, A has none; not_modelled,
-    the model has no such input; cannot_run, by the model the run could not run so; too_many, only the first few are
-    asked about; not_together, the run could not run with all causes at once. Null where it has a share to give."""
+    """Why the model gives it no share: other_network, the model is of another one; no_model, A has none;
+    not_reproduced, the model does not reproduce A's own rate; not_modelled, the model has no such input; cannot_run, by
+    the model the run could not run so; too_many, only the first few are asked about; not_together, the run could not
+    run with all causes at once. Null where it has a share to give."""
 
 
 class PromiseJson(Document):
@@ -185,7 +184,7 @@ class PromiseJson(Document):
     what: ActionWhat | None
     """What the action changes; null if it was not recommended."""
     gain_ratio: Figure
-    """Promised gain of trained tokens per second, 0.1 for 10% more."""
+    """Promised gain of trained tokens per second, 0.1 for 10% more; of a fix, for as much of it as was measured."""
     gain_low_ratio: Figure
     """Low end of its 90% interval."""
     gain_high_ratio: Figure
@@ -216,8 +215,6 @@ class PairJson(Document):
     """The run."""
     basis: Basis
     """Whether the steady stretches or the whole runs were compared."""
-    rate_basis: Basis
-    """The same of the trained tokens per second: steady also beside whole runs, if both have that rate."""
     label: str
     """The outcome in a few words."""
     headline: str
@@ -232,8 +229,8 @@ class PairJson(Document):
     """Where the differences come from."""
     tested: int
     """Differences that were tested; the significance of all but the rate is corrected for that."""
-    changes: tuple[SettingChangeJson, ...] | None
-    """What was set otherwise; null if the settings of a run are unknown and its layout is the same."""
+    changes: tuple[SettingChangeJson, ...]
+    """What was set otherwise."""
     causes: tuple[CauseJson, ...]
     """What the change of the rate is from, the largest contribution first."""
     unexplained_share_ratio: Figure
@@ -268,9 +265,8 @@ def _run(run: ComparedRun, index: int) -> ComparedRunJson:
     return ComparedRunJson(
         letter=words.letter_of(index),
         name=run.name,
-        run_id=run.run_id,
-        source=run.source,
-        started_ns=run.started_ns,
+        run_id=run.facts.run_id,
+        started_ns=run.facts.started_ns,
         trainer_gpus=run.layout.trainer_gpus,
         sampler_gpus=run.layout.sampler_gpus,
         colocated_gpus=run.layout.colocated_gpus,
@@ -279,7 +275,7 @@ def _run(run: ComparedRun, index: int) -> ComparedRunJson:
         last_step=run.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
         bottleneck=run.bottleneck,
-        settings=None if run.settings is None else {name: plain(value) for name, value in run.settings.items()},
+        settings={name: plain(value) for name, value in run.settings.items()},
         devices=run.devices,
     )
 
@@ -290,7 +286,6 @@ def _pair(pair: Pair, index: int) -> PairJson:
     return PairJson(
         run=_run(pair.run, index),
         basis=found.basis,
-        rate_basis=found.rate_basis,
         label=words.label(rate),
         headline=words.headline(rate, letter),
         confounders=tuple(
@@ -305,7 +300,7 @@ def _pair(pair: Pair, index: int) -> PairJson:
         ),
         breakdowns=_breakdowns(found),
         tested=found.tested,
-        changes=_changes(pair.attribution),
+        changes=tuple(SettingChangeJson.read(each) for each in pair.attribution.changes),
         causes=tuple(CauseJson.read(each) for each in pair.attribution.causes),
         unexplained_share_ratio=pair.attribution.unexplained_share_ratio,
         promise=None if pair.attribution.promise is None else _promise(pair.attribution.promise),
@@ -355,12 +350,6 @@ def _part(part: Part, *, is_tested: bool) -> PartJson:
         high=None if interval is None else interval.high,
         is_significant=found.is_significant if is_tested and found is not None else None,
     )
-
-
-def _changes(attribution: Attribution) -> tuple[SettingChangeJson, ...] | None:
-    if not attribution.changes and not attribution.settings_known:
-        return None
-    return tuple(SettingChangeJson.read(each) for each in attribution.changes)
 
 
 def _promise(promise: Promise) -> PromiseJson:

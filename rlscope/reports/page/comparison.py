@@ -12,9 +12,7 @@ from typing import Final, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from rlscope.analysis.result import RunFacts
 from rlscope.comparison.differences import Basis, with_gpu_hours
-from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Compared
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.encoding import Chart
@@ -146,7 +144,7 @@ class ComparisonCharts:
 
 def figures_of(compared: Compared) -> dict[str, Drawn]:
     """The figures by the names of their charts."""
-    facts, basis = _facts(compared.baseline), _basis(compared)
+    facts, basis = compared.baseline.facts, _basis(compared)
     frames = {
         "states": _states_frame(compared, basis),
         "step_periods": _step_frame(compared),
@@ -159,28 +157,6 @@ def figures_of(compared: Compared) -> dict[str, Drawn]:
         name: drawn_frame(_FIGURES[name], f"figure-{name.replace('_', '-')}", frame, facts)
         for name, frame in frames.items()
     }
-
-
-def _facts(run: ComparedRun) -> RunFacts:
-    """What a chart needs to know of a run; a document has no more."""
-    if run.facts is not None:
-        return run.facts
-    layout = run.layout
-    return RunFacts(
-        run_id=run.run_id,
-        started_ns=run.started_ns,
-        duration_s=run.duration_s,
-        n_gpus=layout.gpus,
-        trainer_gpus=layout.trainer_gpus,
-        sampler_gpus=layout.sampler_gpus,
-        colocated_gpus=layout.colocated_gpus,
-        steps=run.steps,
-        samples_trained=run.samples_trained,
-        tokens_trained=run.tokens_trained,
-        max_staleness=None,
-        window=None,
-        window_reason="",
-    )
 
 
 def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
@@ -239,7 +215,7 @@ def _learning_frame(compared: Compared) -> pl.DataFrame | None:
 
 
 _NO_STEPS: Final = "no run has a steady stretch with its steps"
-_NO_REWARD: Final = "no trainer recorded rewards"
+_NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final[Mapping[str, Figure]] = {
     "states": Figure(
         "GPU time by state, side by side",

@@ -53,6 +53,7 @@ _CAUSES: Final[Mapping[str, str]] = {
 _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "other_network": "the model of A was fitted to another network",
     "no_model": "no model could be fitted to A",
+    "not_reproduced": "the model of A does not reproduce A's own rate",
     "not_modelled": "the model of A has no such input",
     "cannot_run": "by the model of A the run could not make a step that way",
     "too_many": f"the model is asked about {MOST_CAUSES} causes at most",
@@ -141,15 +142,13 @@ def _about(run: ComparedRun) -> str:
     layout = run.layout
     sides = ((layout.trainer_gpus, "train"), (layout.sampler_gpus, "sample"), (layout.colocated_gpus, "colocated"))
     parts = [
-        start_words(run.started_ns, run.imported),
+        start_words(run.facts.started_ns, run.imported),
         fmt.counted(layout.gpus, "GPU", "GPUs") + ": " + ", ".join(f"{gpus} {does}" for gpus, does in sides if gpus),
     ]
     if layout.running_per_engine is not None:
         parts.append(f"up to {fmt.count(layout.running_per_engine)} requests per engine")
     if run.table is not None:
         parts.append(f"steady steps {run.table.step[0]} to {run.table.step[-1]}")
-    elif run.source == "document":
-        parts.append("from its JSON document")
     return ", ".join(parts)
 
 
@@ -172,7 +171,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
         causes=[_cause(each) for each in pair.attribution.causes],
         promise="" if pair.attribution.promise is None else promise_sentence(pair.attribution.promise),
         rows=[*rows, *(_learning(row) for row in found.learning)],
-        breakdowns=[_breakdown(each) for each in found.breakdowns if each.name in _TITLES],
+        breakdowns=[breakdown_words(each) for each in found.breakdowns if each.name in _TITLES],
         stretch=_stretch(baseline, pair, letter),
     )
 
@@ -249,10 +248,6 @@ def causes_sentence(pair: Pair, letter: str) -> str:
     """What the change of the rate is from."""
     found, rate = pair.attribution, pair.differences.row("tokens_per_s")
     if not found.causes:
-        if not found.settings_known:
-            return (
-                "What was changed is unknown: a JSON document of an earlier version does not hold the run's settings."
-            )
         return "Nothing that was recorded was set otherwise."
     priced = [each for each in found.causes if each.log_ratio is not None]
     if not rate.is_significant or rate.change is None:
@@ -302,11 +297,13 @@ def _change_words(cause: Cause) -> str:
 def promise_sentence(promise: Promise) -> str:
     """What was expected of the change, and what came."""
     wanted = gain_words(promise.promised)
-    whose = (
-        f"The analysis of A recommended this change (action {promise.rank}) and promised {wanted}"
-        if promise.is_recommended
-        else f"The model of A, asked for this change, expects {wanted}"
-    )
+    whose = f"The model of A, asked for this change, expects {wanted}"
+    if promise.is_fix:
+        whose = (
+            f"The analysis of A recommended this fix (action {promise.rank}), and as far as it went promised {wanted}"
+        )
+    elif promise.is_recommended:
+        whose = f"The analysis of A recommended this change (action {promise.rank}) and promised {wanted}"
     came = fmt.signed_percent(promise.measured_ratio)
     if promise.is_kept:
         held = "inside that interval, so the promise held" if promise.is_recommended else "inside that interval"
@@ -319,7 +316,6 @@ def promise_sentence(promise: Promise) -> str:
 
 
 _PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
-    Kind.NO_STEPS: "{about}: from its JSON document, which has totals of the whole run and no interval.",
     Kind.NO_WINDOW: "{about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested.",
     Kind.COUNTS_PROMPTS: (
         "Trained tokens are those that the trainers counted, prompts included: longer prompts raise the rate."
@@ -327,6 +323,7 @@ _PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
     Kind.HIDDEN_SAMPLERS: (
         "The log of {about} does not show what its samplers do: the states of samplers do not compare."
     ),
+    Kind.MODEL_MISSES: "The model of A misses the second half of A's steady steps by more than 10%: shares are rough.",
     Kind.SAME_STEPS: "Both hold the same {about} steps, as one run and a part of its log do.",
     Kind.SEVERAL_CHANGES: "{about} settings differ: what each of them did was not measured.",
     Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared: the log of one run does not say them.",
@@ -339,8 +336,8 @@ def caution(each: Confounder, letter: str) -> str:
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
         case (
-            Kind.NO_STEPS
-            | Kind.NO_WINDOW
+            Kind.NO_WINDOW
+            | Kind.MODEL_MISSES
             | Kind.COUNTS_PROMPTS
             | Kind.HIDDEN_SAMPLERS
             | Kind.SAME_STEPS
@@ -366,16 +363,10 @@ def caution(each: Confounder, letter: str) -> str:
             return f"Noisy: the halves of one run differ by {own}, more than the {between} between A and {letter}."
         case Kind.OTHER_STEPS:
             return f"The steady stretches cover other training steps: {ends}. The policies differ in age."
-        case Kind.SETTINGS_UNKNOWN:
-            return (
-                f"The settings of {each.about} are unknown: a JSON document of an earlier version does not hold them."
-            )
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     if pair.differences.basis == "whole":
-        if pair.differences.rate_basis == "steady":
-            return "Throughput over the steady stretches, all else over whole runs, start-up included."
         return "Whole runs, start-up included."
     tables = (baseline.table, pair.run.table)
     steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]
@@ -422,8 +413,8 @@ def _signed(write: Write) -> Write:
     def signed(value: float | None) -> str:
         if value is None:
             return fmt.NO_DATA
-        sign = "+" if value > 0 else "−" if value < 0 else ""
-        return sign + write(abs(value))
+        sign, text = "+" if value > 0 else "−" if value < 0 else "", write(abs(value))
+        return f"about 0 {text.partition(' ')[2]}" if text.startswith("<") else sign + text
 
     return signed
 
@@ -445,9 +436,12 @@ _PARTS: Final[Mapping[str, str]] = {
 MOST_PARTS: Final = 8
 _LEAST_PART: Final = 0.01
 """Of the largest change of a breakdown: smaller ones share a row."""
+_NOTHING: Final = 0.0005
+"""Of the total: less is not shown."""
 
 
-def _breakdown(each: Breakdown) -> BreakdownWords:
+def breakdown_words(each: Breakdown) -> BreakdownWords:
+    """The parts of a breakdown, its small ones as one."""
     title, write, signed = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     # The parts of a product are factors: none is small, and they have no sum.
@@ -455,18 +449,9 @@ def _breakdown(each: Breakdown) -> BreakdownWords:
     shown = [part for part in each.parts[:MOST_PARTS] if factors or abs(part.change) >= least]
     rows = [_part(part, each, write, signed) for part in shown]
     rest = each.parts[len(shown) :]
-    if rest:
-        sums = [sum(getattr(part, name) for part in rest) for name in ("before", "after", "change")]
-        rows.append(
-            RowWords(
-                fmt.counted(len(rest), "smaller part", "smaller parts"),
-                write(sums[0]),
-                write(sums[1]),
-                signed(sums[2]),
-                "",
-                "",
-            )
-        )
+    before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
+    if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
+        rows.append(RowWords("other", write(before), write(after), signed(change), "", ""))
     total = (write(each.before), write(each.after), signed(each.change))
     return BreakdownWords(f"{title}, {each.role}" if each.role else title, [*rows, RowWords("total", *total, "", "")])
 

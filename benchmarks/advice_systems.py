@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from prediction_systems import System, system_of
-from token_simulator import Layout, Limits, Responses, World
+from token_simulator import Evaluations, Layout, Limits, Responses, World
 
 _SEED: Final = 20261122
 _QUEUE: Final = 0
@@ -44,6 +44,20 @@ def _responses(world: World, factor: float, sigma: float, long_ratio: float) -> 
         prompt_tokens=given.prompt_tokens,
     )
     return replace(world, responses=made, kv_capacity_tokens=None)
+
+
+def _trained(world: World, **changes: object) -> World:
+    return replace(world, training=replace(world.training, **changes))  # type: ignore[arg-type]
+
+
+def _in_parts(world: World) -> World:
+    """Trained on in eighths of a batch, as they come."""
+    return _trained(world, micro_batch_samples=world.rollouts.samples_per_step // 8, logprobs_ratio=0.0)
+
+
+def _step_s(world: World) -> float:
+    """About as long as a step takes at the best split."""
+    return world.training.checkpoint_s
 
 
 def _batch(world: World) -> int:
@@ -81,6 +95,26 @@ KINDS: Final[Mapping[str, Change]] = {
     "short responses": lambda world: _responses(world, 0.4, 0.5, 0.0),
     "long tail": lambda world: _responses(world, 1.0, 1.0, 0.08),
     "scheduling not stated": lambda world: replace(_one_by_one(world), states_scheduling=False),
+    "three steps a version": lambda world: _trained(world, steps_per_version=3),
+    "four steps a version, tight limit": lambda world: _limits(
+        _trained(world, steps_per_version=4), max_in_flight_samples=_in_flight(world, 2.0)
+    ),
+    "four steps a version, a version in flight": lambda world: _limits(
+        _trained(world, steps_per_version=4), max_in_flight_samples=_in_flight(world, 4.5)
+    ),
+    "four steps a version, one batch": lambda world: _limits(
+        _trained(world, steps_per_version=4, shares_batch=True), max_in_flight_samples=_in_flight(world, 7.0)
+    ),
+    "engines evaluate": lambda world: replace(world, evaluations=Evaluations(4, 4.0 * _step_s(world))),
+    "engines evaluate in recorded passes": lambda world: replace(
+        world, evaluations=Evaluations(5, 8.0 * _step_s(world), requests=8)
+    ),
+    "engines save and do other things": lambda world: replace(
+        world, evaluations=Evaluations(2, 0.4 * _step_s(world), is_shared=False, activity="other")
+    ),
+    "micro-batches": lambda world: _in_parts(world),
+    "micro-batches, tight limit": lambda world: _limits(_in_parts(world), max_in_flight_samples=_in_flight(world, 1.5)),
+    "micro-batches, a row each": lambda world: _trained(_in_parts(world), records_micro_batches=True),
 }
 """What each system has that the plain one has not, by its name."""
 

@@ -27,6 +27,8 @@ class Advice(NamedTuple):
     """The one recommended; the run's own where it is to stay."""
     staler: Layout | None
     """Named beside it: faster, and staler than a change may be without being asked."""
+    gain_ratio: Spread
+    """What is told of the layout to change to, or to try, over today's rate, less 1."""
     tried: Layout | None
     """Named as something to try: likely faster, and not surely."""
 
@@ -78,6 +80,7 @@ def _advice(advised: Recommendation, own: ModelLayout) -> Advice:
         reason=advised.reason,
         layout=_layout(advised.best.layout if advised.changes else own),
         staler=None if advised.staler is None else _layout(advised.staler.layout),
+        gain_ratio=advised.gain_ratio,
         tried=None if tried is None else _layout(tried.layout),
     )
 

@@ -12,7 +12,7 @@ from .agenda import Agenda, Handler
 from .batch import Batch
 from .draws import grow
 from .exchange import Exchange
-from .pass_cost import PassCost
+from .pass_cost import PassCost, decode_s
 from .recording import Recording
 from .requests import Group, Request
 from .versions import VersionLog
@@ -23,9 +23,17 @@ class Engine:
     """A batch, the weights it runs with, and a clock."""
 
     def __init__(
-        self, worker_id: str, world: World, batch: Batch, cost: PassCost, exchange: Exchange, agenda: Agenda
+        self,
+        worker_id: str,
+        world: World,
+        batch: Batch,
+        cost: PassCost,
+        exchange: Exchange,
+        agenda: Agenda,
+        engines: int,
     ) -> None:
         self.worker_id, self._world, self.batch, self._cost = worker_id, world, batch, cost
+        self._engines = engines
         self._exchange, self._agenda = exchange, agenda
         self.recording: Recording | None = None
         self.groups: Iterator[Group] = iter(())
@@ -93,7 +101,29 @@ class Engine:
             kv = "kept" if updates.kv_kept else "recomputed"
             self.recording.update(self.worker_id, "apply", version, now_s, end_s, paused=True, kv=kv)
         lost_tokens = 0 if updates.kv_kept else self.batch.kv_tokens
-        self._stay_busy(now_s, end_s, partial(self._prefill, lost_tokens) if lost_tokens else self.between_passes)
+        then = partial(self._prefill, lost_tokens) if lost_tokens else self.between_passes
+        evaluations = self._world.evaluations
+        if evaluations.every_versions and version % evaluations.every_versions == 0:
+            then = partial(self._evaluate, then=then)
+        self._stay_busy(now_s, end_s, then)
+
+    def _evaluate(self, now_s: float, then: Handler) -> None:
+        evaluations = self._world.evaluations
+        end_s = now_s + evaluations.seconds / (self._engines if evaluations.is_shared else 1)
+        if self.recording is not None:
+            self.recording.activity(self.worker_id, evaluations.activity, now_s, end_s)
+            self._record_passes(evaluations.requests, now_s, end_s)
+        self._stay_busy(now_s, end_s, then)
+
+    def _record_passes(self, requests: int, from_s: float, to_s: float) -> None:
+        """Of an evaluation, each as long as the mean one over so many requests; their KV is not counted."""
+        pass_s = decode_s(self._world.passes, requests)
+        between_s = self._world.passes.between_s
+        while requests and self.recording is not None and from_s + pass_s + between_s <= to_s:
+            times_s = (from_s, from_s + pass_s, from_s + pass_s + between_s)
+            kv_tokens = self.batch.resident_tokens
+            self.recording.engine_pass(self.worker_id, times_s, (requests, 0, requests, 0), kv_tokens, 0)
+            from_s = times_s[2]
 
     def _queue_finished(self, now_s: float) -> None:
         while self._outbox and self._exchange.try_queue(now_s, self._outbox[0]):

@@ -2,7 +2,7 @@
 
 The rules are those of `examples/pipeline_rl`, written anew:
 - a group starts only when the queue has room for it, when the samples in flight stay under their limit, and with the
-  policy `admission` when `started <= (version + max_staleness + 1) * samples_per_step`, where what was thrown away
+  policy `admission` when `started <= (version + max_staleness + 1) * samples_per_version`, where what was thrown away
   does not count as started;
 - a full queue makes engines wait, or loses its oldest group;
 - whoever stands still looks again whenever something changes.
@@ -30,6 +30,7 @@ class Exchange:
 
     def __init__(self, world: World, agenda: Agenda) -> None:
         self._limits, self._rollouts, self._agenda = world.limits, world.rollouts, agenda
+        self._samples_per_version = world.rollouts.samples_per_step * world.training.steps_per_version
         self.queue: list[Group] = []
         self.version = 0
         """Last version published."""
@@ -142,7 +143,7 @@ class Exchange:
         if self._limits.staleness_policy != "admission" or self._limits.max_staleness is None:
             return True
         publications = engine_version + self._limits.max_staleness + 1
-        return admitted <= publications * self._rollouts.samples_per_step + self.discarded_samples
+        return admitted <= publications * self._samples_per_version + self.discarded_samples
 
     def _note_taken(self, now_s: float, groups: Sequence[Group]) -> None:
         self.taken_samples += len(groups) * self._rollouts.unit_samples

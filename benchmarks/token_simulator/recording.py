@@ -8,7 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rlscope_otel import schema
 from rlscope_otel.parquet import write_columns
@@ -25,8 +25,22 @@ _MOST_ROW_S: Final = 1.0
 Row = list[Any]
 
 
-def _ns(at_s: float) -> int:
-    return ORIGIN_NS + round(at_s * 1e9)
+class Host(NamedTuple):
+    """Where a worker runs."""
+
+    name: str
+    clock_off_s: float
+
+
+TRAINERS_HOST: Final = Host("host-a", 0.0)
+
+
+def _host(world: World, engine: int) -> Host:
+    """Of an engine."""
+    if not world.clocks_off_s:
+        return TRAINERS_HOST
+    place = engine % len(world.clocks_off_s)
+    return Host(f"host-{'bcdefgh'[place]}", world.clocks_off_s[place])
 
 
 class Recording:
@@ -39,6 +53,14 @@ class Recording:
         self.trainers = [f"trainer-{replica}" for replica in range(replicas)]
         self.engines = [f"sampler-{engine}" for engine in range(engines)]
         self._rows: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        self._hosts = {worker_id: _host(world, index) for index, worker_id in enumerate(self.engines)}
+
+    def _ns(self, worker_id: str, at_s: float) -> int:
+        """A moment by the worker's clock."""
+        return ORIGIN_NS + round((at_s + self._host_of(worker_id).clock_off_s) * 1e9)
+
+    def _host_of(self, worker_id: str) -> Host:
+        return self._hosts.get(worker_id, TRAINERS_HOST)
 
     def engine_pass(
         self,
@@ -49,7 +71,7 @@ class Recording:
         preemptions: int,
     ) -> None:
         """A pass: its start, its end and the start of what follows; running, waiting, decoded and prefilled."""
-        start_ns, pass_end_ns, end_ns = map(_ns, times_s)
+        start_ns, pass_end_ns, end_ns = (self._ns(worker_id, at_s) for at_s in times_s)
         running, waiting, decoded, prefilled = state
         row = [worker_id, start_ns, end_ns, 1, pass_end_ns - start_ns]
         row += [running, waiting, decoded, prefilled, kv_tokens, preemptions]
@@ -68,10 +90,19 @@ class Recording:
 
     def sample(self, worker_id: str, request: Request, finish_reason: str) -> None:
         """A sample that its engine is done with."""
-        started_ns = None if request.started_s is None else _ns(request.started_s)
+        started_ns = None if request.started_s is None else self._ns(worker_id, request.started_s)
         tokens = request.runs[-1].end if request.runs else 0
-        row = [request.sample_id, 0, request.group.group_id, worker_id, _ns(request.submitted_s), started_ns]
-        row += [_ns(request.finished_s), request.prompt_tokens, tokens, request.runs, "engine", 0, finish_reason]
+        row = [request.sample_id, 0, request.group.group_id, worker_id]
+        row += [self._ns(worker_id, request.submitted_s), started_ns]
+        row += [
+            self._ns(worker_id, request.finished_s),
+            request.prompt_tokens,
+            tokens,
+            request.runs,
+            "engine",
+            0,
+            finish_reason,
+        ]
         row += [request.preemptions, 0, round(request.waited_s * 1e9)]
         self._rows["samples"][worker_id].append(row)
 
@@ -88,7 +119,7 @@ class Recording:
     def _deliveries(
         self, trainer: str, group: Group, outcome: str, step: int | None, consumer_version: int | None
     ) -> None:
-        times_ns = [_ns(group.queued_s), _ns(group.taken_s)]
+        times_ns = [self._ns(trainer, group.queued_s), self._ns(trainer, group.taken_s)]
         for request in group.requests:
             row = [request.sample_id, trainer, *times_ns, outcome, step, consumer_version, None, None]
             self._rows["deliveries"][trainer].append(row)
@@ -103,7 +134,16 @@ class Recording:
         for trainer, share in self._shares(groups):
             samples = sum(len(group.requests) for group in share)
             tokens = sum(group.response_tokens + group.prompt_tokens for group in share)
-            row = [trainer, step, _ns(start_s), _ns(end_s), version_in, version_out, samples, tokens]
+            row = [
+                trainer,
+                step,
+                self._ns(trainer, start_s),
+                self._ns(trainer, end_s),
+                version_in,
+                version_out,
+                samples,
+                tokens,
+            ]
             self._rows["train_steps"][trainer].append([*row, *[None] * 6])
 
     def publication(self, version: int, start_s: float, end_s: float) -> None:
@@ -124,7 +164,8 @@ class Recording:
         kv: str | None = None,
     ) -> None:
         """A phase of a weight update."""
-        row = [worker_id, version, f"step-{version}", phase, _ns(start_s), _ns(end_s), None, paused, kv]
+        row = [worker_id, version, f"step-{version}", phase]
+        row += [self._ns(worker_id, start_s), self._ns(worker_id, end_s), None, paused, kv]
         self._rows["weight_updates"][worker_id].append(row)
 
     def trainer_activity(self, activity: str, start_s: float, end_s: float, reason: str | None = None) -> None:
@@ -134,12 +175,19 @@ class Recording:
 
     def activity(self, worker_id: str, activity: str, start_s: float, end_s: float, reason: str | None = None) -> None:
         """A stretch of one worker's time; one that is empty is left out."""
-        if _ns(end_s) > _ns(start_s):
-            self._rows["activities"][worker_id].append([worker_id, activity, reason, _ns(start_s), _ns(end_s)])
+        start_ns, end_ns = self._ns(worker_id, start_s), self._ns(worker_id, end_s)
+        if end_ns > start_ns:
+            self._rows["activities"][worker_id].append([worker_id, activity, reason, start_ns, end_ns])
 
     def depth(self, worker_id: str, at_s: float, depth_samples: int) -> None:
         """Samples in the queue, after a change that the worker made."""
-        row = ["samples", worker_id, _ns(at_s), depth_samples, self._world.limits.queue_capacity_samples]
+        row = [
+            "samples",
+            worker_id,
+            self._ns(worker_id, at_s),
+            depth_samples,
+            self._world.limits.queue_capacity_samples,
+        ]
         self._rows["queue_depths"][worker_id].append(row)
 
     def write(self, folder: Path, ends_s: Mapping[str, float]) -> None:
@@ -196,7 +244,7 @@ class Recording:
         gpus = self._world.gpus_per_engine if is_engine else self._world.gpus_per_trainer_replica
         return {
             "worker_id": worker_id,
-            "host": "host-a",
+            "host": self._host_of(worker_id).name,
             "pid": 1,
             "role": "controller" if is_relay else "sampler" if is_engine else "trainer",
             "gpu_count": 0 if is_relay else gpus,
@@ -207,9 +255,9 @@ class Recording:
             "max_running": self._layout.running_per_engine if is_engine else None,
             "framework": "simulated",
             "framework_version": None,
-            "started_ns": ORIGIN_NS,
-            "stopped_ns": _ns(end_s),
-            "last_flush_ns": _ns(end_s),
+            "started_ns": self._ns(worker_id, 0.0),
+            "stopped_ns": self._ns(worker_id, end_s),
+            "last_flush_ns": self._ns(worker_id, end_s),
             "rows": {table: len(self._rows[table][worker_id]) for table in schema.TABLES},
             "dropped": dict.fromkeys(schema.TABLES, 0),
         }

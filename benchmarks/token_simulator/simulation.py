@@ -117,11 +117,12 @@ def true_tokens_per_s(world: World, layout: Layout, steps: int = 100, seed: int 
 
 def _engines(world: World, layout: Layout, seed: int, exchange: Exchange, agenda: Agenda) -> list[Engine]:
     engines: list[Engine] = []
-    for index in range(layout.sampler_gpus // world.gpus_per_engine):
+    count = layout.sampler_gpus // world.gpus_per_engine
+    for index in range(count):
         noise = draws.pass_noise(world.passes, seed, index)
         cost = PassCost(world.passes, draws.slowness(world, index), noise, layout.running_per_engine)
         batch = Batch(layout.running_per_engine, world.kv_capacity_tokens)
-        engines.append(Engine(f"sampler-{index}", world, batch, cost, exchange, agenda))
+        engines.append(Engine(f"sampler-{index}", world, batch, cost, exchange, agenda, count))
     return engines
 
 
@@ -182,6 +183,13 @@ def _check(world: World, layout: Layout) -> None:
     if rollouts.samples_per_step % rollouts.group_size:
         raise ValueError(f"{world.name}: a step is not a whole number of groups")
     least = rollouts.samples_per_step
+    training = world.training
+    if training.shares_batch:
+        least *= training.steps_per_version
+    if training.micro_batch_samples:
+        least = rollouts.unit_samples
+        if training.batches_ahead or training.shares_batch or training.logprobs_ratio:
+            raise ValueError(f"{world.name}: micro-batches are trained on as they come, and with nothing before them")
     if min(limits.queue_capacity_samples or least, limits.max_in_flight_samples or least) < least:
         raise ValueError(f"{world.name}: the queue, or what is in flight, never holds a step's samples")
     longest = world.responses.cap_tokens + world.responses.prompt_tokens * 3 // 2 + 2

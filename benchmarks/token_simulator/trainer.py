@@ -6,7 +6,7 @@ The ways to keep it are those of `examples/pipeline_rl`:
   be left than the batch holds, the next publication is skipped and they are trained on first.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from .agenda import Agenda
@@ -32,8 +32,15 @@ class Trainer:
         self.recording: Recording | None = None
         self.on_published: Publisher = lambda _now_s, _version: None
         self._is_flat: Iterator[bool] = iter(())
+        self._groups_per_step = world.rollouts.samples_per_step // world.rollouts.unit_samples
+        self._shares = training.steps_per_version if training.shares_batch else 1
+        self._micro_groups = training.micro_batch_samples // world.rollouts.unit_samples
         self._held: list[Group] = []
+        self._dealt: deque[list[Group]] = deque()
+        """Batches of the steps that share what was taken, but for the step that has begun."""
         self._batch: list[Group] = []
+        self._began_s: float | None = None
+        """When the step began whose batch is not yet taken as a whole."""
         self._waits_for: str | None = None
         self._waiting_since_s = 0.0
         self.waits_s: defaultdict[str, float] = defaultdict(float)
@@ -62,23 +69,60 @@ class Trainer:
             self.recording.thrown_away(group, outcome)
 
     def _await_batch(self, now_s: float) -> None:
-        groups = self._world.rollouts.samples_per_step // self._world.rollouts.unit_samples
-        wanted = groups * (1 + self._world.training.batches_ahead)
+        if self._micro_groups:
+            return self._await_micro_batch(now_s)
+        if not self._dealt:
+            groups = self._groups_per_step * self._shares
+            wanted = groups * (1 + self._world.training.batches_ahead)
+            while len(self._held) < wanted:
+                reason = self._take(now_s, min(wanted - len(self._held), groups))
+                if reason is not None:
+                    return self._wait(now_s, reason)
+            batch, self._held = self._held[:groups], self._held[groups:]
+            self._dealt += [batch[step :: self._shares] for step in range(self._shares)]
+        self._wake(now_s)
+        self._batch = self._dealt.popleft()
+        self._step(now_s)
+
+    def _await_micro_batch(self, now_s: float) -> None:
+        """Train on the next part of the batch once it is there; the step begins with the first part."""
+        wanted = min(self._micro_groups, self._groups_per_step - len(self._batch))
         while len(self._held) < wanted:
-            self._drop_stale(now_s)
-            missing = min(wanted - len(self._held), groups)
-            reason = self._unready(missing)
+            reason = self._take(now_s, wanted - len(self._held))
             if reason is not None:
                 return self._wait(now_s, reason)
-            for group in self._exchange.take(now_s, missing):
-                if next(self._is_flat):
-                    self.throw_away(group, "filtered")
-                else:
-                    self._held.append(group)
-            self._note_depth(now_s)
         self._wake(now_s)
-        self._batch, self._held = self._held[:groups], self._held[groups:]
-        self._step(now_s)
+        part, self._held = self._held, []
+        self._began_s = now_s if self._began_s is None else self._began_s
+        self._batch += part
+        self._count(part)
+        end_s = now_s + self._compute_s(part) * next(self._noise)
+        if len(self._batch) < self._groups_per_step:
+            return self._agenda.schedule(end_s, lambda at_s: self._end_part(part, now_s, at_s))
+        end_s += self._world.training.overhead_s
+        start_s = now_s if self._world.training.records_micro_batches else self._began_s
+        self._began_s = None
+        self._agenda.schedule(end_s, lambda at_s: self._end_step(start_s, at_s, part))
+
+    def _end_part(self, part: list[Group], start_s: float, now_s: float) -> None:
+        if self.recording is not None and self._world.training.records_micro_batches:
+            version = self._exchange.version
+            self.recording.train_step(len(self.step_ends_s) + 1, start_s, now_s, version, version, part)
+        self._await_micro_batch(now_s)
+
+    def _take(self, now_s: float, missing: int) -> str | None:
+        """Take so many groups, of which some may be thrown away; returns why they cannot be taken yet."""
+        self._drop_stale(now_s)
+        reason = self._unready(missing)
+        if reason is not None:
+            return reason
+        for group in self._exchange.take(now_s, missing):
+            if next(self._is_flat):
+                self.throw_away(group, "filtered")
+            else:
+                self._held.append(group)
+        self._note_depth(now_s)
+        return None
 
     def _unready(self, missing: int) -> str | None:
         """Why so many groups cannot be taken yet, as a wait reason."""
@@ -104,16 +148,19 @@ class Trainer:
 
     def _step(self, now_s: float) -> None:
         training, groups = self._world.training, self._batch
-        tokens = sum(group.response_tokens + group.prompt_tokens for group in groups)
-        compute_s = tokens / self._tokens_per_s
+        compute_s = self._compute_s(groups)
         start_s = now_s + training.logprobs_ratio * compute_s * next(self._noise)
         end_s = start_s + (training.overhead_s + compute_s) * next(self._noise)
         if self.recording is not None and start_s > now_s:
             self.recording.trainer_activity("logprobs", now_s, start_s)
         self._count(groups)
-        self._agenda.schedule(end_s, lambda at_s: self._end_step(start_s, at_s))
+        self._agenda.schedule(end_s, lambda at_s: self._end_step(start_s, at_s, groups))
 
-    def _end_step(self, start_s: float, now_s: float) -> None:
+    def _compute_s(self, groups: list[Group]) -> float:
+        return sum(group.response_tokens + group.prompt_tokens for group in groups) / self._tokens_per_s
+
+    def _end_step(self, start_s: float, now_s: float, groups: list[Group]) -> None:
+        """groups: those that the last row of the step is about."""
         version = self._exchange.version
         publishes = self._may_publish(version + 1)
         self.step_ends_s.append(now_s)
@@ -121,7 +168,9 @@ class Trainer:
         self.step_publishes.append(publishes)
         if self.recording is not None:
             version_out = version + 1 if publishes else version
-            self.recording.train_step(len(self.step_ends_s), start_s, now_s, version, version_out, self._batch)
+            is_part = self._world.training.records_micro_batches
+            row_groups = groups if is_part else self._batch
+            self.recording.train_step(len(self.step_ends_s), start_s, now_s, version, version_out, row_groups)
         self._exchange.trained(now_s, self._batch)
         self._batch = []
         if not publishes:
@@ -148,7 +197,9 @@ class Trainer:
         self._agenda.schedule(now_s + training.checkpoint_s, self._await_batch)
 
     def _may_publish(self, version: int) -> bool:
-        """Whether nothing that runs or is queued would be over a cap that publications wait for."""
+        """Whether the version is due, and nothing that runs or is queued would be over a cap that it waits for."""
+        if (len(self.step_ends_s) + 1) % self._world.training.steps_per_version:
+            return False
         limits = self._world.limits
         if limits.staleness_policy != "publication_waits" or limits.max_staleness is None:
             return True
@@ -163,7 +214,9 @@ class Trainer:
         for run in (run for group in groups for request in group.requests for run in request.runs):
             self.staleness_tokens[version - run.version] += run.end - run.start
         oldest = (request.runs[0].version for group in groups for request in group.requests)
-        self.step_staleness_samples.append(Counter(version - each for each in oldest))
+        if len(self.step_staleness_samples) == len(self.step_ends_s):
+            self.step_staleness_samples.append(Counter())
+        self.step_staleness_samples[-1].update(version - each for each in oldest)
         if self.recording is not None:
             self.recording.trained(len(self.step_ends_s) + 1, version, groups)
 

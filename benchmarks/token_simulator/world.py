@@ -100,6 +100,14 @@ class Training:
     checkpoint_s: float = 0.0
     batches_ahead: int = 0
     """Batches that are taken before a step starts, besides its own."""
+    steps_per_version: int = 1
+    """Optimizer steps of one publication."""
+    shares_batch: bool = False
+    """Whether all steps of a version are dealt out of one batch that is taken at once; else each takes its own."""
+    micro_batch_samples: int = 0
+    """Samples that a step trains on as soon as it has taken them, and then waits for more; 0: all of its batch."""
+    records_micro_batches: bool = False
+    """Whether each of those is a row of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,21 @@ class Updates:
     """Each engine stands still, between two passes."""
     kv_kept: bool = True
     """False: the engine computes the KV of everything that runs again, at the speed of prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """What engines do besides, once they have new weights: requests of their samples stand still meanwhile."""
+
+    every_versions: int = 0
+    """0: never."""
+    seconds: float = 0.0
+    """Of all engines together, which share the work, or of each."""
+    is_shared: bool = True
+    activity: str = "eval"
+    """As which it is recorded."""
+    requests: int = 0
+    """That run in passes which are recorded too; 0: no pass is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +165,7 @@ class World:
     rollouts: Rollouts
     training: Training
     updates: Updates = Updates()
+    evaluations: Evaluations = Evaluations()
     limits: Limits = Limits()
     gpus_per_engine: int = 1
     gpus_per_trainer_replica: int = 1
@@ -159,6 +183,8 @@ class World:
     """What run.json says of the model."""
     states_scheduling: bool = True
     """Whether run.json says how rollouts are dispatched and queued; README's hooks alone do not."""
+    clocks_off_s: tuple[float, ...] = ()
+    """Of the hosts that engines are on in turn, before the trainers' host; empty: all are on one host."""
 
 
 @dataclass(frozen=True, slots=True)

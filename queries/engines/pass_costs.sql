@@ -1,6 +1,6 @@
 -- How long did forward passes take in the interval, by batch size, prompt tokens and resident KV?
 --
--- in   engine_steps
+-- in   engine_steps, activities
 -- arg  from_ns         BIGINT   start of the interval, UTC epoch
 -- arg  to_ns           BIGINT   its end, exclusive
 -- arg  one_row_in      BIGINT   medians are of one row in this many
@@ -20,6 +20,14 @@
 -- grain: one row per engine, batch size, prefill_level and kv_level
 -- partition: worker
 -- merge: concatenate
+--
+-- Rows that start inside an evaluation or a start-up are left out, as in the ledger, which counts that time as such.
+WITH claimed AS (
+    SELECT worker_id, start_ns AS from_ns, end_ns AS to_ns,
+        unnest(range(start_ns // 10000000000, end_ns // 10000000000 + 1)) AS ten_seconds
+    FROM activities
+    WHERE activity IN ('eval', 'startup') AND end_ns > $from_ns AND start_ns < $to_ns
+)
 SELECT
     worker_id,
     running,
@@ -38,6 +46,9 @@ SELECT
     sum(prefill_tokens)::BIGINT AS prefill_tokens,
     sum(kv_used_tokens * forward_passes) / sum(forward_passes)::DOUBLE AS kv_used_tokens
 FROM engine_steps
+ANTI JOIN claimed
+    ON engine_steps.worker_id = claimed.worker_id AND start_ns // 10000000000 = ten_seconds
+    AND start_ns >= from_ns AND start_ns < to_ns
 WHERE start_ns >= $from_ns AND start_ns < $to_ns AND forward_passes > 0 AND busy_ns IS NOT NULL
     AND end_ns > start_ns
 GROUP BY worker_id, running, prefills, prefill_level, kv_level

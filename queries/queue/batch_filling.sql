@@ -1,6 +1,6 @@
 -- Did the trainers take samples as they came, or a whole batch at once, and how many were queued meanwhile?
 --
--- in   deliveries, queue_depths, training_steps
+-- in   deliveries, queue_depths, training_steps, train_steps, activities
 -- arg  from_ns              BIGINT  start of the interval, UTC epoch
 -- arg  to_ns                BIGINT  its end, exclusive
 -- out  samples              BIGINT  samples of the batches begun in the interval: what a worker takes for a step
@@ -9,6 +9,8 @@
 -- out  queued_mean_samples  DOUBLE  samples between entering and leaving the queue, mean over the interval; NULL if
 --                                   not recorded for all
 -- out  depths_of_others     BIGINT  depths in the interval that were recorded by workers that took no sample
+-- out  waited_for           BIGINT  samples of steps during which the worker that took them waited for samples
+-- out  held_at_start        BIGINT  of those, taken when the step started: the first of the parts that it trains on
 -- grain: one row
 -- partition: driver
 --
@@ -30,6 +32,22 @@ filled AS (
     FROM batches
     ASOF LEFT JOIN training_steps AS began ON last_ns > began.start_ns
     WHERE last_ns > first_ns AND coalesce(began.end_ns <= first_ns, true)
+),
+own_steps AS (
+    SELECT worker_id, step, min(start_ns) AS start_ns, max(end_ns) AS end_ns FROM train_steps GROUP BY worker_id, step
+),
+interrupted AS (
+    SELECT DISTINCT own_steps.worker_id, step, own_steps.start_ns
+    FROM activities AS waits
+    ASOF JOIN own_steps ON waits.worker_id = own_steps.worker_id AND waits.end_ns <= own_steps.end_ns
+    WHERE activity = 'wait' AND reason = 'samples' AND waits.start_ns >= own_steps.start_ns
+        AND own_steps.start_ns >= $from_ns AND own_steps.start_ns < $to_ns
+),
+parts AS (
+    SELECT count(*) AS waited_for, count(*) FILTER (taken_ns <= start_ns) AS held_at_start
+    FROM takings
+    JOIN interrupted USING (worker_id, step)
+    WHERE outcome = 'trained'
 )
 SELECT
     (SELECT coalesce(sum(samples), 0)::BIGINT FROM batches) AS samples,
@@ -57,4 +75,7 @@ SELECT
         SELECT count(*)
         FROM queue_depths
         WHERE time_ns >= $from_ns AND time_ns < $to_ns AND worker_id NOT IN (SELECT worker_id FROM takings)
-    ) AS depths_of_others
+    ) AS depths_of_others,
+    waited_for,
+    held_at_start
+FROM parts

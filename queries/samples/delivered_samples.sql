@@ -6,6 +6,7 @@
 -- out  taken_ns          BIGINT   when it left the queue, UTC epoch
 -- out  step              BIGINT   optimizer step; NULL if the delivery has none
 -- out  consumer_version  BIGINT   last version published at the start of the step; NULL if not recorded
+-- out  reward            DOUBLE   reward; NULL if not recorded
 -- out  is_recorded       BOOLEAN  whether the sample itself was recorded; if not, the columns below are NULL
 -- out  output_tokens     BIGINT   response tokens
 -- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded
@@ -24,6 +25,7 @@ SELECT
     taken_ns,
     step,
     coalesce(consumer_version, version_in) AS consumer_version,
+    reward,
     sample_totals.sample_id IS NOT NULL AS is_recorded,
     sample_totals.output_tokens,
     sample_totals.started_ns,

@@ -5,7 +5,7 @@
 -- out  start_ns       BIGINT  earliest start of compute, UTC epoch
 -- out  end_ns         BIGINT  latest end of compute, UTC epoch
 -- out  trainer_gpus   BIGINT  GPUs of the workers that took part
--- out  train_gpu_s    DOUBLE  compute, GPU-seconds
+-- out  train_gpu_s    DOUBLE  compute without the spans recorded inside it, GPU-seconds
 -- out  logprobs_gpu_s DOUBLE  log-probabilities since the last step, GPU-seconds
 -- out  wait_gpu_s     DOUBLE  all waits since the last step, GPU-seconds
 -- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the last step, GPU-seconds
@@ -16,10 +16,12 @@
 -- grain: one row per step
 -- partition: driver
 --
--- A span belongs to the worker's first step that ends at or after it; spans inside a step's compute are not subtracted
--- from it. Time under two spans of one phase, such as a transfer within its publication, counts once.
+-- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
+-- that of whichever began last, as in the ledger. Time under two spans of one phase, such as a transfer within its
+-- publication, counts once. A worker may report a step in several rows, such as one for each micro-batch.
 WITH steps AS (
-    SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count
+    SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count,
+        row_number() OVER (PARTITION BY worker_id, step ORDER BY start_ns) = 1 AS is_first
     FROM train_steps JOIN workers USING (worker_id)
 ),
 spans AS (
@@ -36,27 +38,38 @@ spans AS (
     UNION ALL
     SELECT worker_id, start_ns, end_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
 ),
-parts AS (
-    SELECT worker_id, kind, end_ns, greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier)) AS part_ns
-    FROM spans
-    WHERE kind IS NOT NULL
-    WINDOW earlier AS (
-        PARTITION BY worker_id, kind ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    )
-),
 placed AS (
-    SELECT steps.step, kind, part_ns * gpu_count / 1e9 AS gpu_s
-    FROM parts
-    ASOF JOIN steps ON parts.worker_id = steps.worker_id AND parts.end_ns <= steps.end_ns
+    SELECT spans.worker_id, step, gpu_count, kind, spans.start_ns,
+        spans.start_ns >= steps.start_ns AS is_inside,
+        if(is_inside, spans.end_ns, least(spans.end_ns, steps.start_ns)) AS end_ns
+    FROM spans
+    ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
+    WHERE kind IS NOT NULL
+),
+parts AS (
+    SELECT step, gpu_count, kind,
+        greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier)) AS part_ns,
+        greatest(0, end_ns - greatest(start_ns, max(end_ns) FILTER (is_inside) OVER earlier_of_any)) AS any_ns,
+        is_inside
+    FROM placed
+    WINDOW
+        earlier AS (
+            PARTITION BY worker_id, kind ORDER BY start_ns, end_ns DESC
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ),
+        earlier_of_any AS (
+            PARTITION BY worker_id ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
 ),
 costs AS (
     SELECT
         step,
-        sum(gpu_s) FILTER (kind = 'logprobs') AS logprobs_gpu_s,
-        sum(gpu_s) FILTER (kind = 'wait') AS wait_gpu_s,
-        sum(gpu_s) FILTER (kind = 'other') AS other_gpu_s,
-        sum(gpu_s) FILTER (kind = 'publish') AS publish_gpu_s
-    FROM placed
+        sum(part_ns * gpu_count) FILTER (kind = 'logprobs') / 1e9 AS logprobs_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'wait') / 1e9 AS wait_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'other') / 1e9 AS other_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'publish') / 1e9 AS publish_gpu_s,
+        sum(any_ns * gpu_count) FILTER (is_inside) AS inside_gpu_ns
+    FROM parts
     GROUP BY step
 ),
 totals AS (
@@ -64,8 +77,8 @@ totals AS (
         step,
         min(start_ns) AS start_ns,
         max(end_ns) AS end_ns,
-        sum(gpu_count)::BIGINT AS trainer_gpus,
-        sum((end_ns - start_ns) * gpu_count) / 1e9 AS train_gpu_s,
+        (sum(gpu_count) FILTER (is_first))::BIGINT AS trainer_gpus,
+        sum((end_ns - start_ns) * gpu_count) AS compute_gpu_ns,
         sum(samples)::BIGINT AS samples,
         sum(tokens)::BIGINT AS tokens,
         max(version_out) - max(version_in) AS published
@@ -73,7 +86,8 @@ totals AS (
     GROUP BY step
 )
 SELECT
-    totals.step, start_ns, end_ns, trainer_gpus, train_gpu_s,
+    totals.step, start_ns, end_ns, trainer_gpus,
+    (compute_gpu_ns - coalesce(inside_gpu_ns, 0)) / 1e9 AS train_gpu_s,
     coalesce(logprobs_gpu_s, 0) AS logprobs_gpu_s,
     coalesce(wait_gpu_s, 0) AS wait_gpu_s,
     coalesce(other_gpu_s, 0) AS other_gpu_s,

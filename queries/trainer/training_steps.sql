@@ -14,8 +14,14 @@
 -- out  reward_mean      DOUBLE  mean reward, weighted by samples if they are known; NULL if not recorded
 -- grain: one row per step
 -- partition: driver
+--
+-- A reward that the trainer reported of the step counts, not the mean of its deliveries' rewards. Those are added up in
+-- an order of their own, so that the sum has the same bits in every analysis.
 WITH delivered AS (
-    SELECT step, sum(output_tokens)::BIGINT AS response_tokens
+    SELECT
+        step,
+        sum(output_tokens)::BIGINT AS response_tokens,
+        avg(reward ORDER BY reward) FILTER (isfinite(reward)) AS reward_mean
     FROM delivered_samples
     WHERE outcome = 'trained'
     GROUP BY step
@@ -25,7 +31,7 @@ steps AS (
         step,
         min(start_ns) AS start_ns,
         max(end_ns) AS end_ns,
-        avg(end_ns - start_ns) / 1e9 AS compute_s,
+        sum(end_ns - start_ns) / count(DISTINCT worker_id) / 1e9 AS compute_s,
         max(version_in) AS version_in,
         max(version_out) AS version_out,
         sum(samples)::BIGINT AS samples,
@@ -42,7 +48,7 @@ SELECT
     (end_ns - lag(end_ns) OVER (ORDER BY steps.step)) / 1e9 AS period_s,
     compute_s, version_in, version_out, samples, tokens,
     coalesce(response_tokens, 0) AS response_tokens,
-    reward_mean
+    coalesce(steps.reward_mean, delivered.reward_mean) AS reward_mean
 FROM steps
 LEFT JOIN delivered USING (step)
 ORDER BY steps.step

@@ -126,6 +126,7 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
     first, *alternatives = read.candidates
     # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
     own_cap = None if first.admission.max_staleness is not None else config.max_staleness
+    is_own = constraints.most_staleness in (None, config.max_staleness)
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
     return ModelConfig(
@@ -134,7 +135,7 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
         settings=first.settings,
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
-        most_staleness=own_cap if constraints.most_staleness is None else constraints.most_staleness,
+        most_staleness=own_cap if is_own else constraints.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
         new_cap_policy="drop" if config.staleness_policy == "drop" else "admission",

@@ -193,7 +193,8 @@ def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: floa
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     """Whether idle and updating states of each side, trainers that save or evaluate, and generation that is dropped,
-    stay within the threshold."""
+    stay within the threshold.
+    """
     idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING)) | _saving()
     trainers = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():

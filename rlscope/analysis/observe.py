@@ -90,6 +90,11 @@ def observe(
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
+    if not steps.response_tokens.any():
+        raise UnobservableError(
+            f"no recorded sample was delivered to steps {step_numbers[0]} to {step_numbers[-1]}; `deliveries` must name"
+            " the steps of `train_steps` and the ids of `samples`"
+        )
     return Observed(
         *stretch,
         trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
@@ -113,7 +118,7 @@ def observe(
         **_ages(answers, step_numbers)._asdict(),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
-        prefetched_batches=_prefetched(answers["batches_ahead"].item(0, "batches_ahead"), steps),
+        **_batches(answers)._asdict(),
         preemption_counts=_preemption_counts(answers["preemptions"]),
         scheduling=_scheduling(answers),
         load=_load(answers, stretch.clip(timeline, bucket_ns)),
@@ -253,7 +258,7 @@ def _engine_states(
 ) -> dict[tuple[str, str | None], float]:
     """Engine-seconds by state; a bucket that reaches over an edge of the stretch counts by its share inside."""
     inside = stretch.clip(timeline.filter(role="sampler"), bucket_ns)
-    totals = inside.group_by("state", "reason").agg(pl.col("gpu_s").sum())
+    totals = inside.group_by("state", "reason", maintain_order=True).agg(pl.col("gpu_s").sum())
     return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
 
 
@@ -297,15 +302,25 @@ def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
     return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
 
 
-def _prefetched(counted: float | None, steps: TrainerSteps) -> float | None:
-    """Batches held besides those of one version: trainers that make several steps of each may take them together.
+class _Batches(NamedTuple):
+    """How trainers take what they train on."""
 
-    Of s steps the k-th then shows k batches that are not ahead of any version: (s - 1) / 2 on average.
+    prefetched_batches: float | None
+    batches_per_step: float
+
+
+def _batches(answers: Mapping[str, pl.DataFrame]) -> _Batches:
+    """Of s steps that share a batch, the k-th shows k batches that are not ahead of it: (s - 1) / 2 on average.
+
+    A trainer that takes its batch in equal parts, as they come, has the first of them when its step starts.
     """
-    published = int(steps.published.sum())
-    if counted is None or not published:
-        return counted
-    return max(0.0, counted - (steps.published.size / published - 1.0) / 2.0)
+    counted, filling = (answers[name].row(0, named=True) for name in ("batches_ahead", "batch_filling"))
+    if counted["batches_ahead"] is None:
+        return _Batches(None, 1.0)
+    sharing = counted["steps"] / counted["batches"]
+    held, waited_for = filling["held_at_start"], filling["waited_for"]
+    parts = waited_for / held if held and waited_for >= _FEWEST_QUEUED else 1.0
+    return _Batches(max(0.0, counted["batches_ahead"] - (sharing - 1.0) / 2.0), parts / sharing)
 
 
 def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
@@ -371,7 +386,8 @@ def _queued_samples(queues: pl.DataFrame, taken: Mapping[str, float | None]) -> 
 
 def _wait_ratio(trainer_time: pl.DataFrame, state: str) -> float | None:
     """Share of the trainers' time; None where they record no wait at all and much of their time is unattributed."""
-    seconds = dict(trainer_time.group_by("state").agg(pl.col("gpu_s").sum()).iter_rows())
+    # In order, so that the same run gives the same sums to the last bit.
+    seconds = dict(trainer_time.group_by("state", maintain_order=True).agg(pl.col("gpu_s").sum()).iter_rows())
     total_s = sum(seconds.values())
     waits = any(name.startswith("waiting") for name in seconds)
     if not total_s or (not waits and seconds.get("unattributed", 0.0) > _UNRECORDED_RATIO * total_s):

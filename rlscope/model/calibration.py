@@ -15,7 +15,14 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve, SigmoidCurve, SoftplusCurve
+from rlscope.model.decode.curves import (
+    ExpertHitCurve,
+    Form,
+    OccupiedCurve,
+    PNormCurve,
+    SigmoidCurve,
+    SoftplusCurve,
+)
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
@@ -45,6 +52,8 @@ DRAWS: Final = 200
 """Enough that ten draws lie beyond each of the 5% and 95% quantiles."""
 _HOST_TIME_RATIO: Final = 0.10
 """Unattributed time of an engine up to this share counts as time between passes; more may be anything."""
+_OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
+"""States of an engine that does something recorded which is neither generating nor waiting nor an update."""
 _LIMIT_QUANTILE: Final = 0.999
 """Of the running requests over passes: the most that ran, without the few passes of an accident."""
 _UNBOUNDED: Final = 1_000_000
@@ -104,12 +113,10 @@ def calibrate(
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, others, rng, draw_count or DRAWS)
-    # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
-    every_step = admission.staleness_policy == "publication_waits"
-    versions = observed.steps.period_s.size if every_step else _publications(observed)
-    phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
+    steps_per_version = _steps_per_version(observed, admission)
+    phases = _phases(observed, steps_per_version)
     limit = _running_limit(observed)
-    workload = _workload(observed, versions, prefetched_batches / steps_per_version, delivery)
+    workload = _workload(observed, steps_per_version, prefetched_batches / steps_per_version, delivery)
     update = _update(observed)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [
@@ -140,7 +147,16 @@ def _training(
     return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, draw_count, elsewhere)
 
 
-def _workload(observed: Observed, versions: int, prefetched_batches: float, delivery: Delivery) -> Workload:
+def _steps_per_version(observed: Observed, admission: Admission) -> float:
+    """Optimizer steps between two that are meant to publish."""
+    steps = observed.steps.per_version
+    if steps is None:
+        raise UncalibratableError("no policy version was published in the stretch")
+    # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
+    return 1.0 if admission.staleness_policy == "publication_waits" else steps
+
+
+def _workload(observed: Observed, steps_per_version: float, prefetched_batches: float, delivery: Delivery) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
     finished_per_s, cached = observed.finished_samples / observed.seconds, _cached_tokens(observed)
@@ -153,7 +169,7 @@ def _workload(observed: Observed, versions: int, prefetched_batches: float, deli
         lengths=observed.lengths,
         prompt_tokens=observed.prompt_tokens,
         group_size=observed.group_size,
-        samples_per_step=max(1, round(samples / versions)),
+        samples_per_step=max(1, round(samples / steps.period_s.size * steps_per_version)),
         trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
         kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
@@ -162,7 +178,14 @@ def _workload(observed: Observed, versions: int, prefetched_batches: float, deli
         environment_kv_voided=_voids_kv(observed, cached),
         prefetched_batches=prefetched_batches,
         delivery=delivery,
+        batches_per_version=_batches_per_version(observed, steps_per_version),
     )
+
+
+def _batches_per_version(observed: Observed, steps_per_version: float) -> int:
+    """None of them smaller than a group."""
+    groups = float(observed.steps.samples.mean()) / observed.group_size
+    return max(1, round(steps_per_version * min(observed.batches_per_step, groups)))
 
 
 class _CachedTokens(NamedTuple):
@@ -211,13 +234,13 @@ def _voids_kv(observed: Observed, cached: _CachedTokens | None) -> bool:
     return per_update >= cached.of_running + cached.of_away / 2.0
 
 
-def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:
+def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase, ...]:
     """Seconds per publication, which may take several optimizer steps."""
-    steps = observed.steps
+    steps, versions = observed.steps, observed.steps.period_s.size / steps_per_version
     phases = (
-        TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / publications, shrinks_with_gpus=True),
-        TrainerPhase(CHECKPOINTS_PHASE, float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),
-        TrainerPhase("between steps", _between_s(observed) / publications, shrinks_with_gpus=False),
+        TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / versions, shrinks_with_gpus=True),
+        TrainerPhase(CHECKPOINTS_PHASE, float(steps.other_s.sum()) / versions, shrinks_with_gpus=False),
+        TrainerPhase("between steps", _between_s(observed) / versions, shrinks_with_gpus=False),
     )
     return tuple(phase for phase in phases if phase.step_s > 0.0)
 
@@ -247,10 +270,7 @@ def _update(observed: Observed) -> WeightUpdate:
 
 
 def _publications(observed: Observed) -> int:
-    published = int(observed.steps.published.sum())
-    if not published:
-        raise UncalibratableError("no policy version was published in the stretch")
-    return published
+    return int(observed.steps.published.sum())
 
 
 def _running_limit(observed: Observed) -> int:
@@ -274,7 +294,7 @@ def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     prefill = prefill_cost(observed, curve, host_s, curve_s)
     return Engine(
         gpus=observed.gpus_per_engine,
-        curve=_with_overhead(curve, host_s),
+        curve=_with_other_work(_with_overhead(curve, host_s), observed),
         max_running=_UNBOUNDED,
         kv_capacity_tokens=observed.kv_capacity_tokens,
         prefill_tokens_per_s=prefill.tokens_per_s,
@@ -292,6 +312,15 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     if _unattributed_ratio(observed) <= _HOST_TIME_RATIO:
         between_s += observed.engine_state_s.get(("unattributed", None), 0.0)
     return over_s + between_s / float(passes.passes.sum())
+
+
+def _with_other_work(curve: DecodeCurve, observed: Observed) -> DecodeCurve:
+    """With what engines do between passes besides, in proportion to the tokens: an evaluation comes after so many
+    steps, however many requests run at once.
+    """
+    states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
+    work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
+    return OccupiedCurve(curve, work_s / tokens) if work_s and tokens else curve
 
 
 def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:

@@ -15,9 +15,9 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Flags, Reals
-from rlscope.model.numerics.normal import normal_quantile, normal_share
 from rlscope.model.numerics.rootfind import root
 
 _FINEST_STEP_TOKENS: Final = 0.5
@@ -110,12 +110,12 @@ class LengthLaw:
     @classmethod
     def lognormal(cls, median_tokens: float, sigma: float, cap_tokens: int | None = None) -> Self:
         """Lognormal law cut at the cap, on a grid of bin midpoints; sigma is the deviation of the log length."""
-        uncapped_tokens = median_tokens * math.exp(sigma * float(normal_quantile(1.0 - _UNCAPPED_TAIL)))
+        uncapped_tokens = median_tokens * math.exp(sigma * float(ndtri(1.0 - _UNCAPPED_TAIL)))
         last = float(cap_tokens) if cap_tokens else uncapped_tokens
         step = _FINEST_STEP_TOKENS * 2.0 ** max(0, math.ceil(math.log2(last / _FINEST_STEP_TOKENS / _MOST_POINTS)))
         edges = np.append(np.arange(0.0, last, step), last)
         with np.errstate(divide="ignore"):
-            below = normal_share((np.log(edges) - math.log(median_tokens)) / sigma)
+            below = ndtr((np.log(edges) - math.log(median_tokens)) / sigma)
         support = np.append((edges[:-1] + edges[1:]) / 2.0, last)
         return cls(support, np.append(np.diff(below), 1.0 - below[-1]), cap_tokens)
 
@@ -308,7 +308,7 @@ def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | Non
         raise ValueError("lengths must grow with their percentile")
     if cap_tokens is not None and lengths[-1] >= cap_tokens:
         raise ValueError(f"a percentile of {lengths[-1]:g} tokens is not below the cap of {cap_tokens}")
-    deviations = normal_quantile(np.array([percent for percent, _ in ordered]) / 100.0)
+    deviations = ndtri(np.array([percent for percent, _ in ordered]) / 100.0)
     sigma, log_median = np.polyfit(deviations, np.log(lengths), 1)
     return LengthLaw.lognormal(math.exp(log_median), float(sigma), cap_tokens)
 
@@ -329,9 +329,9 @@ def _cut(log_median: float, sigma: float, cap_tokens: int) -> _Moments:
     distance = (math.log(cap_tokens) - log_median) / sigma
 
     def moment(power: int) -> float:
-        share = float(normal_share(distance - power * sigma))
+        share = float(ndtr(distance - power * sigma))
         below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * share
-        return below + cap_tokens**power * float(normal_share(-distance))
+        return below + cap_tokens**power * float(ndtr(-distance))
 
     mean = moment(1)
     return _Moments(mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0)))

@@ -38,6 +38,16 @@ class TrainerSteps:
     """Versions published from the step: 0 or 1."""
 
     @property
+    def per_version(self) -> float | None:
+        """Steps from one publication to the next, mean; None where none was published."""
+        places = np.flatnonzero(self.published)
+        if not places.size:
+            return None
+        # Of a version that began before the stretch, or ends after it, only some steps are seen.
+        following = int(self.published[places[0] + 1 :].sum())
+        return float(places[-1] - places[0]) / following if following else self.published.size / self.published.sum()
+
+    @property
     def trained(self) -> Flags:
         """Which of them say how many tokens they trained on, and for how long."""
         return (self.tokens > 0) & (self.train_s > 0.0)
@@ -163,8 +173,11 @@ class Observed:
     one_engine_groups_ratio: float | None = None
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
     prefetched_batches: float | None = None
-    """Optimizer steps' batches that the trainers held when a step began, besides its own and those of steps that make
-    the same version; None where nothing says."""
+    """Optimizer steps' batches that the trainers held when a step began, besides its own and those of steps that share
+    one with it; None where nothing says."""
+    batches_per_step: float = 1.0
+    """Batches that trainers take, and train on, one after the other for an optimizer step; below 1: several steps share
+    what was taken at once."""
     preemption_counts: PreemptionCounts | None = None
     """None where engines do not count preemptions."""
     scheduling: SeenScheduling = SeenScheduling()

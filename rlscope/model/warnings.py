@@ -63,6 +63,10 @@ class ModelWarning(StrEnum):
     """run.json states another rollout scheduling than the run shows; what it shows is used."""
     NOT_EXPLAINED = "not_explained"
     """Replayed, today's layout trains at a rate that is off by more than a tenth."""
+    PREDICTION_MISSED = "prediction_missed"
+    """Calibrated on its first half, the model is off by more than a tenth on the second, beyond both intervals."""
+    PARTLY_EXPLAINED = "partly_explained"
+    """Replayed, today's layout trains at its rate, and a quarter or more of the quantities compared are off."""
 
     SAME_TRAINERS = "same_trainers"
     """Another run has as many trainer GPUs as this one, so it says nothing about scaling."""

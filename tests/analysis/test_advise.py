@@ -10,7 +10,7 @@ import pytest
 
 from rlscope.analysis.advise import _model_config, read_scheduling
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.observe import UnobservableError, _prefetched, observe
+from rlscope.analysis.observe import UnobservableError, observe
 from rlscope.analysis.result import Constraints
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.observed import Delivered, Observed, PreemptionCounts, SeenLoad, SeenScheduling
@@ -21,6 +21,11 @@ from tests.model.known_run import observed
 SECOND = 1_000_000_000
 STRETCH = Interval(0, 10 * SECOND)
 BUCKET_NS = SECOND
+
+
+def taken(batches_ahead: float | None, steps: int = 4, batches: int = 4) -> pl.DataFrame:
+    row = {"samples": 8, "batches_ahead": batches_ahead, "steps": steps, "batches": batches}
+    return pl.DataFrame([row], schema_overrides={"batches_ahead": pl.Float64})
 
 
 def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -83,7 +88,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
         ),
         "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
-        "batches_ahead": pl.DataFrame({"samples": [8], "batches_ahead": [0.75]}),
+        "batches_ahead": taken(batches_ahead=0.75),
         "preemptions": pl.DataFrame(
             {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
         ),
@@ -100,7 +105,14 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         ),
         "in_flight_levels": pl.DataFrame({"taken_mean": [17.5], "taken_high": [20], "trained_high": [28]}),
         "batch_filling": pl.DataFrame(
-            {"samples": [20], "taken_on_arrival": [5], "queued_mean_samples": [6.5], "depths_of_others": [12]}
+            {
+                "samples": [20],
+                "taken_on_arrival": [5],
+                "queued_mean_samples": [6.5],
+                "depths_of_others": [12],
+                "waited_for": [0],
+                "held_at_start": [0],
+            }
         ),
         "queue_level": pl.DataFrame({"queue": ["samples"], "depth_mean_samples": [4.5]}),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
@@ -176,6 +188,16 @@ def test_engine_seconds_count_by_the_part_of_a_bucket_that_is_inside():
     assert states == {("decoding", None): 3.0, ("applying_weights", None): 1.0}
 
 
+def test_the_same_rows_give_the_same_shares_to_the_last_bit():
+    states = ["waiting_for_samples", "train", "logprobs", "checkpoint", "eval", "other", "publishing_weights"]
+    trainer = pl.DataFrame({"state": states, "gpu_s": [0.1, 0.7, 1e-3, 3e5, 1.9, 7e-5, 0.3]})
+    timeline = pl.concat([trainer.with_columns(role=pl.lit(role)) for role in ("trainer", "sampler")])
+    timeline = timeline.with_columns(reason=pl.lit(None, pl.String), bucket_start_ns=pl.lit(0))
+    runs = [observe(CONFIG, 4, answers(), timeline, BUCKET_NS, STRETCH) for _ in range(30)]
+    assert {run.load.wait_samples_ratio for run in runs} == {runs[0].load.wait_samples_ratio}
+    assert {tuple(run.engine_state_s) for run in runs} == {tuple(runs[0].engine_state_s)}
+
+
 def test_an_update_costs_what_engines_stood_still_for_it_over_those_in_the_stretch():
     run = seen(answers())
     assert run.apply_s == 0.5
@@ -215,6 +237,11 @@ def test_a_sample_longer_than_the_cap_of_one_request_leaves_the_law_without_one(
         ),
         ("training_steps", lambda rows: rows.head(3), "2 steps lie in the stretch"),
         ("trainer_steps", lambda rows: rows.with_columns(trainer_gpus=pl.lit(0)), "own no GPU"),
+        (
+            "training_steps",
+            lambda rows: rows.with_columns(response_tokens=pl.lit(0)),
+            "no recorded sample was delivered to steps 2 to 4",
+        ),
         ("pass_costs", lambda rows: rows.head(0), "no forward pass"),
         ("length_counts", lambda rows: rows.head(0), "no sample with a token"),
     ],
@@ -322,15 +349,25 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
 
 
 @pytest.mark.parametrize(
-    ("published", "counted", "held"),
-    [((1, 1, 1, 1), 1.0, 1.0), ((0, 1, 0, 1), 0.5, 0.0), ((0, 1, 0, 1), 1.5, 1.0), ((0, 0, 0, 1), 1.0, 0.0)],
+    ("batches", "parts", "held", "per_step"),
+    [
+        (taken(1.0), (0, 0), 1.0, 1.0),
+        (taken(0.5, batches=2), (0, 0), 0.0, 0.5),  # two steps share a batch: the second one's half is not ahead
+        (taken(1.5, batches=2), (0, 0), 1.0, 0.5),
+        (taken(1.0, batches=1), (0, 0), 0.0, 0.25),
+        (taken(0.0), (20, 5), 0.0, 4.0),  # a quarter of what steps waited for was there when they started
+        (taken(0.0), (19, 5), 0.0, 1.0),  # too few to tell
+        (taken(0.0), (20, 0), 0.0, 1.0),  # recorded after the start
+        (taken(None, 0, 0), (0, 0), None, 1.0),
+    ],
 )
-def test_batches_that_make_one_version_together_are_not_held_ahead(
-    published: tuple[int, ...], counted: float, held: float
+def test_steps_share_a_batch_or_take_it_in_parts_as_the_run_shows(
+    batches: pl.DataFrame, parts: tuple[int, int], held: float | None, per_step: float
 ):
-    steps = replace(observed().steps, published=np.array(published))
-    assert _prefetched(counted, steps) == held
-    assert _prefetched(None, steps) is None
+    given = answers(batches_ahead=batches)
+    filling = given["batch_filling"].with_columns(waited_for=pl.lit(parts[0]), held_at_start=pl.lit(parts[1]))
+    run = seen({**given, "batch_filling": filling})
+    assert (run.prefetched_batches, run.batches_per_step) == (held, per_step)
 
 
 @pytest.mark.parametrize(
@@ -367,10 +404,14 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
     assert _model_config(config, facts, run, Constraints()).most_staleness == 4
     assert _model_config(config, facts, run, Constraints(most_staleness=1)).most_staleness == 1
     assert _model_config(config, facts, run, Constraints()).remaining_steps == 20
+    keeping, held = replace(config, staleness_policy="drop"), replace(run, delivered=DROPPING)
+    own = _model_config(keeping, facts, held, Constraints())
+    assert own == _model_config(keeping, facts, held, Constraints(most_staleness=4))
+    assert own != _model_config(keeping, facts, held, Constraints(most_staleness=5))
     assert _model_config(config, facts, run, Constraints(gpus_per_node=8)).granularity.gpus_per_node == 8
     for policy in ("drop", "admission", "publication_waits"):
         keeping = replace(config, staleness_policy=policy)
-        assert _model_config(keeping, facts, replace(run, delivered=DROPPING), Constraints()).most_staleness is None
+        assert _model_config(keeping, facts, held, Constraints()).most_staleness is None
 
 
 @pytest.mark.parametrize(
@@ -406,10 +447,10 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
 def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_samples_count(
     others: int, mean_samples: float | None, queued_samples: float
 ):
-    filling = pl.DataFrame(
-        {"samples": [19], "taken_on_arrival": [19], "queued_mean_samples": [mean_samples], "depths_of_others": [others]}
-    )
-    run = seen(answers(batch_filling=filling))
+    given = answers()
+    shown = {"samples": 19, "taken_on_arrival": 19, "queued_mean_samples": mean_samples, "depths_of_others": others}
+    filling = given["batch_filling"].with_columns(**{name: pl.lit(value) for name, value in shown.items()})
+    run = seen({**given, "batch_filling": filling})
     assert run.load.queued_samples == queued_samples
     assert run.scheduling.taken_on_arrival_ratio is None  # 19 samples: too few to tell
 

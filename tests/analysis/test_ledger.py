@@ -6,11 +6,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.trace.query import ask, cells_per_bucket
 from rlscope.trace.store import open_run
+from tests.nightly import costly
 from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_run
 
 EXTENT_NS = 60
@@ -98,7 +99,7 @@ def coarse(states: Counter[Any]) -> Counter[str]:
     return totals
 
 
-@settings(max_examples=30, deadline=None)
+@costly
 @given(traces(), st.integers(1, 80))
 def test_every_nanosecond_is_in_the_state_that_began_last(tables: dict[str, list[Row]], cell_ns: int) -> None:
     with TemporaryDirectory() as folder:
@@ -115,7 +116,7 @@ def test_a_cell_has_at_least_four_rows_of_engines_on_average(engine_rows: int, c
     assert cells_per_bucket(engine_rows, buckets=100.0) == cells
 
 
-@settings(max_examples=30, deadline=None)
+@costly
 @given(traces(disjoint_rows=True), st.integers(5, 80))
 def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
     tables: dict[str, list[Row]], cell_ns: int
@@ -127,7 +128,7 @@ def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
     assert fast == slow
 
 
-@settings(max_examples=30, deadline=None)
+@costly
 @given(traces(), st.integers(1, 80), st.booleans())
 def test_the_intervals_of_each_state_add_up_to_the_ledger_and_leave_no_gap(
     tables: dict[str, list[Row]], cell_ns: int, has_gpu: bool
@@ -144,7 +145,7 @@ def test_the_intervals_of_each_state_add_up_to_the_ledger_and_leave_no_gap(
     assert not has_gpu or totals == states
 
 
-@settings(max_examples=10, deadline=None)
+@costly
 @given(traces(), st.integers(10, 10**18))
 def test_moving_the_clock_moves_nothing_between_states(tables: dict[str, list[Row]], by_ns: int) -> None:
     with TemporaryDirectory() as folder:

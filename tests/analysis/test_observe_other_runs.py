@@ -148,7 +148,7 @@ def test_each_run_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["analyze", "report", "what-if"])
 def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path: Path, command: str) -> None:
     own = record(tmp_path / "own")
-    with pytest.raises(RunFolderError, match="nowhere: found nothing"):
+    with pytest.raises(RunFolderError, match="nowhere: found no such file or folder"):
         CliRunner().invoke(app, [command, str(own), "--also", str(tmp_path / "nowhere")], catch_exceptions=False)
     assert not (own / "report.html").exists()
 

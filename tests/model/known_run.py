@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
-from rlscope.model.system import Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from tests.kept import kept
 
 LENGTHS = LengthLaw(np.array([100.0, 200.0, 300.0]), np.array([0.25, 0.5, 0.25]))
 TRUTH = System(
@@ -82,6 +84,12 @@ def observed(
         kv_kept=True,
         staleness=((0, 1_000), (1, 3_000)),
     )
+
+
+@kept
+def calibrated() -> Calibration:
+    """What the model takes that run for."""
+    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
 
 
 def longer(run: Observed, change_ratio: float) -> Observed:

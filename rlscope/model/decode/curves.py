@@ -202,6 +202,23 @@ class SpedUpCurve:
         return self.curve.pass_s(running) / self.speed
 
 
+@dataclass(frozen=True, slots=True)
+class OccupiedCurve:
+    """A decode curve of an engine that does something besides: after a pass, for each token that the pass made."""
+
+    curve: DecodeCurve
+    work_s_per_token: float
+
+    @property
+    def kv_s_per_token(self) -> float:
+        """Seconds that each resident token adds to a pass."""
+        return self.curve.kv_s_per_token
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV, with what follows it."""
+        return self.curve.pass_s(running) + self.work_s_per_token * np.asarray(running, dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CurvePerLine:
     """Many curves asked at once: the last axis of what is asked has a curve for each of its entries."""
@@ -235,18 +252,18 @@ def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | 
 
 def _kind(curve: DecodeCurve) -> tuple[object, ...] | None:
     """Curves of one kind differ in numbers alone."""
-    if isinstance(curve, SpedUpCurve):
+    if isinstance(curve, SpedUpCurve | OccupiedCurve):
         inner = _kind(curve.curve)
-        return None if inner is None else (SpedUpCurve, *inner)
+        return None if inner is None else (type(curve), *inner)
     return (type(curve), curve.tilt and curve.tilt.running) if isinstance(curve, FormCurve) else None
 
 
 def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
     """One curve of their kind; its equations take arrays as well as numbers."""
     first = curves[0]
-    if isinstance(first, SpedUpCurve):
-        sped_up = [curve for curve in curves if isinstance(curve, SpedUpCurve)]
-        return replace(first, curve=_stacked([each.curve for each in sped_up], lines), **_columns(sped_up, lines))
+    if isinstance(first, SpedUpCurve | OccupiedCurve):
+        outer = [curve for curve in curves if isinstance(curve, SpedUpCurve | OccupiedCurve)]
+        return replace(first, curve=_stacked([each.curve for each in outer], lines), **_columns(outer, lines))
     formed = [curve for curve in curves if isinstance(curve, FormCurve)]
     tilts = [curve.tilt for curve in formed if curve.tilt is not None]
     tilt = (
@@ -257,7 +274,7 @@ def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
     return replace(formed[0], tilt=tilt, **_columns(formed, lines))
 
 
-def _columns(curves: Sequence[FormCurve] | Sequence[SpedUpCurve], lines: int) -> dict[str, Reals]:
+def _columns(curves: Sequence[FormCurve | SpedUpCurve | OccupiedCurve], lines: int) -> dict[str, Reals]:
     names = [each.name for each in fields(curves[0]) if each.name not in ("curve", "tilt")]
     return {name: np.repeat([getattr(curve, name) for curve in curves], lines) for name in names}
 

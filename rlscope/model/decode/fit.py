@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
@@ -26,7 +27,6 @@ from rlscope.model.decode.posterior import (
 )
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.numerics.mcmc import SamplerDiagnostics, anneal, draw, log_integral, maximise
-from rlscope.model.numerics.normal import normal_quantile
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
@@ -136,7 +136,7 @@ class CurveFit:
         """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
         pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
         noise = self._log_sd(running, kv_tokens)
-        pass_s = pass_s[:, None] * np.exp(noise * normal_quantile((np.arange(_PARTS) + 0.5) / _PARTS))
+        pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
         low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
         return PassInterval(float(median), float(low), float(high))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
@@ -23,12 +24,13 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
-from rlscope.model.numerics.normal import normal_quantile
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 
 PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
 
+MOST_MISS: Final = 0.10
+"""Of the predicted rate, as for a replay: the model of a run that differs more between its halves is rough."""
 PREDICTED_DRAWS: Final = 100
 """Five of them are beyond each end of the interval."""
 
@@ -69,6 +71,14 @@ class Prediction:
     judged_steps: int
     compared: tuple[Compared, ...]
 
+    @property
+    def misses(self) -> bool:
+        """Whether the achieved rate is off by more than MOST_MISS, and beyond both intervals."""
+        rate = next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
+        if rate is None or rate.agrees:
+            return False
+        return abs(rate.achieved.value - rate.predicted.median) > MOST_MISS * rate.predicted.median
+
 
 def level_log_sd(prediction: Prediction | None) -> float:
     """How far a rate is off for what the model does not know: log deviation, which all layouts share.
@@ -88,7 +98,7 @@ def level_log_sd(prediction: Prediction | None) -> float:
 
 def _log_variance(low: float, high: float) -> float:
     """Of a normal law that has so much within its interval."""
-    return (math.log(high / low) / (2.0 * float(normal_quantile((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
+    return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
 def compare(

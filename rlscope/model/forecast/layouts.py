@@ -251,8 +251,7 @@ def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> St
     if not observed.staleness or not observed.oldest_staleness:
         return None
     tokens, samples = Ages(observed.staleness), Ages(observed.oldest_staleness)
-    published = int(observed.steps.published.sum())
-    between = observed.steps.period_s.size / (published * steps_per_version) if published else 1.0
+    between = (observed.steps.per_version or steps_per_version) / steps_per_version
     return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max, max(1.0, between))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
@@ -19,7 +20,6 @@ from rlscope.model.decode.fit import CurveFit
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape
-from rlscope.model.numerics.normal import normal_quantile, normal_share
 from rlscope.model.simulate import Settings
 from rlscope.model.system import (
     Admission,
@@ -184,7 +184,7 @@ def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
 
 def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
     """Systems that differ in one unknown: at the middles of `count` equally likely parts of its law."""
-    deviations = normal_quantile((np.arange(count) + 0.5) / count)
+    deviations = ndtri((np.arange(count) + 0.5) / count)
     return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
 
 
@@ -305,8 +305,8 @@ def _exponent(plan: PlanInputs, deviation: float) -> float:
     middle, sd = plan.training.scaling_exponent, plan.training.scaling_exponent_sd
     if sd == 0.0:
         return middle
-    low, high = normal_share((0.0 - middle) / sd), normal_share((MOST_EXPONENT - middle) / sd)
-    return float(middle + sd * normal_quantile(low + (high - low) * normal_share(deviation)))
+    low, high = ndtr((0.0 - middle) / sd), ndtr((MOST_EXPONENT - middle) / sd)
+    return float(middle + sd * ndtri(low + (high - low) * ndtr(deviation)))
 
 
 def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdate:
@@ -331,7 +331,7 @@ def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float
 
 
 def _half_normal(scale: float, deviation: float) -> float:
-    return float(scale * normal_quantile((1.0 + normal_share(deviation)) / 2.0))
+    return float(scale * ndtri((1.0 + ndtr(deviation)) / 2.0))
 
 
 def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:

@@ -63,6 +63,8 @@ UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
 
 MOST_RATE_MISFIT: Final = 0.10
 """Of the measured rate: a model that is further off at the layout it was fitted to is not believed about another."""
+MOST_OFF_RATIO: Final = 0.25
+"""Share of the quantities compared: where so many are off, a rate that agrees may do so by chance."""
 _UNRECORDED_RATIO: Final = 0.10
 """Of the engines' time: so much without a state may hide that they had no request."""
 _SIZE_RATIO: Final = 0.10
@@ -154,7 +156,7 @@ class Replay:
     """All of them, the best first."""
     method: ReplayMethod
     batch_samples: float
-    """Samples of a version: what tolerances of a number of samples rest on."""
+    """Samples that trainers take at a time: what tolerances of a number of samples rest on."""
 
     @property
     def rate(self) -> Observable:
@@ -177,6 +179,16 @@ class Replay:
         """Observables beyond their tolerance, the furthest first."""
         misfits = [(each.misfit(self.batch_samples) or 0.0, each) for each in self.compared]
         return tuple(each for misfit, each in sorted(misfits, key=lambda one: -one[0]) if misfit > 1.0)
+
+    @property
+    def known(self) -> tuple[Observable, ...]:
+        """Observables with both values."""
+        return tuple(each for each in self.compared if each.difference is not None)
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether MOST_OFF_RATIO of the known observables, or more, are beyond their tolerance."""
+        return bool(self.off) and len(self.off) >= MOST_OFF_RATIO * len(self.known)
 
 
 def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:
@@ -253,7 +265,7 @@ def _of_one(
     replayed: Mapping[ObservableName, float],
     method: ReplayMethod,
 ) -> Replay:
-    batch = float(calibration.system.workload.samples_per_step)
+    batch = calibration.system.workload.samples_per_batch
     measured = measured_of(observed)
     compared = tuple(Observable(name, measured[name], replayed.get(name)) for name in UNITS)
     tried = Tried(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)

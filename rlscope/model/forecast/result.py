@@ -194,7 +194,9 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
-        warnings=_warnings(whole, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0),
+        warnings=_warnings(
+            whole, prediction, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0
+        ),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
@@ -318,6 +320,7 @@ def _finish(
 
 def _warnings(
     whole: Observed,
+    prediction: Prediction | None,
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
     model_config: ModelConfig,
@@ -333,6 +336,8 @@ def _warnings(
         ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,
         ModelWarning.SCHEDULING_CONTRADICTED: model_config.scheduling_contradicted,
         ModelWarning.NOT_EXPLAINED: not replay.explains,
+        ModelWarning.PREDICTION_MISSED: prediction is not None and prediction.misses,
+        ModelWarning.PARTLY_EXPLAINED: replay.explains and replay.is_rough,
         ModelWarning.AHEAD_CONTRADICTED: seen is not None
         and abs(seen - model_config.prefetched_batches) > _OTHER_BATCHES,
     }

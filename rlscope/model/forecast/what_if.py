@@ -31,6 +31,8 @@ Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave nothing measured for the answer to rest on."""
+_FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PREDICTION_MISSED})
+"""Of the model against its own run."""
 _MOST_SAMPLES: Final = 100_000
 """Of a version: more take over a minute to simulate."""
 
@@ -52,7 +54,7 @@ class WhatIf:
     simulated: bool
     """Whether `predicted` is the event simulator's."""
     warnings: tuple[ModelWarning, ...]
-    """What the run does not show of the change."""
+    """What the run does not show of the change, after the checks that the model of the run failed."""
     calibration: Calibration
     """Of the run as it was."""
     steps_per_version: float
@@ -60,8 +62,10 @@ class WhatIf:
 
 
 def what_if(model: "ModelResult", change: Change) -> WhatIf:
-    """Answer one question about a run. Raises what `forecast_change` does."""
-    return forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor_ratio)
+    """Answer one question about a run, with the checks that its model failed. Raises what `forecast_change` does."""
+    answer = forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor_ratio)
+    failed = tuple(warning for warning in model.warnings if warning in _FAILED_CHECKS)
+    return replace(answer, warnings=(*failed, *answer.warnings))
 
 
 def forecast_change(

@@ -28,6 +28,8 @@ _NORMED_HEADS: Final = frozenset({"qwen3", "qwen3_moe"})
 """Families with a norm over each head of queries and keys."""
 _GATED_MATRICES: Final = 3
 """Of a gated feed-forward layer: gate, up, down (Shazeer 2020)."""
+_MOST: Final = 10_000_000
+"""Of any size: no model is near it, and each layer takes time to count."""
 
 
 class UncountableError(Exception):
@@ -90,8 +92,8 @@ class _Heads:
 
 def _heads(config: Mapping[str, object]) -> _Heads:
     queries = _entry(config, "num_attention_heads")
-    width = _entry(config, "v_head_dim") if "v_head_dim" in config else config.get("head_dim")
-    known = width if isinstance(width, int) else _entry(config, "hidden_size") // queries
+    width = _entry(config, "v_head_dim") if "v_head_dim" in config else _optional(config, "head_dim")
+    known = width or _entry(config, "hidden_size") // queries
     return _Heads(queries, _optional(config, "num_key_value_heads") or queries, known)
 
 
@@ -144,7 +146,7 @@ def _routed_layers(config: Mapping[str, object]) -> int:
     layers, every = _entry(config, "num_hidden_layers"), _optional(config, "decoder_sparse_step") or 1
     first = _optional(config, "first_k_dense_replace") or 0
     listed = config.get("mlp_only_layers")
-    dense = set(listed) if isinstance(listed, list) else set[object]()
+    dense = {layer for layer in listed if isinstance(layer, int)} if isinstance(listed, list) else set[int]()
     return sum(layer >= first and layer not in dense and (layer + 1) % every == 0 for layer in range(layers))
 
 
@@ -167,8 +169,11 @@ def _window(config: Mapping[str, object]) -> dict[str, int | None]:
 
 
 def _optional(config: Mapping[str, object], name: str) -> int | None:
-    value = config.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    """Return a number that a config may leave out: None, 0 or false do. Raises UncountableError for anything else."""
+    value = config.get(name) or None
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST):
+        raise UncountableError(f"{name} {value!r}, which is no whole number from 1 to {_MOST:,}")
+    return value
 
 
 def _entry(config: Mapping[str, object], name: str) -> int:

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtri, stdtrit
 
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.numerics.normal import normal_quantile, student_quantile
 
 LEAST_BLOCKS: Final = 10
 """With fewer independent stretches the quantiles of a bootstrap mean nothing: a range is given instead."""
@@ -117,7 +117,8 @@ def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: 
 
 def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:
     """By how much a bootstrap from few blocks is too narrow, at least 1: Student's over normal quantile, and
-    n / (n - 1) of the variance for n blocks. Two blocks count as the least."""
+    n / (n - 1) of the variance for n blocks. Two blocks count as the least.
+    """
     blocks = max(steps / block, 2.0)
-    heavier = student_quantile(blocks - 1.0, quantile) / float(normal_quantile(quantile))
+    heavier = stdtrit(blocks - 1.0, quantile) / float(ndtri(quantile))
     return heavier * math.sqrt(blocks / (blocks - 1.0))

@@ -144,8 +144,9 @@ def drift(values: npt.ArrayLike) -> Drift | None:
     where a value is not positive.
     """
     # Slow to import, and `check` looks for findings without.
+    from scipy.special import stdtrit
+
     from rlscope.model.numerics.bootstrap import autocorrelation_time
-    from rlscope.model.numerics.normal import student_quantile
 
     series = np.asarray(values, dtype=np.float64)
     if series.size < _LEAST_STEPS or series.min() <= 0.0:
@@ -157,6 +158,6 @@ def drift(values: npt.ArrayLike) -> Drift | None:
     freedom = max(series.size / worth - 2.0, 1.0)
     error = math.sqrt(worth * float((left**2).sum()) / max(series.size - 2, 1) / float((times**2).sum()))
     change = slope * (series.size - 1)
-    margin = student_quantile(freedom, (1.0 + _CONFIDENCE_RATIO) / 2.0) * error * (series.size - 1)
+    margin = stdtrit(freedom, (1.0 + _CONFIDENCE_RATIO) / 2.0) * error * (series.size - 1)
     surely = abs(change) > margin and abs(math.expm1(change)) > _WORTH_RATIO
     return Drift(math.expm1(change), margin, surely)

@@ -4,11 +4,11 @@ For many lines one call on many points costs little more than a call on one, so 
 at a time instead of halved. Not covered: conditions that start to hold more than once; one of the places is then found.
 """
 
-import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
+from scipy.optimize import brentq
 
 from rlscope.model.arrays import Flags, Reals
 
@@ -18,48 +18,14 @@ Condition = Callable[[Reals], Flags]
 _PARTS: Final = 16
 _DIVISIONS: Final = 10
 """So that 1e-12 of the interval is left."""
-_ROUNDING: Final = 2.0 * sys.float_info.epsilon
-"""Of a root, relative."""
 
 
 def root(function: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
-    """Where a function between two points of opposite sign is zero, to within the tolerance and rounding.
+    """Return where a function is zero between two points at which its signs differ, to the tolerance and rounding.
 
-    Chandrupatla's method (1997): inverse quadratic interpolation where the last three points are near a parabola, else
-    a bisection. Written out because scipy's module of optimisers takes longer to import than a small run to analyse.
     Raises ValueError if the signs at the ends are the same.
     """
-    at, other, value, opposite = low, high, function(low), function(high)
-    if value == 0.0 or opposite == 0.0:
-        return low if value == 0.0 else high
-    if (value > 0.0) == (opposite > 0.0):
-        raise ValueError(f"the function has one sign at both ends: {value:g} at {low:g} and {opposite:g} at {high:g}")
-    share = 0.5
-    while True:
-        tried = at + share * (other - at)
-        found = function(tried)
-        if (found > 0.0) == (value > 0.0):
-            before, value_before = at, value
-        else:
-            before, value_before, other, opposite = other, opposite, at, value
-        at, value = tried, found
-        best = at if abs(value) < abs(opposite) else other
-        least_share = (tolerance / 2.0 + _ROUNDING * abs(best)) / abs(other - at)
-        if value == 0.0 or least_share > 0.5:
-            return best
-        share = _next_share((at, other, before), (value, opposite, value_before))
-        share = min(max(share, least_share), 1.0 - least_share)
-
-
-def _next_share(points: tuple[float, float, float], values: tuple[float, float, float]) -> float:
-    """How far from the first point to the second the next is tried; the third was given up last."""
-    (at, other, before), (value, opposite, value_before) = points, values
-    place, height = (at - other) / (before - other), (value - opposite) / (value_before - opposite)
-    if not (height**2 < place and (1.0 - height) ** 2 < 1.0 - place):
-        return 0.5
-    near = value / (opposite - value) * value_before / (opposite - value_before)
-    far = (before - at) / (other - at) * value / (value_before - value) * opposite / (value_before - opposite)
-    return near + far
+    return cast("float", brentq(function, low, high, xtol=tolerance))
 
 
 def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:

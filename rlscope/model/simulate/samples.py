@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.numerics.normal import normal_quantile, normal_share
 from rlscope.model.system import Workload
 
 _QUANTILES: Final = 1024
@@ -110,7 +110,7 @@ class Draws:
             return self._law.draw(self._rng, count * self._alike_samples)
         own = self._rng.standard_normal((count, self._alike_samples)) * math.sqrt(1.0 - self._correlation)
         shared = self._rng.standard_normal((count, 1)) * math.sqrt(self._correlation)
-        tokens = self._law.quantile(normal_share(own + shared).ravel())
+        tokens = self._law.quantile(ndtr(own + shared).ravel())
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
     def _residual(self, count: int) -> Counts:
@@ -218,7 +218,7 @@ def group_correlation(law: LengthLaw) -> float:
     if law.groups is None or law.groups.group_size < 2:
         return 0.0
     edges = np.arange(1, _QUANTILES + 1) / _QUANTILES
-    tokens, z = law.quantile(edges - 0.5 / _QUANTILES), normal_quantile(np.minimum(edges, 1.0 - 1e-12))
+    tokens, z = law.quantile(edges - 0.5 / _QUANTILES), ndtri(np.minimum(edges, 1.0 - 1e-12))
     low, high = 0.0, _MOST_ALIKE
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -232,6 +232,6 @@ def _longest_below(z: Reals, correlation: float, group_size: int) -> Reals:
     """P(the longest of a group is not above the quantile at each z); its last value is 1."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     spread = (z[:, None] - math.sqrt(correlation) * nodes) / math.sqrt(1.0 - correlation)
-    below = normal_share(spread) ** group_size @ (weights / weights.sum())
+    below = ndtr(spread) ** group_size @ (weights / weights.sum())
     below[-1] = 1.0
     return below

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
-from rlscope.model.numerics.normal import log_normal_share, normal_quantile, normal_share
 from rlscope.model.system import Trainer, TrainerPhase
 
 PRIOR_EXPONENT: Final = 0.8
@@ -253,8 +253,8 @@ def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
     """The prior's median, then `draws` draws of it: a normal law cut to 0..MOST_EXPONENT."""
-    low, high = normal_share((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
-    return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * normal_quantile(low + (high - low) * _uniform(rng, draws))
+    low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
+    return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
 def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
@@ -369,7 +369,7 @@ def _log_density(elasticity: Elasticity) -> Reals:
     away, error = elasticity.value - _GRID, max(elasticity.error, 1e-6)
     width = math.hypot(error, _UNSEEN_LOSS_SD)
     log_density = -(((_GRID - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD) ** 2 + (away / width) ** 2) / 2
-    return log_density + log_normal_share(away * _UNSEEN_LOSS_SD / (error * width))
+    return log_density + log_ndtr(away * _UNSEEN_LOSS_SD / (error * width))
 
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:

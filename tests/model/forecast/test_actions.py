@@ -1,6 +1,7 @@
 """What can be done about a run, in which order, and what each cause costs."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -22,6 +23,7 @@ from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdate, possible_layouts
+from tests.model.few_draws import few_draws
 from tests.model.known_run import TODAY, TRUTH, observed
 
 DRAWS = 60
@@ -210,13 +212,15 @@ def ranked(
     admission: Admission = Admission(),  # noqa: B008
     layouts: Callable[[Layout], tuple[Layout, ...]] = lambda today: (),
     grounds: Grounds = PLAIN,
+    draws: AbstractContextManager[None] | None = None,
 ) -> tuple[Ranking, Recommendation, Forecasts]:
     """What is said of a run of which only these other layouts are possible."""
-    found = calibrate(run, admission, None, np.random.default_rng(0))
-    found = replace(found, draws=found.draws[:20])
-    forecasts = forecast_layouts(found, layouts(found.layout))
-    advice = recommend(found, forecasts, grounds)
-    return rank_actions(found, run, forecasts, advice, grounds, Settings()), advice, forecasts
+    with draws or few_draws():
+        found = calibrate(run, admission, None, np.random.default_rng(0))
+        found = replace(found, draws=found.draws[:20])
+        forecasts = forecast_layouts(found, layouts(found.layout))
+        advice = recommend(found, forecasts, grounds)
+        return rank_actions(found, run, forecasts, advice, grounds, Settings()), advice, forecasts
 
 
 @cache
@@ -453,7 +457,8 @@ def test_a_limit_that_makes_samples_too_stale_is_said_to_and_comes_last(own: int
     # Small steps: 128 samples in flight are eight of them.
     short = replace(SMALL, workload=replace(SMALL.workload, samples_per_step=16))
     run = observed(short, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
-    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=replace(PLAIN, own_aged_p95=own))
+    grounds = replace(PLAIN, own_aged_p95=own)
+    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=grounds, draws=nullcontext())
     found = first_of(ranking, "in_flight_limit")
     assert found.is_staler is is_staler
     assert found.staleness is not None and found.staleness.sample_p95 > 4

@@ -1,23 +1,17 @@
 """The bound, and the bars from it to what was achieved."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
 from rlscope.model.analytic.bound import work_conservation_bound
-from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.calibration import calibrate
 from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
 from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
 from rlscope.model.observed import Observed
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
-from tests.model.known_run import TODAY, TRUTH, observed, steady
-
-
-@cache
-def calibrated() -> Calibration:
-    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
+from tests.model.known_run import TODAY, TRUTH, calibrated, observed, steady
 
 
 def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:

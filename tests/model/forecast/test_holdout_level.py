@@ -48,6 +48,17 @@ def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(
     assert level_log_sd(prediction(off, predicted_sd, achieved_sd)) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("achieved", "high", "misses"),
+    [(1_100.0, 1_000.0, False), (1_100.1, 1_000.0, True), (899.9, 1_000.0, True), (1_100.1, 1_100.1, False)],
+)
+def test_a_prediction_misses_that_is_over_a_tenth_off_and_beyond_both_intervals(
+    achieved: float, high: float, misses: bool
+) -> None:
+    rate = Compared("tokens_per_s", Spread(1_000.0, 1_000.0, high), Achieved(achieved, achieved, achieved))
+    assert Prediction(20, 20, (rate,)).misses is misses
+
+
 def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of_the_level() -> None:
     assert level_log_sd(None) == 0.0
     nothing = Compared("tokens_per_s", Spread(10.0, 9.0, 11.0), Achieved(0.0, 0.0, 0.0))

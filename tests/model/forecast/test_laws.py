@@ -9,9 +9,6 @@ import pytest
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
 from rlscope.diagnose import RULES
-from rlscope.model import calibration
-from rlscope.model.decode import fit
-from rlscope.model.forecast import actions, ranking, recommend, result, sensitivity, simulated
 from rlscope.model.forecast.layouts import Forecast, trainers_ceiling
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -19,34 +16,13 @@ from rlscope.model.system import Layout
 from rlscope.reports.text import findings
 from rlscope.reports.text.actions import OPPOSITES, direction_of
 from rlscope.reports.text.verdict import next_step
+from tests.model.few_draws import few_draws
 from tests.model.generated_runs import Told, told
+from tests.nightly import nightly
 
 RUNS: Final = 300
-BLOCKS: Final = 6
+BLOCKS: Final = 10
 _ROUNDING: Final = 1e-9
-
-
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws hold of any draws: few of them, and short simulations, so that there is time for many runs."""
-    for module, name, value in (
-        (calibration, "DRAWS", 12),
-        (actions, "DRAWS", 8),
-        (ranking, "DRAWS", 8),
-        (fit, "_SETTLE_STEPS", 10),
-        (fit, "_SAMPLE", 64),
-        (fit, "_THIN_STEPS", 2),
-        (fit, "_WALKERS", 32),
-        (fit, "_MOVES", 2),
-        (result, "PREDICTED_DRAWS", 12),
-        (simulated, "_STEPS", 16),
-        (simulated, "_MORE_STEPS", 16),
-        (simulated, "_MOST_SIMULATED", 3),
-        (recommend, "_DRAWS_OF_A_SOURCE", 2),
-        (sensitivity, "_DRAWS", 1),
-        (sensitivity, "_PROBED_DRAWS", 1),
-    ):
-        monkeypatch.setattr(module, name, value)
 
 
 def model_of(run: Told) -> ModelResult:
@@ -268,9 +244,10 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
 )
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [0, *(nightly(each) for each in range(1, BLOCKS))])
 def test_the_laws_hold_of_every_generated_run(block: int) -> None:
-    runs = {seed: told(seed) for seed in range(block, RUNS, BLOCKS)}
+    with few_draws():
+        runs = {seed: told(seed) for seed in range(block, RUNS, BLOCKS)}
     modelled = {seed: run for seed, run in runs.items() if not isinstance(run.model, NoModelResult)}
     broken = [
         f"{law.__name__}, seed {seed} ({run.drawn.kind}): {what}"

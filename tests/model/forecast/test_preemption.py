@@ -11,6 +11,7 @@ from rlscope.model.forecast.what_if import Change, what_if
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Granularity, Layout, System
+from tests.model.few_draws import few_draws
 from tests.model.known_run import TODAY, TRUTH, observed
 from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED
 
@@ -73,8 +74,9 @@ def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_count
 
 def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
     question = ModelConfig(Admission(), Settings(), None, None, Granularity(1), None, None, None)
-    model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, question)
-    few, many = (what_if(model, Change(running_per_engine=running)).predicted for running in (32, 128))
+    with few_draws():
+        model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, question)
+        few, many = (what_if(model, Change(running_per_engine=running)).predicted for running in (32, 128))
     assert TODAY.running_per_engine == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)
     assert many.preemption is not None and many.preemption.per_sample > 0.5

@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.layouts import Forecast, Forecasts, StalenessForecast
 from rlscope.model.forecast.recommend import (
@@ -20,18 +19,16 @@ from rlscope.model.forecast.recommend import (
     worthwhile_probability,
 )
 from rlscope.model.numerics.changepoints import Drift
-from rlscope.model.system import Admission, Layout
-from tests.model.known_run import TODAY, observed
+from rlscope.model.system import Layout
+from tests.model.known_run import TODAY, calibrated
 
 DRAWS = 200
 PLAIN = Grounds(long_enough=True, own_aged_p95=1)
 
 
-@cache
 def calibration() -> Calibration:
     """Only its system and a few draws are read, for what the spread of a gain comes from."""
-    found = calibrate(observed(), Admission(), None, np.random.default_rng(0))
-    return replace(found, draws=found.draws[:3])
+    return replace(calibrated(), draws=calibrated().draws[:3])
 
 
 def forecast(

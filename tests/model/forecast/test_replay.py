@@ -1,7 +1,6 @@
 """The model replays the run it was fitted to: what is compared, when that explains it, which scheduling is chosen."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -20,14 +19,9 @@ from rlscope.model.forecast.replay import (
 from rlscope.model.observed import Delivered, Observed, SeenLoad, SeenScheduling
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission
-from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.known_run import TODAY, TRUTH, calibrated, observed
 
 PLAIN = Scheduling("group", Settings(), Admission())
-
-
-@cache
-def calibrated() -> Calibration:
-    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
 
 
 def of_rates(measured: float, replayed: float | None) -> Replay:
@@ -86,6 +80,13 @@ def test_what_is_beyond_its_tolerance_is_named_with_the_furthest_first():
     compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
     replay = Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
     assert [each.name for each in replay.off] == ["wait_samples_ratio", "staleness_mean"]
+
+
+@pytest.mark.parametrize(("off", "known", "is_rough"), [(3, 12, True), (2, 9, False), (2, 8, True), (0, 1, False)])
+def test_a_quarter_of_the_known_quantities_beyond_their_tolerance_is_too_many(off: int, known: int, is_rough: bool):
+    values = [(1.0, 2.0)] * off + [(1.0, 1.0)] * (known - off) + [(None, 1.0)] * (len(UNITS) - known)
+    compared = tuple(Observable(name, *each) for name, each in zip(reversed(UNITS), values, strict=True))
+    assert Replay(compared, PLAIN, (), "simulation", batch_samples=1.0).is_rough is is_rough
 
 
 def test_a_run_that_is_what_the_model_takes_it_for_is_explained():

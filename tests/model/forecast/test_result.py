@@ -1,5 +1,6 @@
 """From what a run shows to what the model says of it, on runs whose truth is known."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 
@@ -25,7 +26,8 @@ from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
 from rlscope.model.training.step_time import trainer_step
-from tests.model.known_run import LENGTHS, TODAY, TRUTH, longer, observed, steady
+from tests.model.few_draws import few_draws
+from tests.model.known_run import LENGTHS, TODAY, TRUTH, calibrated, longer, observed, steady
 
 QUESTION = ModelConfig(
     admission=Admission(),
@@ -39,21 +41,23 @@ QUESTION = ModelConfig(
 )
 
 
-@cache
-def calibrated() -> Calibration:
-    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
-
-
 def forecasts_of(found: Calibration) -> Forecasts:
     return forecast_layouts(found, possible_layouts(8, Granularity(1), (found.layout.running_per_engine,)))
 
 
 def told(run: Observed) -> tuple[Recommendation, Ranking]:
     """What is said of a run of which every split is possible, at its own limit on running requests."""
-    found, grounds = calibrate(run, Admission(), None, np.random.default_rng(0)), Grounds(long_enough=True)
-    forecasts = forecasts_of(found)
-    advice = recommend(found, forecasts, grounds)
-    return advice, rank_actions(found, run, forecasts, advice, grounds, Settings())
+    with few_draws():
+        found, grounds = calibrate(run, Admission(), None, np.random.default_rng(0)), Grounds(long_enough=True)
+        forecasts = forecasts_of(found)
+        advice = recommend(found, forecasts, grounds)
+        return advice, rank_actions(found, run, forecasts, advice, grounds, Settings())
+
+
+def warnings_of(run: Observed, question: ModelConfig) -> Collection[str]:
+    """Of a model of which no figure is looked at."""
+    with few_draws():
+        return model_run(run, None, question).warnings
 
 
 @cache
@@ -232,7 +236,8 @@ def test_no_forecast_is_staler_than_a_cap_that_drops():
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
     capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
     for stated in (True, False):
-        model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
+        with few_draws():
+            model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
         assert model.simulated_layouts > 0
         assert ("manner_assumed" in model.warnings) is not stated
 
@@ -244,13 +249,14 @@ def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_m
     held: float | None, contradicted: bool
 ):
     run = replace(observed(steps=12), prefetched_batches=held)
-    model = model_run(run, None, replace(QUESTION, prefetched_batches=1.0))
-    assert ("ahead_contradicted" in model.warnings) is contradicted
+    found = warnings_of(run, replace(QUESTION, prefetched_batches=1.0))
+    assert ("ahead_contradicted" in found) is contradicted
 
 
 def test_lengths_that_drift_are_said_to():
     assert "lengths_drift" not in model().warnings
-    grown = model_run(longer(observed(), 0.3), None, QUESTION)
+    with few_draws():
+        grown = model_run(longer(observed(), 0.3), None, QUESTION)
     assert "lengths_drift" in grown.warnings
     assert grown.length_drift is not None
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
@@ -392,7 +398,8 @@ def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never()
 
 
 def test_the_same_run_gives_the_same_model():
-    first, second = (model_run(observed(steps=12), None, QUESTION) for _ in range(2))
+    with few_draws():
+        first, second = (model_run(observed(steps=12), None, QUESTION) for _ in range(2))
     assert first.recommendation.gain_ratio == second.recommendation.gain_ratio
     assert first.gap == second.gap
 
@@ -453,5 +460,5 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
 
 def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
     question = replace(QUESTION, admission=Admission(None, "wait", 0, staleness_policy="drop"))
-    with pytest.raises(UncalibratableError, match="own layout cannot run"):
+    with few_draws(), pytest.raises(UncalibratableError, match="own layout cannot run"):
         model_run(observed(), None, question)

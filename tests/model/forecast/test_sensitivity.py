@@ -1,24 +1,17 @@
 """What one per cent buys, against what it must by arithmetic: shares of a step, and all of them together."""
 
 from dataclasses import replace
-from functools import cache
 
-import numpy as np
 import pytest
 
 from rlscope.model.analytic.synchronous import split_step
-from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, sensitivities
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, WeightUpdate
 from rlscope.model.warnings import ModelWarning
-from tests.model.known_run import TODAY, TRUTH, observed, steady
+from tests.model.known_run import TODAY, TRUTH, calibrated, steady
 
 ONE = Granularity(1)
-
-
-@cache
-def calibrated() -> Calibration:
-    return calibrate(observed(), Admission(), None, np.random.default_rng(1))
 
 
 def run_of(system: System, layout: Layout = TODAY, *, synchronous: bool = False) -> Calibration:

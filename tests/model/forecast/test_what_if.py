@@ -25,6 +25,7 @@ from rlscope.model.forecast.what_if import WhatIf, asked_layouts, forecast_chang
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import TODAY, TRUTH, observed
 
 QUESTION = ModelConfig(
@@ -73,7 +74,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
             said.forecasts.today.pace,
         )
         assert found.gain_ratio == (0.0, 0.0, 0.0)
-        assert found.warnings == ()
+        assert found.warnings == (() if said.replay.explains else (ModelWarning.NOT_EXPLAINED,))
 
 
 @pytest.mark.parametrize(

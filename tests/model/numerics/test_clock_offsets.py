@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.model.numerics.clock_offsets import ClockEstimate, Estimate, Pairs, Stretch, estimate_clocks
@@ -61,7 +61,6 @@ DRIFTS: Final = st.sampled_from([0.0, 1e-4, -1e-4, 2e-5])
 CLOCKS: Final = st.lists(st.builds(dict, offset_s=OFFSETS, drift=DRIFTS), min_size=2, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(CLOCKS, st.sampled_from([80.0, 3600.0, 86_400.0]), st.integers(0, 10_000))
 def test_a_corrected_time_is_off_by_no_more_than_stated(
     clocks: list[dict[str, Any]], lasting_s: float, seed: int
@@ -74,7 +73,6 @@ def test_a_corrected_time_is_off_by_no_more_than_stated(
         assert worst_error_ns(estimate, own, clocks[0], lasting_s) <= spread_ns(estimate) + 100
 
 
-@settings(max_examples=20, deadline=None)
 @given(CLOCKS, st.integers(0, 10_000), st.integers(0, 3))
 def test_another_offset_of_a_clock_moves_its_bounds_by_as_much(
     clocks: list[dict[str, Any]], seed: int, shifted: int

@@ -22,6 +22,7 @@ from rlscope.model.system import Admission, Engine, Layout, System, Trainer, Wei
 from tests.model import golden_system
 from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
 from tests.model.simulated_systems import Affine
+from tests.nightly import nightly
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, cap_tokens=500)
 SYSTEM = System(
@@ -73,7 +74,7 @@ def group_system(size: int, system: System = SYSTEM) -> System:
     return replace(system, workload=replace(system.workload, group_size=size))
 
 
-@pytest.mark.parametrize("trainer_tokens_per_s", [12_000.0, 20_000.0])
+@pytest.mark.parametrize("trainer_tokens_per_s", [nightly(12_000.0), 20_000.0])
 def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(trainer_tokens_per_s: float) -> None:
     system = with_trainer(SYSTEM, trainer_tokens_per_s)
     runs = runs_of(system)
@@ -112,7 +113,7 @@ def test_samples_are_as_old_as_the_law_of_updates_says() -> None:
 @pytest.mark.parametrize(
     ("name", "system"),
     [
-        ("context and prefill", group_system(8, COSTLY)),
+        nightly("context and prefill", group_system(8, COSTLY)),
         (
             "pauses and cache computed again",
             replace(group_system(8, COSTLY), update=WeightUpdate(0.1, 0.1, 0.2, kv_kept=False)),
@@ -132,6 +133,7 @@ def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, syst
     assert busy.agrees_with(state.sampler_idle_ratio, 0.02)
 
 
+@pytest.mark.nightly
 def test_an_environment_takes_its_places_out_of_the_batch() -> None:
     # The batch varies as samples come and go; passes that cost the same for any batch leave no bias.
     system = replace(SYSTEM, workload=replace(SYSTEM.workload, environment_s=0.5))
@@ -157,7 +159,7 @@ def test_groups_are_whole_when_their_longest_member_is() -> None:
     assert measure(runs, lambda run: run.staleness.groups.mean).agrees_with(oldest_token_mean(terms, LENGTHS, 8), 0.04)
 
 
-@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("batches", [nightly(1), 2, nightly(3)])
 def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> None:
     admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")
     system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
@@ -212,7 +214,7 @@ def test_a_golden_layout_that_its_samplers_hold_up_runs_at_the_golden_pace() -> 
     assert run.trainer_idle_ratio == pytest.approx(0.297, abs=0.01)
 
 
-@pytest.mark.parametrize(("concurrency", "batch", "load"), [(120, 240, 0.63), (240, 120, 0.92)])
+@pytest.mark.parametrize(("concurrency", "batch", "load"), [(120, 240, 0.63), nightly(240, 120, 0.92)])
 def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: int, load: float) -> None:
     lengths = LengthLaw.lognormal(100, 0.25, cap_tokens=300)
     step_s = batch * lengths.mean_tokens * 0.01 / concurrency
@@ -242,9 +244,13 @@ def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> No
 
 @pytest.mark.parametrize(
     ("admission", "trainer_tokens_per_s"),
-    [(Admission(), 12_000.0), (Admission(96), 5_000.0), (Admission(max_in_flight_samples=130), 5_000.0)],
+    [
+        nightly(Admission(), 12_000.0),
+        (Admission(96), 5_000.0),
+        nightly(Admission(max_in_flight_samples=130), 5_000.0),
+    ],
 )
-@pytest.mark.parametrize("batches", [2, 4])
+@pytest.mark.parametrize("batches", [2, nightly(4)])
 def test_batches_of_one_version_are_taken_one_by_one_and_published_once(
     admission: Admission, trainer_tokens_per_s: float, batches: int
 ) -> None:

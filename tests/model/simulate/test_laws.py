@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,16 +19,48 @@ from rlscope.model.system import Layout, System
 from tests.model.simulated_systems import BUSY, CASES, LAYOUT, STARVED, with_admission
 
 Case = tuple[System, Layout, Settings]
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def every_case(law: Callable[[Case], None]) -> Callable[[], None]:
+    """A test that a law holds in every case; of a case in which it does not, the error has the name."""
+
+    def test() -> None:
+        for name, case in CASES.items():
+            try:
+                law(case)
+            except AssertionError as error:
+                error.add_note(f"in the case {name!r}")
+                raise
+
+    test.__name__ = law.__name__
+    return test
 
 
 @every_case
-def test_every_generated_token_is_in_one_place(case: Case) -> None:
+def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
     system, layout, settings = case
-    ledger = simulate(system, layout, steps=30, seed=5, settings=settings).ledger
-    places = asdict(ledger)
+    run = simulate(system, layout, steps=30, seed=5, warm_up_steps=7, settings=settings)
+    # Every generated token is in one place.
+    places = asdict(run.ledger)
     assert places.pop("generated") == sum(places.values())
     assert min(places.values()) >= 0
+    # The seconds of each side.
+    assert run.engine_seconds.total_s == pytest.approx(run.engines * run.seconds, rel=1e-9)
+    assert sum(asdict(run.trainer_seconds).values()) == pytest.approx(run.seconds, rel=1e-9)
+    assert sum(run.step_periods_s) == pytest.approx(run.seconds, rel=1e-9)
+    seconds = [*asdict(run.trainer_seconds).values(), *run.empty_place_s.values(), run.engine_seconds.decode_s]
+    assert min(*seconds, *run.engine_seconds.idle_s.values()) >= 0.0
+    # The parts of the staleness.
+    ages = run.staleness
+    assert ages.in_flight_mean + ages.in_queue_mean == pytest.approx(ages.tokens.mean)
+    assert ages.group_before_queue_mean + ages.group_in_queue_mean == pytest.approx(ages.groups.mean)
+    assert ages.tokens.max <= ages.samples.max == ages.groups.max
+    assert ages.tokens.total == sum(run.step_trained_tokens)
+    # Samples in flight are at least those that run and those that are queued; one that was preempted does not run.
+    least = run.engines * run.mean_running + run.mean_queued_samples
+    assert least * (1.0 - 1e-9) <= run.mean_in_flight_samples
+    if system.workload.unit_samples == 1 and not system.workload.environment_s and not run.preemptions:
+        assert run.mean_in_flight_samples <= least + 1e-9
 
 
 def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() -> None:
@@ -43,29 +77,7 @@ def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() ->
 
 
 @every_case
-def test_the_seconds_of_each_side_add_up(case: Case) -> None:
-    system, layout, settings = case
-    run = simulate(system, layout, steps=30, seed=5, warm_up_steps=7, settings=settings)
-    assert run.engine_seconds.total_s == pytest.approx(run.engines * run.seconds, rel=1e-9)
-    assert sum(asdict(run.trainer_seconds).values()) == pytest.approx(run.seconds, rel=1e-9)
-    assert sum(run.step_periods_s) == pytest.approx(run.seconds, rel=1e-9)
-    seconds = [*asdict(run.trainer_seconds).values(), *run.empty_place_s.values(), run.engine_seconds.decode_s]
-    assert min(*seconds, *run.engine_seconds.idle_s.values()) >= 0.0
-
-
-@every_case
-def test_samples_in_flight_are_at_least_those_that_run_and_those_that_are_queued(case: Case) -> None:
-    system, layout, settings = case
-    run = simulate(system, layout, steps=30, seed=5, settings=settings)
-    cut_ratio = 0.2 if run.preemptions else 0.0  # a sample that was preempted is in flight, and it does not run
-    least = run.engines * run.mean_running + run.mean_queued_samples
-    assert least * (1.0 - 1e-9) <= run.mean_in_flight_samples
-    if system.workload.unit_samples == 1 and not system.workload.environment_s and not cut_ratio:
-        assert run.mean_in_flight_samples <= least + 1e-9
-
-
-@every_case
-def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> None:
+def test_requests_and_places_are_the_time_that_each_of_them_takes(case: Case) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
@@ -83,32 +95,14 @@ def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> No
         assert running_s + totals.places.empty_s["environment"] == pytest.approx(lives_s + after_s, rel=0.05)
     else:
         assert running_s == pytest.approx(lives_s)
-
-
-@every_case
-def test_places_are_taken_or_empty_for_a_reason(case: Case) -> None:
-    system, layout, settings = case
-    run = EventLoop(system, layout, settings, np.random.default_rng(5))
-    totals = run.play(30)
-    taken_s = sum(engine.running_s for engine in totals.engines)
-    accounted_s = taken_s + sum(totals.places.empty_s.values())
+    # Places are taken, or empty for a reason.
+    accounted_s = running_s + sum(totals.places.empty_s.values())
     places_s = layout.sampler_gpus * layout.running_per_engine * totals.now_s
     if system.engine.max_running >= layout.running_per_engine and system.engine.kv_capacity_tokens is None:
         # The rest waits at an engine for the pass under way to end: less than one pass a dispatch.
         assert 0.95 * places_s < accounted_s <= places_s * (1 + 1e-9)
     else:
         assert accounted_s < places_s
-
-
-@every_case
-def test_the_parts_of_the_staleness_add_up(case: Case) -> None:
-    system, layout, settings = case
-    run = simulate(system, layout, steps=30, seed=5, settings=settings)
-    ages = run.staleness
-    assert ages.in_flight_mean + ages.in_queue_mean == pytest.approx(ages.tokens.mean)
-    assert ages.group_before_queue_mean + ages.group_in_queue_mean == pytest.approx(ages.groups.mean)
-    assert ages.tokens.max <= ages.samples.max == ages.groups.max
-    assert ages.tokens.total == sum(run.step_trained_tokens)
 
 
 @every_case
@@ -161,13 +155,13 @@ def seconds_of(run: Simulated) -> dict[str, float]:
 
 
 @every_case
-def test_jumping_over_passes_changes_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jumping_over_passes_changes_nothing(case: Case) -> None:
     system, layout, settings = case
     jumped = simulate(system, layout, steps=14, seed=5, warm_up_steps=4, settings=settings)
-    monkeypatch.setattr(dispatch, "SimulatedEngine", OnePassAtATime)
     OnePassAtATime.written = {}
-    run = EventLoop(system, layout, settings, np.random.default_rng(5))
-    walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
+    with patch.object(dispatch, "SimulatedEngine", OnePassAtATime):
+        run = EventLoop(system, layout, settings, np.random.default_rng(5))
+        walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
     assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
     assert jumped.staleness == walked.staleness
     assert jumped.ledger == walked.ledger
@@ -183,11 +177,11 @@ def without_places(run: Simulated) -> Simulated:
 
 
 @every_case
-def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case) -> None:
     system, layout, settings = case
     short = simulate(system, layout, steps=14, seed=5, settings=settings)
-    monkeypatch.setattr(EventLoop, "_swap_requests", lambda run: None)
-    long = simulate(system, layout, steps=14, seed=5, settings=settings)
+    with patch.object(EventLoop, "_swap_requests", lambda run: None):
+        long = simulate(system, layout, steps=14, seed=5, settings=settings)
     assert without_places(long) == without_places(short)
     # Their integrals are added up in other pieces.
     assert long.empty_place_s == pytest.approx(short.empty_place_s)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -133,9 +132,8 @@ def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread: float) -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_the_order_of_the_others_does_not_matter(spread: float) -> None:
     own, others = run_at(SEEN, spread=spread), [run_at(gpus, spread=spread, noise=0.02) for gpus in (2, 16, 64)]
-    drawn = [fit(own, *order).exponent_draws for order in permutations(others)]
-    for each in drawn[1:]:
-        assert each == pytest.approx(drawn[0], abs=1e-9)
+    drawn, reordered = (fit(own, *order).exponent_draws for order in (others, [others[2], others[0], others[1]]))
+    assert reordered == pytest.approx(drawn, abs=1e-9)
 
 
 @pytest.mark.parametrize(

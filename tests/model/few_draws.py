@@ -1,0 +1,34 @@
+"""What holds of any draws is tried with few of them and with short simulations."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from rlscope.model import calibration
+from rlscope.model.decode import fit
+from rlscope.model.forecast import actions, ranking, recommend, result, sensitivity, simulated
+
+
+@contextmanager
+def few_draws() -> Iterator[None]:
+    """While it lasts; nothing that is kept may be made in it."""
+    with ExitStack() as patched:
+        for module, name, value in (
+            (calibration, "DRAWS", 12),
+            (actions, "DRAWS", 8),
+            (ranking, "DRAWS", 8),
+            (fit, "_SETTLE_STEPS", 10),
+            (fit, "_SAMPLE", 64),
+            (fit, "_THIN_STEPS", 2),
+            (fit, "_WALKERS", 32),
+            (fit, "_MOVES", 2),
+            (result, "PREDICTED_DRAWS", 12),
+            (simulated, "_STEPS", 16),
+            (simulated, "_MORE_STEPS", 16),
+            (simulated, "_MOST_SIMULATED", 3),
+            (recommend, "_DRAWS_OF_A_SOURCE", 2),
+            (sensitivity, "_DRAWS", 1),
+            (sensitivity, "_PROBED_DRAWS", 1),
+        ):
+            patched.enter_context(patch.object(module, name, value))
+        yield

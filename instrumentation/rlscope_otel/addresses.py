@@ -2,8 +2,11 @@
 
 import re
 from typing import Final
+from urllib.parse import parse_qsl, unquote
 
 SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
+_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
+"""Of a parameter."""
 
 
 def address_fault(address: str) -> str | None:
@@ -15,7 +18,17 @@ def address_fault(address: str) -> str | None:
         return f"an address of the scheme {scheme[:20]}"
     if not rest.strip("/"):
         return "an address without a folder"
+    return "an address that holds credentials" if _holds_credentials(scheme, rest) else None
+
+
+def _holds_credentials(scheme: str, rest: str) -> bool:
+    """Return whether the address names a user or a secret before the host, or in a parameter."""
+    rest = unquote(rest)
     # A secret may hold slashes and question marks; the name of a bucket holds no colon.
-    if not scheme.startswith("abfs") and re.match(r"[^/?]*@|[^/@?]*:.*@", rest):
-        return "an address that holds credentials"
-    return None
+    if re.match(r"[^/@?]*:.*@", rest):
+        return True
+    # In Azure's addresses the container stands before the @.
+    if not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest):
+        return True
+    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)

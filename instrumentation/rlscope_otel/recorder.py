@@ -248,8 +248,12 @@ class Run:
         """Take a clock sample of the worker that serves its clock there now, and at every interval, on a thread."""
         if self.active:
             keep = self._recording.clock_samples.add
-            reader = clock_samples.ClockReader((host, port), interval_s, self.now_ns, keep, self._faults)
-            self.before_stop(reader.close)
+            try:
+                reader = clock_samples.ClockReader((host, port), interval_s, self.now_ns, keep, self._faults)
+            except RuntimeError as error:
+                self._faults.note("clock", error)
+            else:
+                self.before_stop(reader.close)
 
     def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""

@@ -49,6 +49,7 @@ class Recording:
             self._close()
         else:
             self._open(settings)
+        if settings is not None and self.active:
             self._show_metrics(settings.identity.role, meter_provider)
             if settings.gpu_interval_s is not None:
                 self._sample_gpus(settings.identity, settings.gpu_interval_s)
@@ -130,7 +131,11 @@ class Recording:
             self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
         self.phases.keep = self.processor.phase_ended
         self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults, self._merge)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # The host is at a limit of its own: the run continues, unrecorded.
+            self.faults.note("start", f"nothing is recorded: {error}")
+            self.abandon()
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
         attributes = {conventions.WORKER_ID.key: self.worker_id or "", conventions.ROLE.key: role}
@@ -146,8 +151,13 @@ class Recording:
             return
         described = gpu.description_of(nvml, gpus)
         self.describe({name: value for name, value in described.items() if not getattr(identity, name)})
-        self._gpu_sampler = gpu.GpuSampler(nvml, gpus, self.buffers["gpu_samples"], self.clock.now_ns, interval_s)
-        self._gpu_sampler.start()
+        sampler = gpu.GpuSampler(nvml, gpus, self.buffers["gpu_samples"], self.clock.now_ns, interval_s)
+        try:
+            sampler.start()
+        except RuntimeError as error:
+            self.faults.note("gpu", f"GPUs are not sampled: {error}")
+        else:
+            self._gpu_sampler = sampler
 
     def _close(self) -> None:
         self.phases.keep = None

@@ -42,7 +42,8 @@ def start_run(
 
     `settings.py` lists which arguments can come from environment variables. Raises SetupError for an invalid role,
     name or number, and for a folder that holds another run. If the folder cannot be written, one warning is logged:
-    the run continues, and recording starts as soon as the folder can be written.
+    the run continues, and recording starts as soon as the folder can be written. If the process can start no thread,
+    one warning is logged and nothing is recorded.
 
     The small files of the flushes are merged in the background: after 5 min, those again after 3 h and after 24 h
     (`merge_intervals_s`, `()` for never), up to `max_merged_bytes` in a file.
@@ -61,5 +62,7 @@ def start_run(
     upload = settings.upload_of(upload_to, upload_interval_s, max_merged_bytes)
     name, sampled_s = settings.name_of(worker_id, role, upload), settings.gpu_interval_of(gpu_interval_s)
     chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s, upload)
-    exits.watch(run := Run(Recording(chosen, run_clock, meter_provider)))
+    run = Run(Recording(chosen, run_clock, meter_provider))
+    if run.active:
+        exits.watch(run)
     return run

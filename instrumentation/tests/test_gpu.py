@@ -160,3 +160,14 @@ def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(
 def test_gpus_are_left_alone_unless_asked_for(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(gpu, "load_nvml", lambda faults: pytest.fail("NVML was loaded"))
     start_run(tmp_path, "sampler", "w0").stop()
+
+
+def test_a_run_whose_sampling_thread_cannot_start_records_the_rest(tmp_path: Path, rows, monkeypatch) -> None:
+    def refuse(_: gpu.GpuSampler) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(gpu, "load_nvml", lambda faults: FakeNvml())
+    monkeypatch.setattr(gpu.GpuSampler, "start", refuse)
+    with start_run(tmp_path, "sampler", "w0", gpu_ids=("0",), gpu_interval_s=1) as run:
+        run.engine_step(0, 1)
+    assert (run.faults.counts, len(rows("engine_steps"))) == ({"gpu": 1}, 1)

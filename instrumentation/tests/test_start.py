@@ -91,6 +91,26 @@ def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_pa
     assert (at_start["kv_capacity_tokens"], at_stop["kv_capacity_tokens"], at_stop["max_running"]) == (1000, 2000, 64)
 
 
+def test_a_process_that_can_start_no_thread_continues_unrecorded(
+    tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    active = start_run(tmp_path, "sampler", "w0")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    active.read_clock("localhost", 1)
+    run = start_run(tmp_path, "sampler", "w1")
+    run.engine_step(0, 1)
+    run.read_clock("localhost", 1)
+    assert (run.active, run.stop(), dict(run.faults.counts)) == (False, True, {"start": 1})
+    assert (active.active, active.stop(), dict(active.faults.counts)) == (True, True, {"clock": 1})
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "rlscope: clock: can't start new thread",
+        "rlscope: start: nothing is recorded: can't start new thread",
+    ]
+
+
 def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
     barrier = threading.Barrier(16)
     runs = []

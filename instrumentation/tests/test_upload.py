@@ -350,6 +350,9 @@ def test_what_was_flushed_before_a_kill_is_copied_after_it(
         ("ftp://host/run", "an address of the scheme ftp"),
         ("s3://", "an address without a folder"),
         (f"s3://key:{SECRET}@bucket/run", "an address that holds credentials"),
+        (f"abfs://account:{SECRET}@container/run", "an address that holds credentials"),
+        (f"abfs://c@account.dfs.core.windows.net/run?sig={SECRET}", "an address that holds credentials"),
+        (f"s3://bucket/run?endpoint_override=http://key:{SECRET}@host", "an address that holds credentials"),
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused_at_the_start(address: str, found: str, tmp_path: Path) -> None:

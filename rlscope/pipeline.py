@@ -25,9 +25,9 @@ from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError, VanishedFileError
-from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid
+from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
 from rlscope.trace.shares import Lost, LostShareError
-from rlscope.trace.store import Divide, OpenRun, open_run
+from rlscope.trace.store import MOST_READS, Divide, OpenRun, open_run
 
 Progress = Callable[[str], None]
 """Called with what is being done, in a few words."""
@@ -57,6 +57,7 @@ QUESTIONS: Final = (
     "worker_devices",
     "shared_gpus",
     "trainer_steps",
+    "reported_values",
 )
 """The questions that an analysis asks of a run, in order."""
 DRAWN: Final = (
@@ -80,8 +81,6 @@ DRAWN: Final = (
     "group_tail_counts",
     "throughput",
     "clock_bounds",
-    "reported_values",
-    "learning",
 )
 """Those whose answers only the page draws; comparisons and trackers take a few of them."""
 
@@ -103,7 +102,7 @@ def analyze(
     also_ask: those of DRAWN that are wanted; what the analysis says is the same without them. Raises RunFolderError for
     a folder that is not a run, AnalysisError for another run of the constraints that cannot be compared.
     """
-    return _read(folder, lambda run: analyze_run(run, progress, constraints, also_ask), progress, divide)
+    return read_run(folder, lambda run: analyze_run(run, progress, constraints, also_ask), progress, divide)
 
 
 def analyze_run(
@@ -161,7 +160,7 @@ def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
         leave_out_laid_out(run.imported, answers)
         return replace(analysis, answers={**analysis.answers, **answers})
 
-    return _read(folder, complete) if missing else analysis
+    return read_run(folder, complete) if missing else analysis
 
 
 def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress) -> Evidence:
@@ -194,7 +193,7 @@ def _ask_all(
     answers: dict[str, pl.DataFrame] = {}
     for name in names:
         progress(name.replace("_", " "))
-        answers[name] = ask(run, name, arguments)
+        answers[name] = shorten_texts(ask(run, name, arguments))
     return answers
 
 
@@ -214,7 +213,7 @@ def check(
             return report
         return replace(report, findings=find_problems(run), fail_on_finding=fail_on_finding)
 
-    return _read(folder, evaluate, divide=divide)
+    return read_run(folder, evaluate, divide=divide)
 
 
 def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
@@ -237,7 +236,7 @@ def _residual_ratio(run: OpenRun) -> float | None:
     return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)
 
 
-def _read(
+def read_run(
     folder: Path | str,
     use: Callable[[OpenRun], _Read],
     progress: Progress = say_nothing,
@@ -245,11 +244,11 @@ def _read(
 ) -> _Read:
     """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
 
-    So is a share that could not be answered. Raises VanishedFileError where files of a run in progress are merged
-    each time that they are read.
+    So is a share that could not be answered. Raises VanishedFileError if files of a run in progress are merged each
+    time that they are read.
     """
     lost: tuple[Lost, ...] = ()
-    read_all = listed_again = False
+    read_all, reads = False, 1
     while True:
         connected = nullcontext() if divide is None else divide.connected()
         try:
@@ -261,9 +260,9 @@ def _read(
             lost = (*lost, error.lost)
             progress(f"{error.lost.share.name} failed: the run is analysed without it")
         except VanishedFileError:
-            if listed_again:
+            if reads == MOST_READS:
                 raise
-            listed_again = True
+            reads += 1
             progress("a file was merged into another while it was read: listing them again")
         except UnreadableDataError:
             if read_all:

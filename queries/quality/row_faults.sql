@@ -1,6 +1,6 @@
 -- Which rows violate the trace format, and how many?
 --
--- in   worker_row_faults, sample_row_faults
+-- in   worker_row_faults, sample_row_faults, deliveries, train_steps
 -- out  table_name  VARCHAR  table
 -- out  fault       VARCHAR  what is wrong with the rows
 -- out  rows        BIGINT   number of such rows
@@ -9,4 +9,9 @@
 SELECT table_name, fault, rows FROM worker_row_faults
 UNION ALL
 SELECT table_name, fault, rows FROM sample_row_faults
+UNION ALL
+SELECT 'deliveries', 'name a step, and none of these steps is in train_steps', count(step)
+FROM deliveries
+HAVING count(step) > 0 AND EXISTS (SELECT 1 FROM train_steps)
+    AND NOT bool_or(step IN (SELECT step FROM train_steps))
 ORDER BY table_name, fault

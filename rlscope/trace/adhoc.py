@@ -45,7 +45,7 @@ def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS)
         names = {STDIN: "standard input"}
         raise QueryError.of(
             "the SELECT of the command line" if isinstance(given, str) else names.get(given, given),
-            found=f"what is not readable as text ({error})",
+            found=f"what is not readable as text ({getattr(error, 'strerror', None) or error})",
             expected="a SELECT as UTF-8 text",
             next_step="Save it as UTF-8.",
         ) from error
@@ -55,7 +55,13 @@ def _read(given: str | Path) -> str:
     if isinstance(given, str):
         # Python reads arguments by the locale: in one of ASCII, what is beyond it is still in them, as bytes.
         return given.encode("utf-8", "surrogateescape").decode("utf-8")
-    return (sys.stdin.buffer.read() if given == STDIN else given.read_bytes()).decode("utf-8")
+    # Slow to import: it holds pydantic.
+    from rlscope.input_file import LARGEST_BYTES, read_regular
+
+    text = sys.stdin.buffer.read(LARGEST_BYTES + 1) if given == STDIN else read_regular(given)
+    if len(text) > LARGEST_BYTES:
+        raise OSError(None, f"more than {LARGEST_BYTES:,} bytes")
+    return text.decode("utf-8")
 
 
 def is_sql(text: str) -> bool:

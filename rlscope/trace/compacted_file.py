@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import arrow_schema, chained_checksum
 
 from rlscope.errors import UnreadableDataError
-from rlscope.trace.completeness import page_fault
 from rlscope.trace.files import StoredFile
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, compacted_name, encoded, file_crc32
 
@@ -87,8 +86,9 @@ class CompactedFile:
             batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch] = _batches(source.path, self._schema)
             if source.bytes <= _WHOLE_BYTES:
                 batches = list(batches)
-            elif (damage := page_fault(source.path)) is not None:
-                return f"cannot be read: {damage}"
+            else:
+                for _ in _batches(source.path, self._schema):
+                    pass
         except FileNotFoundError:
             return "it is gone; its recorder may have merged it"
         except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
@@ -194,32 +194,40 @@ def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tupl
 
 
 def _why_not(source: Source, schema: pa.Schema) -> str | None:
-    """Why a file cannot be taken, by its schema: what the format does not have would be lost."""
+    """Why a file cannot be taken, by its columns: one that the format does not have would be lost."""
     try:
         found = pq.read_schema(source.path)
     except FileNotFoundError:
         return "it is gone; its recorder may have merged it"
     except (OSError, ValueError, pa.ArrowException) as error:
         return f"cannot be read: {error}"
-    for field in found:
-        index = schema.get_field_index(field.name)
-        if index < 0:
-            return f"it has the column {field.name}, which the format does not have"
-        expected = schema.field(index)
-        if field.type != expected.type or (field.nullable and not expected.nullable):
-            return f"its column {field.name} is {field.type}, and the format's is {expected.type}"
-    return None
+    unknown = next((name for name in found.names if name not in schema.names), None)
+    return None if unknown is None else f"it has the column {unknown}, which the format does not have"
 
 
 def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows with the columns of the format; one that an older recorder did not write is NULL."""
+    """The rows with the columns and types of the format; a column that the file lacks is NULL.
+
+    Raises ValueError or pa.ArrowException for a value that the format cannot hold.
+    """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
             columns = [
-                batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+                _fitted(batch.column(field.name), field)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
                 for field in schema
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The column as the format has it: another writer may have chosen other widths, or columns that may be NULL."""
+    column = column.cast(field.type)
+    nulls = 0 if field.nullable else column.null_count
+    if nulls or (pa.types.is_list(field.type) and column.flatten().null_count):
+        raise ValueError(f"column {field.name} holds NULL, and the format's has none")
+    return column
 
 
 def _segments_of(source: Source) -> list[Segment]:

@@ -194,7 +194,7 @@ class _Compactor:
             left, rows = list(self._left), self._rows
             try:
                 self._attempt(table)
-            except FileNotFoundError:
+            except (FileNotFoundError, VanishedFileError):
                 if not self._is_copy:
                     raise
             except _ProcessEndedError:
@@ -372,10 +372,15 @@ class _Writer:
 
 def _copy(path: Path, folder: Path, target: Path) -> None:
     """Copy a file of the run into the new folder, if there is one. Raises FileNotFoundError for one that is gone."""
-    if target != folder and (path.is_file() or not os.path.lexists(path)):
+    if target != folder and (_is_inside(path, folder) or not os.path.lexists(path)):
         copied = target / path.relative_to(folder)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copied)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether it is a regular file in the folder, or a link to one: what lies elsewhere does not belong into a copy."""
+    return path.is_file() and path.resolve().is_relative_to(folder)
 
 
 def _are_as_named(paths: Sequence[Path]) -> list[bool]:
@@ -460,10 +465,10 @@ def _prepare(folder: Path, target: Path) -> None:
 
 
 def _copy_beside_tables(folder: Path, target: Path) -> None:
-    """Copy the worker files, and the files that lie beside run.json; run.json itself comes last."""
+    """Copy the worker files, and the files beside run.json but for links that lead out; run.json itself comes last."""
     (target / "workers").mkdir(exist_ok=True)
     for path in (*folder.iterdir(), *(folder / "workers").glob("*.json")):
-        if path.is_file() and path.name not in (RUN_FILE, LOCK_NAME):
+        if _is_inside(path, folder) and path.name not in (RUN_FILE, LOCK_NAME):
             shutil.copy2(path, target / path.relative_to(folder))
 
 

@@ -106,7 +106,7 @@ def check_files(
 ) -> Checked:
     """Compare the readable files of every table with what the workers state. Reads every file that has a checksum.
 
-    distribute: who reads them. Raises RlscopeError where that cannot be.
+    distribute: who reads them. Raises RlscopeError where that cannot be, FileNotFoundError for a file that is gone.
     """
     known = {} if distribute is here else _checksums(folder, workers, tables, distribute)
     checker = _Checker(folder, run_id, workers, known)
@@ -183,6 +183,8 @@ class _Checker:
         try:
             if is_as_named(own[0].path, self._checksums.get(own[0].path)):
                 return None
+        except FileNotFoundError:
+            raise
         except OSError as error:
             return f"cannot be read: {error}"
         why = page_fault(own[0].path)
@@ -314,11 +316,16 @@ def owner_of(path: Path) -> FileNumbers:
 
 
 def page_fault(path: Path) -> str | None:
-    """Why the pages of a file cannot be trusted; None where each agrees with its checksum, or has none."""
+    """Why the pages of a file cannot be trusted; None if each agrees with its checksum, or has none.
+
+    Raises FileNotFoundError for a file that is gone.
+    """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for _ in file.iter_batches():
                 pass
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         return str(error)
     return None

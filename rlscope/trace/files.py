@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
@@ -20,14 +21,16 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, TABLES, WORKER_ID_PATTERN, FileNumbers
 
 from rlscope import format as fmt
-from rlscope.errors import RunFolderError
-from rlscope.text_out import cleaned, for_terminal
+from rlscope.errors import RunFolderError, VanishedFileError
+from rlscope.text_out import LONGEST_TEXT, cleaned, for_terminal, shortened
 from rlscope.trace.distribution import Distribute, here, of_files
 from rlscope.trace.footers import LATEST_NS, Footer, read_footer, read_metadata
 from rlscope.trace.imported import Imported, read_imported
 from rlscope.trace.segments import Segment, superfluous
 
 RUN_FILE: Final = "run.json"
+_DEEPEST: Final = 6
+"""Levels of folders in which runs are looked for."""
 _GLOBS: Final = frozenset("*?[]{}")
 """By these a reader takes one name for several."""
 _HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
@@ -128,6 +131,22 @@ class SkippedFile:
     why: str
 
 
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run that a path means: that of its run.json, else the path itself."""
+    return path.parent if path.name == RUN_FILE and path.is_file() else path
+
+
+def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the run folders in and below a folder, by name; what is inside a run is not looked into."""
+    if (folder / RUN_FILE).is_file():
+        yield folder
+    elif depth < _DEEPEST:
+        with suppress(PermissionError):
+            for inner in sorted(folder.iterdir()):
+                if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
+                    yield from runs_below(inner, depth + 1)
+
+
 def read_manifest(folder: Path) -> RunManifest:
     """Read run.json. Raises RunFolderError for what is no run, or a format that this version does not know."""
     path = folder / RUN_FILE
@@ -138,10 +157,14 @@ def read_manifest(folder: Path) -> RunManifest:
             expected="a run that this user may read",
             next_step="Ask for the permission to list it and to read its files, or copy it as who has it.",
         )
+    if not folder.exists():
+        raise RunFolderError.of(
+            folder, found="no such file or folder", expected="the folder of a run", next_step="Check the path."
+        )
     if not os.path.isdir(folder):
         raise RunFolderError.of(
             folder,
-            found="a file" if folder.exists() else "nothing",
+            found="a file",
             expected="the folder of a run",
             next_step="Pass the folder that RLSCOPE_RUN_DIR named while the run was recorded.",
         )
@@ -171,6 +194,7 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
         document = json.loads(text)
         # Half of a pair is no character, and no table can hold it.
         document = cleaned(document) if "\\u" in text and _HALF_A_PAIR.search(text) else document
+        document = cleaned(document, shortened) if len(text) > LONGEST_TEXT else document
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError.of(
             path, found=f"text that is not JSON ({error})", expected="a JSON object", next_step="Restore the file."
@@ -376,14 +400,16 @@ def list_table(folder: Path, table: str, distribute: Distribute = here) -> tuple
     """The files of one table in the order (worker, first number), and those whose footer shows that they are damaged.
 
     Files that were merged into another one are left out. Damage inside a page does not show in the footer. distribute:
-    who reads the footers. Raises RlscopeError where that cannot be.
+    who reads the footers. Raises VanishedFileError if files vanish each time that they are listed, RlscopeError where
+    they cannot be read.
     """
-    stored, skipped = list[StoredFile](), list[SkippedFile]()
     for _ in range(_LISTINGS):
         stored, skipped, has_vanished = _listed(folder, table, distribute)
         # What was merged since the folder was listed is in another file by now.
         if not has_vanished:
             break
+    else:
+        raise VanishedFileError.of_run(folder)
     left_out = superfluous(stored)
     remaining = [file for file in stored if file.path not in left_out]
     merged = _merged_elsewhere([file for file in remaining if file.segment is None])

@@ -16,7 +16,8 @@ import polars as pl
 import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation, StatementType
 
-from rlscope.errors import LimitError, QueryError, UnreadableDataError
+from rlscope.errors import LimitError, QueryError, UnreadableDataError, VanishedFileError
+from rlscope.text_out import LONGEST_TEXT, shortened
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
@@ -33,6 +34,8 @@ _FEW_ROWS: Final = 4
 """Rows of engines that a cell has at least, on average: with fewer, the cells cost more than they save."""
 _MOST_HELD_ROWS: Final = 20_000_000
 """Engine rows of which percentiles are taken: 16 bytes each, while they are gathered."""
+_UNKNOWN_RUN_BUCKET_NS: Final = 1_000_000_000
+"""Length of a bucket if no worker file says how long the run was."""
 _MANY_PIECES: Final = 2_000_000
 """Pieces of engine rows that may overlap, cut at the cells, above which cells are as long as buckets."""
 _MOST_PIECES: Final = 10_000_000
@@ -117,6 +120,8 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) 
     buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
     # A whole number of the smallest cells, so that the buckets do not depend on the cells.
     bucket_ns = _MOST_CELLS * max(1, -(-stretch_ns // (buckets * _MOST_CELLS)))
+    if extents.is_empty():
+        bucket_ns = _UNKNOWN_RUN_BUCKET_NS
     order = ask(run, "engine_row_order").row(0, named=True)
     cells = cells_per_bucket(run.row_counts.get("engine_steps", 0), len(extents) * (end_ns - start_ns) / bucket_ns)
     if not order["rows_disjoint"] and order["row_ns"] > _MANY_PIECES * (bucket_ns // _MOST_CELLS):
@@ -182,6 +187,13 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
             return answer
         run.given_answers[asked] = answer
     return run.given_answers[asked].clone()
+
+
+def shorten_texts(answer: pl.DataFrame) -> pl.DataFrame:
+    """Return an answer with its long texts shortened: a reason or an id may be a whole prompt."""
+    texts = [column.name for column in answer if column.dtype == pl.String]
+    long = [name for name in texts if (answer[name].str.len_chars().max() or 0) > LONGEST_TEXT]  # type: ignore[operator]
+    return answer.with_columns(pl.col(long).map_elements(shortened, return_dtype=pl.String)) if long else answer
 
 
 def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]:
@@ -311,7 +323,8 @@ def _keep(
 def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame:
     """The answer to the user's own SELECT, on a connection that can open no file.
 
-    Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits.
+    Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits;
+    VanishedFileError if a file of the run was removed.
     """
     try:
         sql.encode("utf-8")
@@ -320,6 +333,8 @@ def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame
     except duckdb.OutOfMemoryException as error:
         raise too_large(limits) from error
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeError, pl.exceptions.PolarsError) as error:
+        if run.locked.has_lost_files():
+            raise VanishedFileError.of_run(run.folder) from error
         raise QueryError(f"SQL error: {error}") from error
 
 

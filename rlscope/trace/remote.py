@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlscope_otel.schema import TABLES
 
@@ -33,6 +33,8 @@ _TRIES: Final = 3
 """Listings: between one and the copy, a recorder may have merged files."""
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
 _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
+_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
+"""Of a parameter of an address."""
 _EXPECTED: Final = "the folder of a run that can be read"
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|Not a valid bucket name": (
@@ -72,6 +74,16 @@ def shown_address(address: str | Path) -> str:
     return re.sub(r"//(?:[^/:@?]*:.*|[^/@?]*)@", "//***@", url).partition("?")[0]
 
 
+def _holds_credentials(url: str) -> bool:
+    """Return whether an address names a user or a secret before the host, or in a parameter."""
+    scheme, _, rest = unquote(url).partition("://")
+    # In Azure's addresses the container stands before the @.
+    if re.match(r"[^/@?]*:.*@", rest) or (not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest)):
+        return True
+    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)
+
+
 def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) -> Path:
     """Copy the files of a run to a new temporary folder; removing it is up to the caller.
 
@@ -79,13 +91,13 @@ def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) 
     credentials, and LimitError for a run that is too large to be copied.
     """
     url, shown = _ADDRESS.sub(r"\1://", str(address), count=1), shown_address(address)
-    if "***@" in shown and not url.startswith("abfs"):
+    if _holds_credentials(url):
         raise ArgumentError.of(
             shown,
             found="credentials in the address",
             expected="an address without them",
-            next_step="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and replace that secret: "
-            "addresses are kept in histories and logs.",
+            next_step="Set the variables that the client of the store reads, such as AWS_PROFILE or AZURE_STORAGE_KEY, "
+            "and replace that secret: addresses are kept in histories and logs.",
         )
     folder = Path(mkdtemp(prefix="rlscope-remote-"))
     try:

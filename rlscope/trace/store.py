@@ -20,7 +20,7 @@ import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
 
-from rlscope.errors import UnreadableDataError
+from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace import execution
 from rlscope.trace.clocks import ONE_CLOCK, Clocks, Found, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
@@ -74,6 +74,8 @@ SHORT_FILE_ROWS: Final = 5_000
 thousand, once; about nine questions read the engine rows."""
 _FILES_AT_ONCE: Final = 5_000
 """Of many short files: more take more memory, and no less time."""
+MOST_READS: Final = 10
+"""How often a run is read if files vanish meanwhile: `rlscope compact` replaces those of ten tables, one by one."""
 _GATHERED: Final = "gathered_"
 """Before the name of a table, the name of one that holds its rows until it is made."""
 
@@ -248,7 +250,10 @@ def _read_files(folder: Path, distribute: Distribute, *, may_be_apart: bool = Tr
     for table in TABLES:
         tables[table], unreadable = list_table(folder, table, distribute)
         skipped.extend(unreadable)
-    checked = check_files(folder, manifest.run_id, workers, tables, distribute)
+    try:
+        checked = check_files(folder, manifest.run_id, workers, tables, distribute)
+    except FileNotFoundError as error:
+        raise VanishedFileError.of_run(folder) from error
     window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)

@@ -87,7 +87,7 @@ def _answer(folder: Path, whole: bool) -> dict[str, Any]:
     try:
         if whole:
             _every_format(folder)
-        facts, lines = pipeline._read(folder, _facts)
+        facts, lines = pipeline.read_run(folder, _facts)
     except RlscopeError as error:
         return {"end": "refused", "facts": {}, "lines": [str(error)]}
     except BaseException:

@@ -17,7 +17,18 @@ from rlscope.reports.page.html import render
 from rlscope.text_out import as_json, for_csv, for_github, for_markdown, for_terminal, for_xml, one_line
 from rlscope.trace.adhoc import write_table
 from tests.faults.mutations import HOSTILE_TEXTS
-from tests.trace_folder import activity, delivery_row, engine_row, queue_row, sample_row, train_row, worker, write_run
+from tests.nightly import nightly
+from tests.trace_folder import (
+    activity,
+    delivery_row,
+    engine_row,
+    queue_row,
+    sample_row,
+    train_row,
+    worker,
+    write_rows,
+    write_run,
+)
 
 SECOND = 10**9
 NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
@@ -100,13 +111,13 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> int:
     return page.tags.count("script")
 
 
-@pytest.mark.parametrize("text", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("name", ["everything at once", *map(nightly, list(RUNS)[1:])])
 def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
-    text: str, scripts: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, scripts: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlscope.cli import main
 
-    run = hostile_run(tmp_path / "run", text)
+    run = hostile_run(tmp_path / "run", RUNS[name])
     (run.parent / "q.sql").write_text("SELECT queue, depth FROM queue_depths ORDER BY ALL")
     analysis = rlscope.analyze(run)
     json.loads(analysis.to_json())
@@ -135,7 +146,23 @@ def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
     assert NOT_TEXT.search(printed) is None
     printed = _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "json"], capfd)
     assert len(json.loads(printed)) == 8
-    assert NOT_TEXT.search(_printed(main, ["analyze", str(run), "-o", str(tmp_path / "p.html")], capfd)) is None
+    monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
+    assert NOT_TEXT.search(_printed(main, ["analyze", str(run), "--no-page"], capfd)) is None
+
+
+def test_long_texts_are_shortened_and_stay_apart(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "run", "x" * 60_000)
+    write_rows(
+        run,
+        "activities",
+        "e0",
+        [activity("e0", at * SECOND, (at + 1) * SECOND, "wait", "x" * 60_000 + str(at)) for at in (11, 13)],
+    )
+    analysis = rlscope.analyze(run)
+    outputs = (render(analysis.result), analysis.to_json(), analysis.to_markdown())
+    assert [output for output in outputs if "x" * 201 in output] == []
+    reasons = [state.reason for state in analysis.ledger.states if state.reason and "60,002" in state.reason]
+    assert (len(reasons), len(set(reasons))) == (2, 2)
 
 
 def _printed(main: Callable[[], None], arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:

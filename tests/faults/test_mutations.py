@@ -1,6 +1,6 @@
 """Whatever is done to a run: the answer stays, or the fault is named, or there is a clear error. Never silence.
 
-`make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`; elsewhere a few are drawn.
+`make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`, `make test-all` 58.
 `RLSCOPE_MUTATIONS_FROM` is the first seed, for ones that nobody has tried.
 What a seed ever found is a named case in `test_completeness.py` or `test_hostile_text.py`.
 """
@@ -18,6 +18,7 @@ import pytest
 from tests.faults.mutations import KINDS, KINDS_THAT_CHECKSUMS_SHOW, mutate
 from tests.faults.oracle import FAULTS, Looked, Verdict, judge_mutation, look
 from tests.faults.runs import Recorder, store_run
+from tests.nightly import nightly
 
 pytestmark = pytest.mark.faults
 
@@ -27,6 +28,8 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
+NIGHTLY: Final = 6
+"""One in so many is left to `make test`: of every recorder two."""
 SHARES: Final = 5
 """One in so many is done to a run with merged files, one to a compacted run, and one to a run of the recorder before
 checksums."""
@@ -75,7 +78,10 @@ def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]]
     assert looked.facts["run"][0] == 24
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + MUTATIONS))
+@pytest.mark.parametrize(
+    "seed",
+    [seed if seed % NIGHTLY == 0 else nightly(seed) for seed in range(FIRST_SEED, FIRST_SEED + MUTATIONS)],
+)
 def test_a_mutation_changes_nothing_without_a_word(
     seed: int, runs: dict[Recorder, tuple[Path, Looked]], tally: Tally, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from rlscope.trace.clocks import ONE_CLOCK
 from rlscope.trace.compaction import compact_run
 from rlscope.trace.query import ask, ask_own, standard_arguments
 from rlscope.trace.store import OpenRun, open_run
+from tests.nightly import nightly
 from tests.several_hosts import NS, START_NS, Clock, MadeRun, made_run, off, put_on_hosts
 
 VLLM_TRL: Final = Path(__file__).parents[2] / "sample_traces" / "vllm_trl"
@@ -92,7 +93,14 @@ def spread_ns(run: OpenRun) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "queue_host"), [*((name, None) for name in SKEWS), ("5 s", "a"), ("60 s", "a"), ("all", "a")]
+    ("name", "queue_host"),
+    [
+        ("5 s", None),
+        ("the trainer's by a year", None),
+        ("all", "a"),
+        *(nightly(name, None) for name in ("0.05 s", "60 s", "a year", "100 ppm", "all")),
+        nightly("60 s", "a"),
+    ],
 )
 def test_clocks_that_disagree_change_no_count_and_no_time_by_more_than_stated(
     name: str, queue_host: str | None, true: Any, tmp_path: Path
@@ -266,7 +274,7 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
         assert (run.clocks.corrected, run.clocks.bad_pairs, run.clocks.contradiction_ns) == (set(), 0, 0)
 
 
-@pytest.mark.parametrize("by_days", [-400, 60])
+@pytest.mark.parametrize("by_days", [-400, nightly(60)])
 def test_a_compacted_run_with_a_host_in_another_year_is_corrected_as_before(by_days: int, tmp_path: Path) -> None:
     folder = made_run(engines=2, steps=8).write(tmp_path / "run", {"be0": off(by_days * 86_400.0)})
     with open_run(folder) as run:
@@ -332,7 +340,7 @@ def recorded() -> tuple[str, dict[str, float]]:
         return verdict(run)
 
 
-@pytest.mark.parametrize("by_s", [5.0, 60.0])
+@pytest.mark.parametrize("by_s", [5.0, nightly(60.0)])
 def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
     by_s: float, recorded: Any, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ from rlscope.trace.files import SkippedFile, TableFiles, list_table, read_worker
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, decoded, encoded
 from rlscope.trace.store import open_run
 from tests.faults.runs import store_run
+from tests.nightly import nightly
 from tests.trace.recorded import record, state, write_flush
 from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, worker, write_rows, write_run
 
@@ -112,7 +113,7 @@ def test_compacting_again_changes_nothing(run: Path) -> None:
     assert files(run) == before
 
 
-@pytest.mark.parametrize("recorder", ["counting", "old"])
+@pytest.mark.parametrize("recorder", ["counting", nightly("old")])
 def test_every_question_is_answered_alike_before_and_after(recorder: str, tmp_path: Path) -> None:
     folder = store_run(tmp_path / "run", recorder, steps=8)  # type: ignore[arg-type]
 
@@ -128,9 +129,9 @@ def test_every_question_is_answered_alike_before_and_after(recorder: str, tmp_pa
 
 
 def test_the_whole_analysis_of_a_small_run_is_the_same_text(run: Path) -> None:
-    before = rlscope.analyze(run).to_json()
+    before = rlscope.analyze(run, page=False).to_json()
     compact_run(run)
-    assert rlscope.analyze(run).to_json() == before
+    assert rlscope.analyze(run, page=False).to_json() == before
 
 
 def test_a_file_ends_with_the_source_at_which_it_reaches_its_size(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,6 +433,17 @@ def test_a_damaged_file_is_left_and_named_and_the_rest_is_compacted(run: Path) -
     assert [(gap.kind, gap.worker_id, gap.rows) for gap in completeness(run).gaps] == [("missing", "e1", 1)]
 
 
+def test_a_copy_holds_nothing_that_links_of_the_run_point_to(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("password")
+    for name in ("notes.txt", "workers/x.json", "engine_steps/e1-000009.parquet"):
+        (run / name).symlink_to(tmp_path / "secret")
+    (run / "alias.json").symlink_to(run / "run.json")
+    compact_run(run, tmp_path / "copy")
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert "alias.json" in {path.name for path in copied}
+    assert not [path for path in copied if b"password" in path.read_bytes()]
+
+
 def test_a_column_that_the_format_does_not_have_is_not_lost(run: Path) -> None:
     path = run / "engine_steps" / "e1-000002.parquet"
     held = pq.read_table(path)
@@ -448,6 +460,31 @@ def test_a_column_that_an_older_recorder_did_not_write_is_null_as_before(tmp_pat
         pq.write_table(pq.read_table(path).drop_columns(["source", "preemptions"]), path)
     before = rows_of(folder)
     assert (compact_run(folder).files_after, rows_of(folder)) == (1, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "left"),
+    [
+        (pa.string(), ["s0"], []),
+        (pa.large_string(), ["s0"], []),
+        (pa.dictionary(pa.int32(), pa.string()), ["s0"], []),
+        (pa.string(), [None], ["column sample_id holds NULL, and the format's has none"]),
+    ],
+)
+@pytest.mark.parametrize("whole_bytes", [4 * 10**6, 0])
+def test_files_of_other_writers_are_compacted_unless_they_hold_what_the_format_cannot(
+    kind: pa.DataType, ids: list[str | None], left: list[str], whole_bytes: int, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(compacted_file, "_WHOLE_BYTES", whole_bytes)
+    folder = write_run(tmp_path, [worker("e0", "sampler")])
+    for sequence in (1, 2):
+        path = write_rows(folder, "samples", "e0", [sample_row(f"s{sequence}", "e0", [])], sequence)
+    held = pq.read_table(path).set_column(0, pa.field("sample_id", kind), pa.array(ids, kind))
+    place = held.schema.get_field_index("prompt_tokens")
+    pq.write_table(held.set_column(place, pa.field("prompt_tokens", pa.int64()), pa.array([7], pa.int64())), path)
+    before, done = rows_of(folder), compact_run(folder)
+    assert [each.why.removeprefix("cannot be read: ") for each in done.left] == left
+    assert (len(files(folder)), rows_of(folder)) == (1 + len(left), before)
 
 
 @pytest.mark.parametrize("worker_id", ["e0", "x9"])

@@ -73,16 +73,13 @@ def temporary(tmp_path: Path) -> list[str]:
     return [path.name for path in (tmp_path / "temporary").iterdir()]
 
 
-@pytest.mark.parametrize("address", ["s3://runs/team/monday", "s3://runs/team/monday/", "s3:/runs/team/monday"])
-def test_a_run_in_a_bucket_is_analysed_as_the_same_run_on_disk(
-    address: str, run: Path, store: Any, tmp_path: Path
-) -> None:
+def test_a_run_in_a_bucket_is_analysed_as_the_same_run_on_disk(run: Path, store: Any, tmp_path: Path) -> None:
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "weights.bin").write_bytes(b"far too large")
     upload(run, store, "runs/team/monday")
     said: list[str] = []
-    analysis = rlscope.analyze(address, progress=said.append)
-    assert analysis.to_json() == rlscope.analyze(run).to_json()
+    analysis = rlscope.analyze("s3://runs/team/monday", progress=said.append, page=False)
+    assert analysis.to_json() == rlscope.analyze(run, page=False).to_json()
     assert "opening s3://runs/team/monday" in said[0]
     assert any(re.fullmatch(r"copying s3://runs/team/monday/?: \S+ k?B of \S+ k?B", each) for each in said)
     assert analysis.page_path == Path("report.html")
@@ -93,9 +90,10 @@ def test_a_run_in_a_bucket_is_analysed_as_the_same_run_on_disk(
     assert temporary(tmp_path) == []
 
 
-def test_it_can_be_opened_and_queried(run: Path, store: Any) -> None:
-    upload(run, store, "runs/monday")
-    with rlscope.open("s3://runs/monday") as opened:
+@pytest.mark.parametrize("address", ["s3://runs/team/monday/", "s3:/runs/team/monday"])
+def test_it_can_be_opened_and_queried(address: str, run: Path, store: Any) -> None:
+    upload(run, store, "runs/team/monday")
+    with rlscope.open(address) as opened:
         assert opened.sql("SELECT count(*) AS rows FROM engine_steps")["rows"].to_list() == [3]
         assert opened.run_id == "run"
 
@@ -172,13 +170,23 @@ def test_what_a_client_says_is_explained_without_the_secret(
 
 
 @pytest.mark.parametrize(
-    "address", [f"s3://AKIA:{SECRET}@runs/monday", "s3:/AKIA:secret@runs/monday?region=x", "s3://AKIA@runs/x"]
+    "address",
+    [
+        f"s3://AKIA:{SECRET}@runs/monday",
+        "s3:/AKIA:secret@runs/monday?region=x",
+        "s3://AKIA@runs/x",
+        "abfs://AKIA:secret@runs/x",
+        "abfss://AKIA%3Asecret@runs/x",
+        "s3://runs/x?endpoint_override=http://AKIA:secret@host",
+        "gs://runs/x?endpoint_override=AKIA%40host",
+        "abfs://runs@account.dfs.core.windows.net/x?account_key=AKIA",
+    ],
 )
 @pytest.mark.parametrize("options", [None, ImportOptions(framework="verl")])
 def test_credentials_in_an_address_are_refused_and_not_repeated(address: str, options: Any) -> None:
     with pytest.raises(ArgumentError) as raised:
         resolve(Path(address), options)
-    assert "s3://***@" in str(raised.value)
+    assert ("found credentials in the address" in str(raised.value)) == (options is None)
     assert "AKIA" not in str(raised.value) and "secret@" not in str(raised.value)
 
 

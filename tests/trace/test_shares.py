@@ -20,6 +20,7 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import SAMPLE, WORKER, Question, find_question, questions
 from rlscope.trace.shares import Argument, Lost, LostShareError, Share, Split, merge_answers, merged_sql, plan_shares
 from rlscope.trace.store import Divide, OpenRun, StoredRun, open_empty, open_run
+from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.several_hosts import made_run, off
 from tests.trace.recorded import record
@@ -54,7 +55,7 @@ def rows_of(folder: Path, table: str, worker_id: str = "*") -> int:
     return sum(pq.read_metadata(path).num_rows for path in (folder / table).glob(f"{worker_id}-*.parquet"))
 
 
-@pytest.mark.parametrize(("seed", "shares"), [(0, 3), (2, 1)])
+@pytest.mark.parametrize(("seed", "shares"), [(0, 3), nightly(2, 1)])
 def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: Path, seed: int, shares: int) -> None:
     folder = scattered_run(tmp_path / "run", seed)
     whole = answers_of(folder, None, questions())

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from rlscope_otel.schema import TABLES, arrow_schema
 
+from rlscope import pipeline
+from rlscope.analysis.result import AnalysisResult
 from rlscope.errors import RunFolderError
-from rlscope.pipeline import analyze
 from rlscope.trace import store
 from rlscope.trace.query import ask, ask_own
-from rlscope.trace.store import open_run
+from rlscope.trace.store import OpenRun, open_run
 from tests.trace_folder import (
     Row,
     activity,
@@ -52,8 +53,21 @@ def small_run(folder: Path, workers: list[Row] | None = None, **config: Any) -> 
     )
 
 
+def analyze(folder: Path | str, **how: Any) -> AnalysisResult:
+    return pipeline.analyze(folder, also_ask=(), **how)
+
+
+def read(folder: Path) -> tuple[dict[str, str], list[int]]:
+    """What is left out of a run and why, and the steps that remain."""
+
+    def look(run: OpenRun) -> tuple[dict[str, str], list[int]]:
+        return {file.path: file.why for file in run.skipped_files}, ask(run, "training_steps")["step"].to_list()
+
+    return pipeline.read_run(folder, look)
+
+
 def skipped(folder: Path) -> dict[str, str]:
-    return {file.path: file.why for file in analyze(folder).data_quality.skipped_files}
+    return read(folder)[0]
 
 
 def table_with(change: Callable[[pa.Table], pa.Table]) -> bytes:
@@ -88,10 +102,9 @@ def test_a_bad_file_is_left_out_and_named_with_why(kind: str, tmp_path: Path) ->
     content, why = BAD_FILES[kind]
     small_run(tmp_path)
     (tmp_path / "activities" / "x-000001.parquet").write_bytes(content)
-    analysis = analyze(tmp_path)
-    (file,) = analysis.data_quality.skipped_files
-    assert (file.path, file.why[: len(why)]) == ("activities/x-000001.parquet", why)
-    assert analysis.run.tokens_trained == 10
+    found, steps = read(tmp_path)
+    assert list(found) == ["activities/x-000001.parquet"] and steps == [1, 2]
+    assert found["activities/x-000001.parquet"].startswith(why)
 
 
 def damaged_inside(path: Path) -> None:
@@ -206,7 +219,11 @@ def test_a_run_json_that_is_no_object_is_refused(content: str, found: str, tmp_p
 
 def test_a_folder_without_run_json_a_file_and_a_path_to_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path, found in ((tmp_path, "no run.json"), (tmp_path / "file", "a file"), (tmp_path / "gone", "nothing")):
+    for path, found in (
+        (tmp_path, "no run.json"),
+        (tmp_path / "file", "a file"),
+        (tmp_path / "gone", "no such file or folder"),
+    ):
         with pytest.raises(RunFolderError, match=f"found {found}; expected the folder of a run"):
             analyze(path)
 
@@ -220,7 +237,7 @@ def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_
 ) -> None:
     for sibling in ("run1", "run", "runs", "other", "runner"):
         write_run(tmp_path / sibling, [worker("t9")], train_steps=[train_row("t9", 0, 1, step) for step in range(50)])
-    assert analyze(small_run(tmp_path / name)).run.steps == 2
+    assert read(small_run(tmp_path / name)) == ({}, [1, 2])
 
 
 def test_a_folder_may_be_named_relative_to_where_one_stands_and_through_a_link(
@@ -229,7 +246,7 @@ def test_a_folder_may_be_named_relative_to_where_one_stands_and_through_a_link(
     small_run(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
     monkeypatch.chdir(tmp_path / "real")
-    assert [analyze(path).run.steps for path in (".", "../link", Path("../real"))] == [2, 2, 2]
+    assert [read(path) for path in (Path("."), Path("../link"), Path("../real"))] == [({}, [1, 2])] * 3
 
 
 def good_worker(**changes: Any) -> str:
@@ -423,7 +440,7 @@ def test_files_that_are_not_the_formats_and_folders_that_look_like_files_are_han
 def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
     small_run(tmp_path)
     before = sorted(path for path in tmp_path.rglob("*"))
-    analyze(tmp_path)
+    pipeline.analyze(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 

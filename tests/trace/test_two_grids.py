@@ -5,11 +5,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
+from tests.nightly import costly
 from tests.trace_folder import Row, activity, engine_row, update_row, worker, write_run
 
 LIFE_NS = (10, 90)
@@ -55,7 +56,7 @@ def grid(origin_ns: int, cell_ns: int, beside: tuple[int, int] = (0, 0), **more:
     return {**cells, "beside_origin_ns": beside[0], "beside_cell_ns": beside[1], "idle_after_ns": 7, **more}
 
 
-@settings(max_examples=30, deadline=None)
+@costly
 @given(disjoint_rows(), CELLS, CELLS)
 def test_rows_in_order_leave_the_pauses_that_sorted_rows_do(
     rows: list[Row], one: tuple[int, int], other: tuple[int, int]
@@ -66,7 +67,7 @@ def test_rows_in_order_leave_the_pauses_that_sorted_rows_do(
     assert fast.equals(slow)
 
 
-@settings(max_examples=30, deadline=None)
+@costly
 @given(disjoint_rows(), spans(), CELLS, CELLS)
 def test_two_grids_together_have_the_answers_of_each_alone(
     rows: list[Row], others: dict[str, list[Row]], one: tuple[int, int], other: tuple[int, int]

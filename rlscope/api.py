@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, one_of, severity_of
-from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
+from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError, VanishedFileError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from rlscope.reports.page.html import Charts
     from rlscope.trace.compaction import Compaction
     from rlscope.trace.query import Argument
+    from rlscope.trace.store import OpenRun
 
+_T = TypeVar("_T")
 Folder: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
 """Called with what is being done, in a few words."""
@@ -110,21 +112,20 @@ class Run:
     """An open run, from `rlscope.open`: a context manager that answers questions and ad-hoc SQL."""
 
     def __init__(self, path: Folder) -> None:
-        from rlscope.trace.store import open_run
-
         self._stack, self._folder = ExitStack(), _folder(path)
-        self._run = self._stack.enter_context(open_run(self._folder.path))
+        self._run: OpenRun | None = None
         self._is_open = True
+        self._path, self._run_id = self._read(lambda run: (run.folder, run.run_id))
 
     @property
     def path(self) -> Path:
         """The run's folder, absolute."""
-        return self._run.folder
+        return self._path
 
     @property
     def run_id(self) -> str:
         """The run's name, from its run.json."""
-        return self._run.run_id
+        return self._run_id
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
         """The answer to a question of `rlscope queries`; units are in the column names, its header explains each.
@@ -134,8 +135,7 @@ class Run:
         """
         from rlscope.trace.adhoc import answer
 
-        self._check_open()
-        return answer(self._run, name, arguments)
+        return self._read(lambda run: answer(run, name, arguments))
 
     def sql(self, text: str, *, time_s: float = 60.0, memory_mb: int = 1000) -> "pl.DataFrame":
         """The answer to one SELECT of your own over the run's tables, on a connection that can open no file.
@@ -146,19 +146,31 @@ class Run:
         from rlscope.trace.execution import SqlLimits
         from rlscope.trace.query import ask_own
 
-        self._check_open()
-        return ask_own(self._run, text, SqlLimits(time_s, memory_mb))
+        return self._read(lambda run: ask_own(run, text, SqlLimits(time_s, memory_mb)))
 
     def close(self) -> None:
         """Close the connection; leaving the `with` block does."""
         self._is_open = False
         self._stack.close()
 
-    def _check_open(self) -> None:
+    def _read(self, use: "Callable[[OpenRun], _T]") -> "_T":
+        """Return what is made of the open run, which is opened again if a file of it vanishes."""
+        from rlscope.trace.store import MOST_READS, open_run
+
         if not self._is_open:
             raise QueryError.of(
                 f"run {self.run_id}", found="a closed run", expected="an open one", next_step="Ask in its `with` block."
             )
+        left = MOST_READS
+        while True:
+            try:
+                self._run = self._run or self._stack.enter_context(open_run(self._folder.path))
+                return use(self._run)
+            except VanishedFileError:
+                self._stack.close()
+                self._run, left = None, left - 1
+                if not left:
+                    raise
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +279,8 @@ class Analysis:
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
         """What the run would do with something changed: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
 
-        Raises AnalysisError for a run that the model cannot be fitted to, and ImpossibleChangeError.
+        Raises AnalysisError for a run that the model cannot be fitted to or does not reproduce, and
+        ImpossibleChangeError.
         """
         from rlscope.model.forecast.result import NoModelResult
         from rlscope.model.forecast.what_if import what_if
@@ -279,6 +292,15 @@ class Analysis:
                 found=self.model.reason,
                 expected="a run that the model can be fitted to",
                 next_step="`rlscope analyze` shows what the trace does say.",
+            )
+        if not self.model.replay.explains:
+            from rlscope.reports.text.model import misfit_words
+
+            raise AnalysisError.of(
+                self.path,
+                found=f"a model that does not reproduce the run: {misfit_words(self.model.replay)}",
+                expected="a replayed rate within 10%, without which no prediction is given",
+                next_step="The report of `rlscope analyze` lists what is off.",
             )
         return WhatIfAnswer(self.run.run_id, self.model, what_if(self.model, change))
 
@@ -377,7 +399,8 @@ def what_if(
 
     run: its folder, or its analysis, which saves analysing it again. The changes and their units are in `Changes`; also
     and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot be
-    fitted to, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a limit given twice.
+    fitted to or does not reproduce, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a
+    limit given twice.
     """
     if not isinstance(run, Analysis):
         return analyze(run, also=also, progress=progress, page=False).what_if(**changes)
@@ -395,7 +418,7 @@ def plan(
 
     max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: one to forecast beside
     the recommended one, as "16:48" trainer and sampler GPUs; running: requests that each engine may run, None: as many
-    as suit it. Raises RlscopeError for a plan that cannot be read, with its line, and ArgumentError.
+    as suit it. Raises RlscopeError for a plan that cannot be read, with the key, and ArgumentError.
     """
     from rlscope.planning.build import plan_ahead
 
@@ -416,7 +439,7 @@ def check(
 ) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
-    rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
+    rules: a file of rules; None: the built-in rules. fail_if: further critical rules over the whole run,
     each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
     finding of that severity or higher; None: look for none. baseline: a run, or the JSON document of an analysis, to
     compare with; the built-in regression rules then apply too, or those of `fail_if` that name it, as
@@ -432,8 +455,12 @@ def check(
     folder = _folder(path)
     if baseline is not None:
         from rlscope.comparison.gate import check_against
+        from rlscope.importers.join import RunFolder
+        from rlscope.trace.files import RUN_FILE
 
-        before = _readable(baseline)
+        document = Path(baseline)
+        is_document = document.is_file() and document.suffix == ".json" and document.name != RUN_FILE
+        before = RunFolder(document) if is_document else _folder(document)
         return CheckReport(check_against(folder.path, before.path, file, one_offs, severity, divide))
     chosen = pipeline.rules_to_check(file, one_offs)
     return CheckReport(pipeline.check(folder.path, chosen, severity, divide))
@@ -446,25 +473,24 @@ def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptio
     """
     from rlscope.analysis.checkup import examine
     from rlscope.answers import Pieces
+    from rlscope.pipeline import read_run
     from rlscope.reports.text.doctor import pieces
-    from rlscope.trace.store import open_run
 
+    # Held by its name: the folder of an imported run goes with the last reference to it.
     folder = _folder(path, options, progress)
-    with open_run(folder.path) as run:
-        return Pieces(pieces(examine(run)))
+    return Pieces(pieces(read_run(folder.path, examine)))
 
 
 def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:
     """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
 
-    Each is the folder of a run, a log or metrics file that can be imported, its analysis, or the JSON document of an
-    analysis, which has totals of the whole run and therefore no intervals. progress: called with what is being done.
-    Raises RunFolderError, ImportFileError, and AnalysisError for an unreadable document or with nothing to compare.
+    Each is the folder of a run, a log or metrics file that can be imported, or its analysis. progress: called with what
+    is being done. Raises RunFolderError, ImportFileError, and AnalysisError with nothing to compare.
     """
     from rlscope.comparison.runs import compare_runs, read_runs
     from rlscope.pipeline import say_nothing
 
-    opened = [each if isinstance(each, Analysis) else _readable(each, progress) for each in (baseline, *runs)]
+    opened = [each if isinstance(each, Analysis) else _folder(each, say=progress) for each in (baseline, *runs)]
     given = [each.with_drawn() if isinstance(each, Analysis) else each.path for each in opened]
     paths = [each.path if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
     first, *others = read_runs(given, progress or say_nothing, paths)
@@ -557,7 +583,7 @@ def push(
     """Analyse the run in a folder and write the results into a tracker of experiments; returns where.
 
     tracker: wandb, mlflow or tensorboard. project, into: its project or experiment, and the id of its run to add to.
-    folder: the log folder of TensorBoard. Raises what `analyze` does, ArgumentError, and RlscopeError.
+    folder: the log folder of TensorBoard, which needs one. Raises what `analyze` does, ArgumentError, and RlscopeError.
     """
     from rlscope.exports.trackers import TRACKERS, Target, library_of, push_analysis
 
@@ -570,14 +596,6 @@ def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress 
     from rlscope.importers.join import resolve
 
     return resolve(Path(path), options, say)
-
-
-def _readable(path: Folder, say: Progress | None = None) -> "RunFolder":
-    """What `compare` reads: the folder of a run, or the JSON document of an analysis as it is."""
-    from rlscope.importers.join import RunFolder
-
-    file = Path(path)
-    return RunFolder(file) if file.is_file() and file.suffix == ".json" else _folder(file, say=say)
 
 
 def _change(changes: Changes) -> "Change":

@@ -18,6 +18,9 @@ NO_DATA: Final = "no data"
 _SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS_PER_HOUR: Final = 3600.0
 _SMALLEST_WRITTEN_OUT: Final = 1e-6
+_LEAST_GPU_S: Final = 0.001
+_LEAST_S: Final = 1e-7
+"""Shorter is noise: clocks count nanoseconds, and several of them."""
 _NOUNS: Final = {
     "updates": ("weight update", "weight updates"),
     "steps": ("step", "steps"),
@@ -153,9 +156,11 @@ def preemptions(value: float | None) -> str:
 
 
 def gpu_time(gpu_s: float | None) -> str:
-    """GPU-seconds, or GPU-hours from one hour on."""
+    """GPU-seconds, or GPU-hours from one hour on; less than a millisecond of a GPU is <0.001 GPU-s."""
     if finite(gpu_s) is None or gpu_s is None:
         return NO_DATA
+    if 0 < gpu_s < _LEAST_GPU_S:
+        return f"<{_LEAST_GPU_S:g} GPU-s"
     if gpu_s >= _SECONDS_PER_HOUR:
         return f"{significant(gpu_s / _SECONDS_PER_HOUR)} GPU-h"
     return f"{significant(gpu_s)} GPU-s"
@@ -177,11 +182,16 @@ def _cents(amount: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in its two largest units: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    """A duration in its two largest units: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min.
+
+    A negative one is a difference; one below 0.1 µs is rounding error.
+    """
     if finite(seconds) is None or seconds is None:
         return NO_DATA
+    if 0 < abs(seconds) < _LEAST_S:
+        return "<0.1 µs" if seconds > 0 else "0 s"
     if seconds < 0:
-        return "-" + duration(-seconds)
+        return "−" + duration(-seconds)
     if seconds < 59.95:
         scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s or not seconds), (1e-6, "µs"))
         return f"{significant(seconds / scale)} {unit}"

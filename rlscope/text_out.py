@@ -10,11 +10,18 @@ import json
 import os
 import re
 import secrets
+import zlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import IO, Any, Final, TextIO
 
 from rlscope.errors import OutputError
 
+LONGEST_TEXT: Final = 2_000
+"""Characters of a name, a reason or a setting that reports repeat."""
+_START: Final = 200
+"""Characters of a longer one that they repeat."""
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _UNSAFE: Final = re.compile(
     # C0 but for tab and newline, DEL and C1; marks of direction and invisible marks; surrogates; noncharacters.
@@ -61,6 +68,13 @@ _STAND_INS: Final = str.maketrans(
     }
 )
 """Of what bars, boxes and tables are made of, one character for one, so that they stay aligned."""
+
+
+def shortened(text: str) -> str:
+    """Return the text, or of a long one its start, its length and a checksum, by which two long texts still differ."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:_START]}… ({len(text):,} characters, {zlib.crc32(as_bytes(text)):08x})"
 
 
 def one_line(text: str) -> str:
@@ -122,14 +136,14 @@ def escaped_json(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def cleaned(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold
-    """The same document with every text and every key as a terminal may show it."""
+def cleaned(value: Any, clean: Callable[[str], str] = for_terminal) -> Any:  # noqa: ANN401  # whatever JSON can hold
+    """The same document with every text and every key cleaned: by default, as a terminal may show it."""
     if isinstance(value, str):
-        return for_terminal(value)
+        return clean(value)
     if isinstance(value, dict):
-        return {cleaned(name): cleaned(each) for name, each in value.items()}
+        return {clean(name) if isinstance(name, str) else name: cleaned(each, clean) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(each) for each in value]
+        return [cleaned(each, clean) for each in value]
     return value
 
 
@@ -180,30 +194,34 @@ def check_output(path: Path) -> Path:
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file and return its path. Raises OutputError where that is not possible.
+    """Write a file and return its path. Raises OutputError if it cannot be written; see `writing`."""
+    with writing(path) as file:
+        file.write(content)
+    return path
+
+
+@contextmanager
+def writing(path: Path) -> Generator[IO[bytes]]:
+    """Open a file to write. Raises OutputError if it cannot be written.
 
     It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
     device or a pipe is written to.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)
-        else:
-            _put(path, content)
+            with path.open("wb") as file:
+                yield file
+            return
+        part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+        try:
+            with part.open("xb") as file:
+                yield file
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise _cannot_write(path, error.strerror or str(error), "a file that can be written") from error
-    return path
-
-
-def _put(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _cannot_write(path: Path, found: str, expected: str) -> OutputError:

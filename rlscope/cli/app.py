@@ -32,12 +32,13 @@ app = typer.Typer(
 )
 
 
-def _note_many_files(context: typer.Context, folder: Path) -> Path:
-    """Say on stderr what a run's size means for the work, before it begins; not to who wants errors only."""
+def _note_many_files(context: typer.Context, path: Path) -> Path:
+    """Return the folder of a run that a path means; say on stderr what its size means for the work, unless quiet."""
+    from rlscope.trace.files import many_files_note, run_folder, small_run_note
+
+    folder = run_folder(path)
     if context.params.get("quiet"):
         return folder
-    from rlscope.trace.files import many_files_note, small_run_note
-
     notes = [many_files_note(folder)]
     if context.params.get("ray") is not None:
         notes.append(small_run_note(folder))

@@ -35,7 +35,7 @@ class FailOn(StrEnum):
 RulesFile = Annotated[
     Path | None,
     typer.Option(
-        "--rules", exists=True, dir_okay=False, show_default="the built-in rules", help="Alert rules, TOML or YAML."
+        "--rules", exists=True, dir_okay=False, show_default="the built-in rules", help="Alert rules, in TOML."
     ),
 ]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 3 if a rule of this severity or higher fired.")]

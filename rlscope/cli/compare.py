@@ -22,7 +22,7 @@ class ComparisonFormat(StrEnum):
 def compare(
     baseline: Annotated[
         Path,
-        typer.Argument(metavar="BASELINE", help="The run to compare with: a folder, or the JSON of an analysis."),
+        typer.Argument(metavar="BASELINE", help="The run to compare with: its folder, or its log."),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The runs to compare, in the same forms.")],
     output: Annotated[

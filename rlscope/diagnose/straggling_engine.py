@@ -9,7 +9,7 @@ because it has less to do, so engines with a batch well below the median are exc
 Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -24,25 +24,46 @@ LEAST_ENGINES: Final = 3
 COMPARABLE_BATCH_RATIO: Final = 0.80
 
 
+class Straggler(NamedTuple):
+    """An engine that is slower than the others."""
+
+    worker_id: str
+    tokens_per_s: float
+    median_tokens_per_s: float
+    """Of the engines with a comparable batch."""
+    row_s: float
+    """Time of its rows."""
+
+
+def slowest_engine(engines: pl.DataFrame) -> Straggler | None:
+    """Return the slowest engine if it is a straggler; engines: the answer of engine_speed, a row per engine."""
+    comparable = _comparable(engines)
+    if len(comparable) < LEAST_ENGINES:
+        return None
+    median_tokens_per_s = float(comparable["tokens_per_s"].median() or 0)  # type: ignore[arg-type]
+    worker_id, tokens_per_s, row_s = (
+        comparable.sort("tokens_per_s", "worker_id").select("worker_id", "tokens_per_s", "row_s").row(0)
+    )
+    if tokens_per_s > (1 - SLOWDOWN_RATIO) * median_tokens_per_s or not median_tokens_per_s:
+        return None
+    return Straggler(worker_id, tokens_per_s, median_tokens_per_s, row_s)
+
+
 def find(evidence: Evidence) -> Finding | None:
     """The finding about the slowest engine, or None."""
-    engines = _comparable(evidence.answers["engine_speed"])
-    if len(engines) < LEAST_ENGINES:
+    slowest = slowest_engine(evidence.answers["engine_speed"])
+    if slowest is None:
         return None
-    median_tokens_per_s = float(engines["tokens_per_s"].median() or 0)  # type: ignore[arg-type]
-    slowest = engines.sort("tokens_per_s", "worker_id").row(0, named=True)
-    if slowest["tokens_per_s"] > (1 - SLOWDOWN_RATIO) * median_tokens_per_s or not median_tokens_per_s:
-        return None
-    slowdown_ratio = 1 - slowest["tokens_per_s"] / median_tokens_per_s
-    gpus = evidence.answers["worker_extents"].filter(worker_id=slowest["worker_id"])["gpu_count"].sum()
+    slowdown_ratio = 1 - slowest.tokens_per_s / slowest.median_tokens_per_s
+    gpus = int(evidence.answers["worker_extents"].filter(worker_id=slowest.worker_id)["gpu_count"].sum())
     return Finding(
         rule="straggling_engine",
         severity="warning",
-        cost_gpu_s=slowdown_ratio * slowest["row_s"] * gpus,
+        cost_gpu_s=slowdown_ratio * slowest.row_s * gpus,
         evidence={
-            "worker_id": slowest["worker_id"],
-            "tokens_per_s": slowest["tokens_per_s"],
-            "median_tokens_per_s": median_tokens_per_s,
+            "worker_id": slowest.worker_id,
+            "tokens_per_s": slowest.tokens_per_s,
+            "median_tokens_per_s": slowest.median_tokens_per_s,
             "slowdown_ratio": slowdown_ratio,
         },
         start_ns=evidence.run.started_ns,

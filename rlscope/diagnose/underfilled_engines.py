@@ -1,13 +1,14 @@
 """Engines decode small batches although larger ones would fit.
 
 Symptom: the mean number of running requests is far below the engine's limit, with nothing waiting.
-Evidence: running requests weighted by time, the engine's limit on running requests, requests waiting.
-Threshold: less than half of the limit, with fewer than one request waiting. Decode passes take about the same time at
-any batch size until the GPU is compute-bound, so a half-empty batch gives up to half of the tokens for the same
-GPU-seconds.
+Evidence: running requests weighted by time, the engine's limit on running requests, requests waiting; all while the KV
+cache is less than 90% full.
+Threshold: less than half of the limit, with fewer than one request waiting, where the KV cache has room for half of the
+time. Decode passes take about the same time at any batch size until the GPU is compute-bound, so a half-empty batch
+gives up to half of the tokens for the same GPU-seconds.
 Remedy: more samples in flight, fewer engines, or a limit that reflects what the engine can run.
-Limits: an engine bound by its KV cache cannot reach its limit; requests wait then, and the rule stays silent. A limit
-left at a default of thousands says nothing about the engine.
+Limits: an engine bound by its KV cache cannot reach its limit. Where the size of the cache is unknown, only waiting
+requests show that. A limit left at a default of thousands says nothing about the engine.
 Cost: none is given, because the gain from a larger batch depends on the latency curve.
 """
 
@@ -22,6 +23,8 @@ from rlscope.diagnose.evidence import Evidence, FindingRule, column_total, weigh
 FILL_RATIO: Final = 0.50
 # With a request waiting on average, something other than demand limits the batch.
 WAITING_REQUESTS: Final = 1.0
+# With the KV cache full for longer, the cache sets the batch.
+OPEN_TIME_RATIO: Final = 0.50
 
 
 def find(evidence: Evidence) -> Finding | None:
@@ -29,12 +32,13 @@ def find(evidence: Evidence) -> Finding | None:
     engines = evidence.answers["engine_speed"].with_columns(
         pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)).alias("cap")
     )
-    capped = engines.filter(pl.col("cap") > 0)
-    if not column_total(capped, "row_s"):
+    capped = _while_open(engines.filter(pl.col("cap") > 0))
+    open_s = column_total(capped, "open_s")
+    if not open_s or open_s < OPEN_TIME_RATIO * column_total(capped, "row_s"):
         return None
-    running_mean = weighted_mean(capped, "running_mean", "row_s")
-    running_cap = weighted_mean(capped, "cap", "row_s")
-    waiting_mean = weighted_mean(capped, "waiting_mean", "row_s")
+    running_mean = weighted_mean(capped, "running_mean", "open_s")
+    running_cap = weighted_mean(capped, "cap", "open_s")
+    waiting_mean = weighted_mean(capped, "waiting_mean", "open_s")
     if running_mean >= FILL_RATIO * running_cap or waiting_mean >= WAITING_REQUESTS:
         return None
     return Finding(
@@ -51,6 +55,19 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+def _while_open(engines: pl.DataFrame) -> pl.DataFrame:
+    """With the time in which the KV cache had room (open_s), and the requests that ran and waited in it."""
+    full_s = pl.col("kv_full_s").fill_null(0.0)
+    engines = engines.with_columns((pl.col("row_s") - full_s).alias("open_s"))
+    return engines.with_columns(
+        pl.when(full_s > 0)
+        .then((pl.col(name) * pl.col("row_s") - pl.col(f"kv_full_{name}") * full_s) / pl.col("open_s"))
+        .otherwise(pl.col(name))
+        .alias(name)
+        for name in ("running_mean", "waiting_mean")
+    ).with_columns(pl.col("running_mean", "waiting_mean").fill_nan(0.0))
 
 
 RULE = FindingRule(

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rlscope import format as fmt
-from rlscope.errors import ArgumentError, Limits, OutputError, RlscopeError
+from rlscope.errors import ArgumentError, Limits, RlscopeError
 from rlscope.exports.timeline import ROWS, Event, Stretch, Timeline, Track, Value
+from rlscope.pipeline import read_run
+from rlscope.text_out import writing
 from rlscope.trace.query import ask
-from rlscope.trace.store import OpenRun, open_run
+from rlscope.trace.store import OpenRun
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
@@ -63,18 +65,13 @@ def export_perfetto(folder: Path, output: Path, **part: Unpack[Part]) -> Perfett
     _require_perfetto()
     max_mb = part.get("max_mb", DEFAULT_MAX_MB)
     Limits(1).check("max_mb", max_mb)
-    with open_run(folder) as run:
+
+    def export(run: OpenRun) -> PerfettoExport:
         stretch = _stretch(run, part.get("from_s"), part.get("to_s"), part.get("workers", ()))
-        try:
-            with output.open("wb") as file:
-                return _write(run, stretch, file, output, max_mb * 1_000_000)
-        except OSError as error:
-            raise OutputError.of(
-                output,
-                found=error.strerror or str(error),
-                expected="a file that can be written",
-                next_step="Name another one.",
-            ) from error
+        with writing(output) as file:
+            return _write(run, stretch, file, output, max_mb * 1_000_000)
+
+    return read_run(folder, export)
 
 
 def _require_perfetto() -> None:

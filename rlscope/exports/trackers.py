@@ -17,11 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.errors import OutputError, RlscopeError
+from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.documents.model import throughput_json
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.text_out import write_file
 
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow", "tensorboard")
@@ -62,7 +63,13 @@ class Target:
     into: str | None = None
     """Id of the tracker's run to add to; None: a new one."""
     folder: Path | None = None
-    """Log folder of TensorBoard."""
+    """Log folder of TensorBoard, which needs one: a run's id may name any folder."""
+
+    def __post_init__(self) -> None:
+        if self.tracker == "tensorboard" and self.folder is None:
+            raise ArgumentError.of(
+                "folder", found="none", expected="the log folder of TensorBoard", next_step="Pass folder='logs/monday'."
+            )
 
 
 def push_analysis(analysis: AnalysisResult, target: Target) -> str:
@@ -83,7 +90,7 @@ def summary_of(analysis: AnalysisResult) -> Summary:
     numbers = {f"throughput/{name}": value for name, value in rates.items() if not isinstance(value, bool)}
     numbers |= _ledger(analysis) | _staleness(analysis)
     numbers |= {f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses}
-    if not isinstance(model, NoModelResult):
+    if not isinstance(model, NoModelResult) and model.replay.explains:
         numbers["throughput/synchronous_tokens_per_s"] = model.synchronous_tokens_per_s
         numbers["recommendation/gain_ratio"] = model.recommendation.gain_ratio.median
     return Summary(
@@ -186,7 +193,8 @@ def _to_mlflow(mlflow: Any, summary: Summary, target: Target) -> str:  # noqa: A
 
 def _to_tensorboard(tensorboard: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
     """Scalars and texts in an event file, and the page beside it: TensorBoard keeps no files."""
-    folder = target.folder or Path("runs") / summary.run_id
+    folder = target.folder
+    assert folder is not None
     try:
         with tensorboard.SummaryWriter(str(folder)) as writer:
             for name, value in summary.numbers.items():
@@ -196,7 +204,7 @@ def _to_tensorboard(tensorboard: Any, summary: Summary, target: Target) -> str: 
                     writer.add_scalar(name, value, step)
             for name, text in summary.words.items():
                 writer.add_text(name, text, 0)
-        (folder / PAGE).write_text(summary.page, encoding="utf-8")
+        write_file(folder / PAGE, summary.page.encode())
     except OSError as error:
         raise OutputError.of(
             folder,

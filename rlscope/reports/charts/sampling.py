@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import DISCARDED, PLAIN, TRAINED
+from rlscope.reports.charts.colors import DISCARDED, LIMIT, PLAIN, TRAINED
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     LINES_MAX,
@@ -22,14 +22,22 @@ from rlscope.reports.charts.encoding import (
 )
 from rlscope.reports.charts.series import drawable, rounded
 
+OTHER_ENGINES: Final = "other engines"
 _ABOVE: Final = 1.12
 """Room for the label of a limit, below the ticks of the weight updates."""
 
 
-def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Forward pass time by batch size; a dot's size is the number of passes."""
+def pass_latency(frame: pl.DataFrame, run: RunFacts, *, slow_engine: str | None = None) -> Chart:
+    """Forward pass time by batch size; a dot's size is the number of passes. slow_engine: the one to stand out."""
     rows = rounded(frame.with_columns(pl.col("pass_mean_s", "pass_p50_s", "pass_p95_s") * 1e3))
-    engines = names(rows, "worker_id")
+    if slow_engine is not None:
+        is_slow = pl.col("worker_id") == slow_engine
+        rows = rows.with_columns(engine=pl.when(is_slow).then(pl.lit(slow_engine)).otherwise(pl.lit(OTHER_ENGINES)))
+        color = alt.Color("engine:N").scale(domain=[slow_engine, OTHER_ENGINES], range=[LIMIT, PLAIN])
+        color = color.legend(alt.Legend(orient="bottom", title=None))
+    else:
+        engines = names(rows, "worker_id")
+        color = series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(PLAIN)
     return (
         alt.Chart(rows.head(5_000))
         .mark_circle(opacity=0.75)
@@ -37,7 +45,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
             x=alt.X("running:Q").title("requests in the pass").scale(zero=True).axis(tickCount=12),
             y=amount("pass_mean_s", "milliseconds"),
             size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
-            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(PLAIN),
+            color=color,
             tooltip=[
                 tip("worker_id:N", "engine"), tip("running:Q", "requests", ",d"), tip("passes:Q", "passes", ",d"),
                 tip("pass_mean_s:Q", "mean, ms", ",.3~f"), tip("pass_p95_s:Q", "p95, ms", ",.3~f"),

@@ -13,7 +13,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.reports.charts.colors import SHADE, UPDATE
+from rlscope.reports.charts.colors import INK, SHADE, UPDATE
 from rlscope.reports.charts.encoding import (
     FROM,
     TO,
@@ -32,6 +32,7 @@ _TICK: Final = 0.18
 _BETWEEN_ROLES: Final = 0.45
 _NAME_CHARACTERS: Final = 16
 _TAIL_CHARACTERS: Final = 7
+_SLOW: Final = " slow"
 _CHARACTER_PX: Final = 7.4
 _BESIDE_NAME_PX: Final = 12
 _TICKS_MAX: Final = 240
@@ -88,16 +89,20 @@ def lanes_of(states: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def placed(lanes: pl.DataFrame) -> pl.DataFrame:
-    """The lanes with their position, a short name for the label and a full one for the tooltip."""
+def placed(lanes: pl.DataFrame, slow_engine: str | None = None) -> pl.DataFrame:
+    """The lanes with their position, a short name for the label and a full one for the tooltip.
+
+    slow_engine: the engine that the findings call a straggler, whose lane is marked.
+    """
     changes = (pl.col("role") != pl.col("role").shift(1)).fill_null(False).cast(pl.Int64).cum_sum()
     rows = lanes.select("role", "worker_id", "worker_count", "waiting_ratio").rows()
-    names = [_lane_names(*row) for row in rows]
+    names = [_lane_names(*row, slow_engine=slow_engine) for row in rows]
     return lanes.with_columns(
         foot=pl.int_range(1, pl.len() + 1) + _BETWEEN_ROLES * changes,
         name=pl.Series([short for short, _ in names], dtype=pl.String),
         who=pl.Series([full for _, full in names], dtype=pl.String),
         height=pl.lit(_HEIGHT),
+        is_slow=pl.col("worker_id").eq_missing(slow_engine) & pl.lit(slow_engine is not None),
     ).with_columns(top=pl.col("foot") - _HEIGHT, middle=pl.col("foot") - _HEIGHT / 2)
 
 
@@ -132,15 +137,20 @@ def update_moments(analysis: AnalysisResult) -> list[float]:
     return sorted(moments.group_by(stretch).agg(first_s=pl.col("time_s").min())["first_s"])
 
 
-def short_name(name: str) -> str:
+def short_name(name: str, characters: int = _NAME_CHARACTERS) -> str:
     """A name that fits beside a lane, shortened in the middle because workers differ at their ends."""
-    if len(name) <= _NAME_CHARACTERS:
+    if len(name) <= characters:
         return name
-    return name[: _NAME_CHARACTERS - _TAIL_CHARACTERS - 1] + "…" + name[-_TAIL_CHARACTERS:]
+    return name[: characters - _TAIL_CHARACTERS - 1] + "…" + name[-_TAIL_CHARACTERS:]
 
 
-def _lane_names(role: str, worker_id: str | None, worker_count: int, waiting_ratio: float) -> tuple[str, str]:
+def _lane_names(
+    role: str, worker_id: str | None, worker_count: int, waiting_ratio: float, slow_engine: str | None
+) -> tuple[str, str]:
     waited = f"waited {fmt.percent(waiting_ratio)} of"
+    if worker_id is not None and worker_id == slow_engine:
+        name = short_name(worker_id, _NAME_CHARACTERS - len(_SLOW)) + _SLOW
+        return name, f"{worker_id} ({role}, slow), {waited} its time"
     if worker_id is not None:
         return short_name(worker_id), f"{worker_id} ({role}), {waited} its time"
     workers = f"{fmt.count(worker_count)} {role}s"
@@ -182,7 +192,13 @@ def worker_timeline(
     tracks = tracks.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")
     names = _names(lanes, min(12, lane_px))
     chart = layered(
-        tracks, *_rules(updates, y), _states(states, lanes, y), *_ticks(updates, y), names, *_firings(firings, lane_px)
+        tracks,
+        *_rules(updates, y),
+        _states(states, lanes, y),
+        *_outline(lanes, y),
+        *_ticks(updates, y),
+        names,
+        *_firings(firings, lane_px),
     )
     return chart.properties(height=round(lane_px * foot + band_px))
 
@@ -220,6 +236,13 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
     )  # fmt: skip
 
 
+def _outline(lanes: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
+    """A frame around the lane of the slow engine; nothing without one."""
+    slow = lanes.filter("is_slow").select("from_s", "to_s", "top", "foot")
+    frame = alt.Chart(rounded(slow)).mark_rect(fillOpacity=0, stroke=_SEVERITIES["warning"], strokeWidth=2, aria=False)
+    return [] if slow.is_empty() else [frame.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")]
+
+
 def _stacked(states: pl.DataFrame) -> pl.DataFrame:
     """Each state with the share of those below it, work at the bottom."""
     order = pl.Series([order_of(name) for name in states["state"]], dtype=pl.Int64)
@@ -251,9 +274,10 @@ def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:
 
 
 def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
-    names = alt.Chart(lanes.select("name", "middle"))
+    names = alt.Chart(lanes.select("name", "middle", "is_slow"))
     names = names.mark_text(align="right", baseline="middle", dx=-8, fontSize=font_px, aria=False, tooltip=None)
-    return names.encode(x=alt.value(0), y="middle:Q", text="name:N")
+    color = alt.condition("datum.is_slow", alt.value(_SEVERITIES["warning"]), alt.value(INK))
+    return names.encode(x=alt.value(0), y="middle:Q", text="name:N", color=color)
 
 
 def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
 from rlscope.reports.text.doctor import Piece, Status
 from rlscope.trace.completeness import Kind, State
-from rlscope.trace.imported import Certainty
+from rlscope.trace.imported import Certainty, Clock
 
 
 class SkippedFileJson(Document):
@@ -96,8 +96,9 @@ class ImportedJson(Document):
     """Kinds of the files."""
     files: tuple[SourceFileJson, ...]
     """The files."""
-    clock: Literal["wall", "relative"]
-    """relative: no file has times of its own, so dates mean nothing."""
+    clock: Clock
+    """wall: times of a known zone. local: times of an unknown zone, taken as UTC. relative: no file has times of its
+    own, so dates mean nothing."""
     tables: Mapping[str, TableOriginJson]
     """How sure the rows of each table are."""
     coverage: Mapping[str, float]

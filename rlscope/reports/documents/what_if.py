@@ -123,7 +123,7 @@ class WhatIfDocument(GainJson, ComparisonJson):
     simulated: bool
     """Whether `predicted` comes from the event simulation."""
     doubts: tuple[ModelWarning, ...]
-    """What the run does not show about this change."""
+    """What the run does not show about this change, after the checks that the model of the run failed."""
     cautions: tuple[ModelWarning, ...]
     """Warnings about the model of this run."""
     training_scaling: TrainingScalingJson

@@ -73,7 +73,7 @@ SECTIONS: Final = (
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
     Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
     Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section,
-            ("training_metrics", "worker_extents"), "what the trainers reported, by step and by GPU-hours"),
+            ("training_metrics", "worker_extents"), "reward, loss and other metrics, by step and by GPU-hours"),
     Section("throughput", "Throughput and step time", "Throughput", throughput_section,
             ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
     Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,

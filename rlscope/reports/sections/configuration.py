@@ -47,7 +47,7 @@ def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str,
         if isinstance(value, dict) and value:
             yield from _flat(cast("Mapping[str, object]", value), f"{path}{name}.")
         else:
-            yield f"{path}{name}", _text(value)
+            yield _text(f"{path}{name}"), _text(value)
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.model.forecast.actions import Action
+from rlscope.reports.sections.latency import MEASURED
 from rlscope.reports.text import findings
 from rlscope.reports.text.verdict import actions_of, no_findings
 
@@ -20,6 +21,8 @@ class FindingWords(NamedTuple):
     remedy: str
     cost: str
     interval: str
+    figure: str
+    """The title of the chart of the engines, if it shows the finding; empty if it does not."""
 
 
 class FindingsSection(NamedTuple):
@@ -46,6 +49,7 @@ def _words(number: int, finding: Finding, run: RunFacts, ranked: Sequence[Action
         findings.remedy(finding, ranked, run.settings.get("framework")),
         "" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
         _interval(finding, run),
+        MEASURED if finding.rule == "straggling_engine" else "",
     )
 
 

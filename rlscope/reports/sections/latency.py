@@ -1,5 +1,6 @@
 """Time of a forward pass by batch size: measured, fitted, and where the layouts operate."""
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
@@ -9,6 +10,7 @@ from rlscope.reports.charts import model as charts
 from rlscope.reports.charts import sampling
 from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
+from rlscope.reports.sections.workers import slow_engine_of
 from rlscope.reports.text.names import FORMS, GRADES
 
 
@@ -20,13 +22,14 @@ class LatencySection(NamedTuple):
 
 def latency_section(analysis: AnalysisResult) -> LatencySection:
     """Make the section: the fitted curve if there is one, and engines beside each other where that shows something."""
-    result = analysis.model
-    measured = drawn(_MEASURED, analysis)
+    result, slow = analysis.model, slow_engine_of(analysis.findings)
+    measured = drawn(_MEASURED._replace(draw=partial(sampling.pass_latency, slow_engine=slow)), analysis)
     if not isinstance(result, ModelResult):
         return LatencySection([measured])
     fitted = drawn_frame(_fitted_figure(result), "figure-pass-curve", curve_frame(result), analysis.run)
     passes = analysis.answers.get("pass_latency")
-    has_several = passes is not None and min(passes["worker_id"].n_unique(), passes["running"].n_unique()) > 1
+    shows_batches = slow is not None or (passes is not None and passes["running"].n_unique() > 1)
+    has_several = passes is not None and passes["worker_id"].n_unique() > 1 and shows_batches
     return LatencySection([fitted, measured] if has_several else [fitted])
 
 
@@ -48,8 +51,9 @@ _FITTED: Final = Figure(
     "Forward pass time by batch size, measured and fitted, steady steps",
     "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
+MEASURED: Final = "Forward pass time by batch size, per engine, whole run"
 _MEASURED: Final = Figure(
-    "Forward pass time by batch size, per engine, whole run",
+    MEASURED,
     "Flat: a larger batch costs almost no time. Rising: each additional request adds time. Healthy: all engines on the "
     "same curve.",
     "pass_latency", "pass_mean_s", sampling.pass_latency, "no engine wrote engine steps",

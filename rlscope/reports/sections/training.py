@@ -1,4 +1,4 @@
-"""What the trainers reported of each step, with the staleness of its tokens below: by step, and by GPU-hours."""
+"""Reward, loss and other metrics of each step above the staleness of its tokens: by step, and by GPU-hours."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -32,7 +32,7 @@ class TrainingSection(NamedTuple):
 def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     """A row per step: step, gpu_hours spent until its end, and the metrics that were recorded, by name.
 
-    None if the trainers reported nothing of the steps: staleness alone has its own section.
+    None if no metric was recorded: staleness alone has its own section.
     """
     steps, ages = answers.get("training_metrics"), answers.get("token_staleness_by_step")
     if steps is None or steps.is_empty():
@@ -42,6 +42,8 @@ def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
         return None
     frame = steps.select("step", _gpu_hours(answers.get("worker_extents")), *reported)
     if ages is not None and not ages.is_empty():
+        # Deliveries may name other steps than the trainers do.
+        ages = ages.join(steps, on="step", how="semi")
         known = [name for name in ("staleness_mean", "staleness_p95") if _is_known(ages[name])]
         frame = frame.join(ages.select("step", *known), on="step", how="left")
     return frame.sort("step").rename({name: NAMES[name] for name in frame.columns if name in NAMES})
@@ -80,6 +82,6 @@ _METRICS: Final = Figure(
     "",
     "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay steady, "
     "and nothing jumps when staleness does.",
-    "", "", training.throughput, "the trainers reported no reward, loss, entropy or gradient norm", True,
+    "", "", training.throughput, "no reward, loss, entropy or gradient norm was recorded", True,
     ("training_metrics", "token_staleness_by_step", "worker_extents"),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 The charts place the rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
-from rlscope.analysis.result import AnalysisResult, RunFacts, Severity
+from rlscope.analysis.result import AnalysisResult, Finding, RunFacts, Severity
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,
@@ -24,6 +24,7 @@ from rlscope.reports.charts.timeline import (
 )
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.brief import dropped_of
+from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.rules import fired_built_in
 from rlscope.reports.text.states import State, order_of, state_label, state_of
 
@@ -172,7 +173,7 @@ def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> Workers
     states = states_of_view(frame, view, run.started_ns)
     table, dropped = lanes_of(states), dropped_of(analysis)
     states = with_discarded(states, dropped)
-    lanes = placed(table)
+    lanes = placed(table, slow_engine_of(analysis.findings))
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     firings = firings_in(analysis, stretch_s)
@@ -181,11 +182,24 @@ def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> Workers
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
     generates = "discarded" in states["state"]
     hollow = discarded_sentence(dropped) if generates else ""
-    reading = opening + _HOW_TO_READ.format(part=part) + hollow + _of_alerts(firings) + _HEALTHY
+    slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
+    reading = opening + _HOW_TO_READ.format(part=part) + hollow + _of_alerts(firings) + slow + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     rows = lanes_and_firings(table.drop("lane"), firings)
     return WorkersView(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
+
+
+def slow_engine_of(found: Sequence[Finding]) -> str | None:
+    """Return the engine that the findings call a straggler; None if there is none."""
+    return next((str(each.evidence["worker_id"]) for each in found if each.rule == "straggling_engine"), None)
+
+
+def slow_sentence(found: Sequence[Finding], has_lane: bool) -> str:
+    """Return what the lanes do not show of a slow engine, with a space at the end; empty if there is none."""
+    slow = next((each for each in found if each.rule == "straggling_engine"), None)
+    outlined = "Its lane is outlined: lanes" if has_lane else "Lanes"
+    return "" if slow is None else f"{sentence(slow)} {outlined} show whether an engine works, not how fast. "
 
 
 def _of_alerts(firings: Firings) -> str:

@@ -22,7 +22,7 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
-from rlscope.reports.text.origin import counted_words
+from rlscope.reports.text.origin import counted_words, file_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import (
     UNDERFILLED,
@@ -82,8 +82,10 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     brief = brief_of(analysis)
     body.add_row("GPU time", plain(f"{brief.spent}, whole run{startup_words(analysis.ledger)}"))
     body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
+    imported = analysis.data_quality.imported
     about = (
         run.run_id,
+        *((f"from {file_words(imported)}",) if imported is not None and imported.files else ()),
         fmt.duration(run.duration_s),
         fmt.counted(run.n_gpus, "GPU", "GPUs"),
         fmt.counted(run.steps, "step", "steps"),

@@ -230,7 +230,8 @@ def age_text(age: float) -> str:
 
 def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
     """Staleness with the action beside today's, in the unit that compares them; None where either is not known, or a
-    fix leaves it alone."""
+    fix leaves it alone.
+    """
     after = action.staleness
     if not _has_staleness(action) or after is None or own is None:
         return None

@@ -16,7 +16,9 @@ from rlscope.model.forecast.recommend import (
 )
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
+from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.actions import age_text, gain_words, lasts_longer, layout_words
+from rlscope.reports.text.model import OBSERVABLES
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 CURRENT: Final = "current"
@@ -108,7 +110,7 @@ def why(model: ModelResult) -> str:
     parts = [_reason(model)]
     if model.recommendation.advice in ("change", "probe"):
         parts.append(_odds(model))
-    parts += _doubts(model)
+    parts += [*_missed(model), *_doubts(model)]
     return " ".join(parts)
 
 
@@ -116,7 +118,19 @@ def why_beside_rows(model: ModelResult) -> str:
     """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
     is_open = model.recommendation.advice in ("change", "probe")
     scaling = [scaling_sentence(model)] if model.others else []
-    return " ".join([_reason(model), *(_doubts(model) if is_open else []), *scaling])
+    return " ".join([_reason(model), *_missed(model), *(_doubts(model) if is_open else []), *scaling])
+
+
+def _missed(model: ModelResult) -> list[str]:
+    """The replayed quantities that are off, if they are so many that they weaken the advice."""
+    if ModelWarning.PARTLY_EXPLAINED not in model.warnings:
+        return []
+    off, known = model.replay.off, model.replay.known
+    names = ", ".join(OBSERVABLES[each.name] for each in off)
+    return [
+        f"The model misses {fmt.count(len(off))} of {fmt.count(len(known))} quantities of this run ({names}), so gains"
+        " may be off by more than their intervals say."
+    ]
 
 
 def measure_first(model: ModelResult) -> str | None:

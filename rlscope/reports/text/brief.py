@@ -4,15 +4,11 @@ Only sums and products of the analysis are computed here; `rlscope.format` write
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
-
-import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
@@ -23,6 +19,7 @@ from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
+from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -132,7 +129,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
     known = isinstance(result, ModelResult)
-    steady = _steady_states(analysis)
+    steady = judged_states(analysis) if run.window is not None else {}
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -194,25 +191,7 @@ def dropped_of(analysis: AnalysisResult) -> float:
     return 0.0 if outcomes is None or outcomes.is_empty() else dropped_ratio(outcomes)
 
 
-class _StateKey(NamedTuple):
-    role: str
-    state: str
-    reason: str | None
-
-
-def _steady_states(analysis: AnalysisResult) -> dict[_StateKey, float]:
-    """GPU-seconds by role, state and reason in the stretch of the verdict; empty where that is the whole run."""
-    timeline, run, verdict = analysis.answers.get("ledger_timeline"), analysis.run, analysis.verdict
-    starts = [] if timeline is None else timeline["bucket_start_ns"].unique().sort()
-    if timeline is None or run.window is None or len(starts) < 2:
-        return {}
-    bucket_ns = min(after - before for before, after in pairwise(starts))
-    inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
-    sums = inside.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
-    return {_StateKey(role, state, reason): gpu_s for role, state, reason, gpu_s in sums.sort("role", "state").rows()}
-
-
-def _steady_roles(analysis: AnalysisResult, steady: Mapping[_StateKey, float]) -> list[RoleBar]:
+def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) -> list[RoleBar]:
     dropped = dropped_of(analysis)
     bars: list[RoleBar] = []
     for role in sorted({key.role for key in steady}, key=role_order):
@@ -231,13 +210,13 @@ def _steady_roles(analysis: AnalysisResult, steady: Mapping[_StateKey, float]) -
     return bars
 
 
-def _with_discarded(own: Mapping[_StateKey, float], dropped: float) -> dict[_StateKey, float]:
+def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
     """With the dropped share of every generation as a state of its own."""
     if not dropped:
         return dict(own)
     kept = {key: gpu_s * (1.0 - dropped if key.state in GENERATING else 1.0) for key, gpu_s in own.items()}
     lost_s = sum(own.values()) - sum(kept.values())
-    return kept | ({_StateKey("", "discarded", None): lost_s} if lost_s > 0 else {})
+    return kept | ({StateKey("", "discarded", None): lost_s} if lost_s > 0 else {})
 
 
 def _named(parts: Sequence[RolePart]) -> list[RolePart]:

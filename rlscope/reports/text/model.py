@@ -146,16 +146,19 @@ def replay_sentence(model: ModelResult) -> str:
     """How the current layout was replayed, with which scheduling, and what is off."""
     replay = model.replay
     text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
-    off = "; ".join(_OBSERVABLES[each.name] for each in replay.off)
+    off = "; ".join(OBSERVABLES[each.name] for each in replay.off)
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
-    rate = replay.rate_misfit_ratio
-    missed = (
-        "no rate was replayed"
-        if rate is None
-        else f"the replayed rate is {fmt.signed_percent(rate)} from the measured one"
-    )
+    missed = misfit_words(replay)
     return f"{text} The model does not explain this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
+
+
+def misfit_words(replay: Replay) -> str:
+    """How far the replayed rate is from the measured one, as a clause."""
+    rate = replay.rate_misfit_ratio
+    if rate is None:
+        return "no rate was replayed"
+    return f"the replayed rate is {fmt.signed_percent(rate)} from the measured one"
 
 
 def scheduling_words(scheduling: Scheduling) -> str:
@@ -190,7 +193,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
         difference = sign + write(abs(observable.difference))
     measured = "not recorded" if observable.measured is None else write(observable.measured)
     replayed = "not modelled" if observable.replayed is None else write(observable.replayed)
-    return ReplayRow(_OBSERVABLES[observable.name], measured, replayed, difference)
+    return ReplayRow(OBSERVABLES[observable.name], measured, replayed, difference)
 
 
 _SAME_RATIO: Final = 0.02
@@ -198,7 +201,7 @@ _SAME_RATIO: Final = 0.02
 _OTHER_STEPS_RATIO: Final = 0.02
 """Tokens of a step that differ by less need no sentence beside rate and period."""
 _SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
-_OBSERVABLES: Final[Mapping[ObservableName, str]] = {
+OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
     "step_s": "step time",
     "running_per_engine": "running requests per engine",
@@ -357,7 +360,8 @@ def batch_sentence(model: ModelResult) -> str | None:
 def remarks(model: ModelResult) -> list[str]:
     """Warnings and assumptions behind the model result; what weakens the recommendation first."""
     calibration = model.calibration
-    lines = [WARNINGS[warning] for warning in model.warnings]
+    # The advice itself says what the replay misses.
+    lines = [WARNINGS[warning] for warning in model.warnings if warning is not ModelWarning.PARTLY_EXPLAINED]
     if calibration.synchronous:
         lines.append(
             "This run is synchronous. Every other layout is modelled as asynchronous: its gain includes that change, "

@@ -161,6 +161,14 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Replayed, the current layout trains at a rate that is more than 10% off the measured one: forecasts of other"
         " layouts are unreliable."
     ),
+    ModelWarning.PREDICTION_MISSED: (
+        "Calibrated on the first half of the steady steps, the model misses the rate of the second half by more than"
+        " 10%: predicted gains are rough."
+    ),
+    ModelWarning.PARTLY_EXPLAINED: (
+        "Replayed, a quarter or more of the quantities of the current layout are off: gains may be off by more than"
+        " their intervals say."
+    ),
     ModelWarning.AHEAD_CONTRADICTED: (
         "The trainers prefetched another number of batches than the model assumes: forecast staleness is too high or"
         " too low by as many steps. The query batches_ahead counts them."

@@ -32,9 +32,19 @@ _MORE_DATA: Final = (
 
 
 def source_words(imported: Imported) -> str:
-    """Such as "imported from verl's console log"."""
+    """Return whose file was read, such as "imported from verl's console log train.log"."""
     kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
-    return f"imported from {imported.framework}'s {kinds}" if kinds else f"imported from {imported.framework}"
+    if not kinds:
+        return f"imported from {imported.framework}"
+    return f"imported from {imported.framework}'s {kinds} {file_words(imported)}".rstrip()
+
+
+def file_words(imported: Imported) -> str:
+    """Name the file that was read, and how many others were; empty if none is known."""
+    if not imported.files:
+        return ""
+    first, *others = imported.files
+    return first.name + (f" and {fmt.counted(len(others), 'other file', 'other files')}" if others else "")
 
 
 def start_words(started_ns: int, imported: Imported | None) -> str:

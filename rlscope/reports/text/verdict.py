@@ -12,7 +12,7 @@ from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import actions, advice, causes, findings
+from rlscope.reports.text import actions, advice, causes, findings, phases
 from rlscope.reports.text.origin import next_data, origin_lines
 
 # Smaller losses are not listed beside the largest.
@@ -41,6 +41,11 @@ _DROPPED: Final = (
     "cap, or keep fewer samples in flight."
 )
 """The same where both sides lose, for which moving GPUs from one to the other is no remedy."""
+_FULL_CACHES: Final = (
+    "Speed up sampling: make room in the engines' KV caches, which hold requests back, or add engines. A higher limit "
+    "on running requests alone gains nothing."
+)
+"""The same for samplers whose KV caches are full."""
 _OPEN_LABEL: Final = "Trainers wait for samples"
 _ONE_SIDE: Final = (
     "Pass the engines' logs with --engine-log: in a log of the trainer, slow samplers look like samplers that wait for "
@@ -74,12 +79,16 @@ _ALARMS: Final[Mapping[str, str]] = {
 
 def label(analysis: AnalysisResult) -> str:
     """The verdict as a title, which claims no more than the headline."""
+    if in_turn := _phases(analysis):
+        return phases.label(in_turn[0])
     return _OPEN_LABEL if _is_reason_open(analysis) else causes.verdict_label(analysis.verdict.bottleneck)
 
 
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     verdict = analysis.verdict
+    if in_turn := _phases(analysis):
+        return phases.headline(in_turn[0])
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
         return f"{text}; the log does not tell why"
@@ -144,6 +153,8 @@ def why(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if verdict.bottleneck == "unknown":
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
+    if in_turn := _phases(analysis):
+        return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
         return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
@@ -258,12 +269,21 @@ def cap_of(analysis: AnalysisResult) -> int | None:
 def _without_ranking(analysis: AnalysisResult) -> str:
     """What to do about the cause where nothing says what it brings."""
     verdict = analysis.verdict
+    if in_turn := _phases(analysis):
+        return phases.next_step(in_turn[0])
     if not {"samplers", "trainers"} <= {verdict.bottleneck, *verdict.tied_with}:
-        said = _WITHOUT_MODEL[verdict.bottleneck]
+        is_full = verdict.bottleneck == "samplers" and any(each.rule == "full_kv_cache" for each in analysis.findings)
+        said = _FULL_CACHES if is_full else _WITHOUT_MODEL[verdict.bottleneck]
         return f"{_ONE_SIDE} {said[0].lower()}{said[1:]}" if _is_reason_open(analysis) else said
     outcomes = analysis.answers.get("judged_outcomes")
     drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
     return _DROPPED if drops else _BOTH_SIDES
+
+
+def _phases(analysis: AnalysisResult) -> list[phases.Phase]:
+    """Return the phases of a balanced run without a ranking whose GPUs sample and train in turn; none of another."""
+    is_balanced = analysis.verdict.bottleneck == "balanced" and ranking_of(analysis) is None
+    return phases.phases_in_turn(analysis) if is_balanced else []
 
 
 def _is_reason_open(analysis: AnalysisResult) -> bool:

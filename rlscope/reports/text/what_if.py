@@ -60,7 +60,7 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.append("The run is synchronous and is assumed to stay so.")
     if model.others:
         lines += [scaling_sentence(model), *other_run_lines(model)]
-    return [*lines, *(WARNINGS[warning] for warning in model.warnings)]
+    return [*lines, *(WARNINGS[warning] for warning in model.warnings if warning not in answer.warnings)]
 
 
 def _warning(warning: ModelWarning, model: ModelResult) -> str:

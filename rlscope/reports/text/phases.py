@@ -1,0 +1,109 @@
+"""The phases of GPUs that sample and train in turn: there are no two sides to balance, and the longest phase counts."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.text.states import state_of
+
+_GENERATION: Final = "generation"
+_LEAST_NAMED_RATIO: Final = 0.02
+_LEAST_OUTSIDE_RATIO: Final = 0.20
+"""Of generation: from there on, what is not spent inside the engines is named."""
+_INSIDE_ENGINES: Final = "timing_s/generate_sequences"
+"""verl's own measure of the part of generation that the engines take."""
+_NEXT: Final[Mapping[str, str]] = {
+    _GENERATION: (
+        "To go faster, shorten generation: run more requests per engine, cap the longest responses, or give sampling "
+        "GPUs of its own, so that it overlaps with training."
+    ),
+    "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
+}
+
+
+class StateKey(NamedTuple):
+    """A state of the ledger."""
+
+    role: str
+    state: str
+    reason: str | None
+
+
+class Phase(NamedTuple):
+    """A phase of a step."""
+
+    name: str
+    share_ratio: float
+    """Of the GPU time of the stretch that is judged."""
+
+
+def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
+    """Return the GPU-seconds of the stretch of the verdict by state; empty if nothing is known of it."""
+    timeline, verdict = analysis.answers.get("ledger_timeline"), analysis.verdict
+    starts = [] if timeline is None else timeline["bucket_start_ns"].unique().sort()
+    if timeline is None or len(starts) < 2:
+        return {}
+    bucket_ns = min(after - before for before, after in pairwise(starts))
+    inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
+    sums = inside.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    return {StateKey(role, state, reason): gpu_s for role, state, reason, gpu_s in sums.sort("role", "state").rows()}
+
+
+def phases_in_turn(analysis: AnalysisResult) -> list[Phase]:
+    """Return the phases of a run whose GPUs sample and train in turn, the longest first; empty for any other run."""
+    states = judged_states(analysis)
+    if not states or {key.role for key in states} != {"colocated"}:
+        return []
+    total_s, by_name = sum(states.values()), dict[str, float]()
+    for key, gpu_s in states.items():
+        name = _GENERATION if key.state in GENERATING else state_of(key.state).label
+        by_name[name] = by_name.get(name, 0.0) + gpu_s
+    return sorted((Phase(name, gpu_s / total_s) for name, gpu_s in by_name.items()), key=lambda each: -each.share_ratio)
+
+
+def label(longest: Phase) -> str:
+    """Title the verdict by the longest phase."""
+    return f"Longest phase: {longest.name}"
+
+
+def headline(longest: Phase) -> str:
+    """Name the longest phase and its share, without a full stop."""
+    return (
+        f"{longest.name.capitalize()} takes {fmt.percent(longest.share_ratio)} of the time, more than any other phase"
+    )
+
+
+def why(phases: list[Phase], analysis: AnalysisResult) -> str:
+    """Name the other phases, and what of generation is spent outside the engines; as sentences after a stretch."""
+    named = [
+        f"{each.name} {fmt.percent(each.share_ratio)}" for each in phases if each.share_ratio >= _LEAST_NAMED_RATIO
+    ]
+    return f"the same GPUs sample and train in turn: {', '.join(named)}.{_outside_engines(analysis)}"
+
+
+def next_step(longest: Phase) -> str:
+    """Say what to shorten."""
+    return _NEXT.get(longest.name, f"To go faster, shorten this phase: {longest.name}.")
+
+
+def _outside_engines(analysis: AnalysisResult) -> str:
+    """Name the part of generation outside verl's generate_sequences, as a sentence after a space; empty if small."""
+    reported = analysis.answers.get("reported_values")
+    rows = [] if reported is None else reported.filter(pl.col("name") == _INSIDE_ENGINES).rows(named=True)
+    generating_s = sum(state.gpu_ns for state in analysis.ledger.states if state.state in GENERATING) / 1e9
+    if not rows or not generating_s or not analysis.run.n_gpus:
+        return ""
+    inside_s = sum(row["rows"] * row["mean"] for row in rows)
+    outside_ratio = 1.0 - inside_s * analysis.run.n_gpus / generating_s
+    if outside_ratio < _LEAST_OUTSIDE_RATIO:
+        return ""
+    return (
+        f" {fmt.percent(outside_ratio)} of generation lies outside generate_sequences: waking the engines up, "
+        "resharding and loading weights, or waiting for the slowest of them."
+    )

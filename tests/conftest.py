@@ -4,8 +4,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 from markupsafe import Markup
+
+hypothesis.settings.register_profile("few", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("many", max_examples=200, deadline=None)
+hypothesis.settings.load_profile("few")
 
 ROOT: Final = Path(__file__).parent.parent
 SLOW: Final = (

@@ -57,14 +57,23 @@ def test_a_modelled_gain_is_no_finer_than_a_model(ratio, text):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 s"), (5e-7, "0.5 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (4.561, "4.56 s"), (59.96, "1 min"),
-     (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "-500 ms")],
+     (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "−500 ms"),
+     (1e-7, "0.1 µs"), (9.9e-8, "<0.1 µs"), (-1.75e-8, "0 s")],
 )  # fmt: skip
 def test_a_duration_is_written_in_the_units_that_matter(seconds, text):
     assert fmt.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("gpu_s", "text"), [(0, "0 GPU-s"), (3599, "3,599 GPU-s"), (3600, "1 GPU-h"), (9e6, "2,500 GPU-h")]
+    ("gpu_s", "text"),
+    [
+        (0, "0 GPU-s"),
+        (3599, "3,599 GPU-s"),
+        (3600, "1 GPU-h"),
+        (9e6, "2,500 GPU-h"),
+        (0.001, "0.001 GPU-s"),
+        (1.46e-9, "<0.001 GPU-s"),
+    ],
 )
 def test_gpu_time_becomes_hours_from_one_hour_on(gpu_s, text):
     assert fmt.gpu_time(gpu_s) == text

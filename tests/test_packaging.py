@@ -35,6 +35,7 @@ def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
     assert "CREATE MACRO" in macros_sql()
 
 
+@pytest.mark.services
 def test_the_wheel_holds_every_question_and_template_and_no_test(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in QUERIES if f"rlscope/queries/{name}" not in names] == []
@@ -42,6 +43,7 @@ def test_the_wheel_holds_every_question_and_template_and_no_test(wheel: Path) ->
     assert {name.split("/")[0] for name in names} == {"rlscope", "rlscope-0.1.0.dist-info"}
 
 
+@pytest.mark.services
 def test_an_installed_wheel_finds_its_questions(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     say = "from rlscope.trace.questions import queries_folder as f, questions; print(f()); print(len(questions()))"
@@ -50,6 +52,7 @@ def test_an_installed_wheel_finds_its_questions(wheel: Path, tmp_path: Path) -> 
     assert said == [str(tmp_path / "rlscope" / "queries"), str(len(questions()))]
 
 
+@pytest.mark.services
 def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", tmp_path)) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}

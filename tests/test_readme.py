@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -11,6 +12,7 @@ from typing import Any, get_args
 import pytest
 import typer.main
 
+import rlscope
 from rlscope.analysis.result import Bottleneck
 from rlscope.cli import app
 from rlscope.pipeline import analyze
@@ -80,6 +82,13 @@ def test_the_quoted_verdict_is_that_of_the_recorded_run() -> None:
     assert quoted.count("+…%") >= 2
 
 
+def test_the_key_that_is_taken_from_the_json_is_what_to_do_first() -> None:
+    document = json.loads(rlscope.analyze(ROOT / "sample_traces" / "vllm_trl", page=False).to_json())
+    (path,) = re.findall(r"--json - \| jq '?(\S+?)'?\s", README)
+    taken = reduce(lambda value, key: value[int(key) if key.isdigit() else key], re.findall(r"\w+", path), document)
+    assert document["verdict"]["next"].startswith(taken["headline"])
+
+
 def test_the_table_of_verdicts_has_every_verdict() -> None:
     table = README.partition("| verdict |")[2].partition("\n\n")[0]
     named = [
@@ -99,8 +108,6 @@ def test_every_command_and_option_exists(line: str) -> None:
 
 
 def test_every_name_of_the_python_api_exists() -> None:
-    import rlscope
-
     (code,) = re.findall(r"```python\nimport rlscope\n(.*?)```", README, re.DOTALL)
     called, asked = set(re.findall(r"rlscope\.(\w+)\(", code)), set(re.findall(r"\ba\.(\w+)", code))
     assert called and called <= set(rlscope.__all__)

@@ -15,17 +15,18 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscope.alerts.config import built_in_rules
-from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
-from rlscope.pipeline import analyze, check
+from rlscope.pipeline import check
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from rlscope.reports.documents.check import check_document
 from rlscope.reports.documents.what_if import what_if_document
+from tests.kept import TRACES as SAMPLES
+from tests.kept import analysed
 
 ROOT: Final = Path(__file__).parent.parent
-TRACES: Final = sorted(path.parent for path in (ROOT / "sample_traces").glob("*/run.json"))
+TRACES: Final = sorted(path.parent for path in SAMPLES.glob("*/run.json"))
 GOLDEN: Final = Path(__file__).parent / "golden"
 HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
 _DIGITS: Final = 9
@@ -40,11 +41,6 @@ _LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
 
 
 @cache
-def analysed(trace: Path) -> AnalysisResult:
-    return analyze(trace)
-
-
-@cache
 def summary_of(trace: Path) -> dict[str, Any]:
     """What the pipeline counted itself while it ran."""
     return json.loads((trace / "pipeline_summary.json").read_text(encoding="utf-8"))
@@ -52,7 +48,7 @@ def summary_of(trace: Path) -> dict[str, Any]:
 
 def golden_text(trace: Path) -> str:
     """The analysis as JSON; nothing in it depends on where or when it is made."""
-    document = as_document(analysed(trace))
+    document = as_document(analysed(trace.name))
     document = {**document, **_settled(document)}
     for state in document["ledger"]["states"]:
         del state["underfilled_gpu_s"], state["underfilled_gpu_ns"]
@@ -128,7 +124,7 @@ def test_the_traces_that_the_readme_speaks_of_are_there() -> None:
 
 @every_trace
 def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace: Path) -> None:
-    analysis = analysed(trace)
+    analysis = analysed(trace.name)
     assert analysis.data_quality.skipped_files == ()
     assert analysis.data_quality.dropped_rows == {}
     assert analysis.answers["row_faults"].rows() == []
@@ -136,21 +132,21 @@ def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_f
 
 @every_trace
 def test_the_ledger_closes_to_the_nanosecond(trace: Path) -> None:
-    ledger, extents = analysed(trace).ledger, analysed(trace).answers["worker_extents"]
+    ledger, extents = analysed(trace.name).ledger, analysed(trace.name).answers["worker_extents"]
     of_workers = [(row["end_ns"] - row["start_ns"]) * row["gpu_count"] for row in extents.iter_rows(named=True)]
     assert sum(state.gpu_ns for state in ledger.states) == sum(of_workers) == ledger.total_gpu_ns > 0
 
 
 @pytest.mark.parametrize("trace", [trace for trace in TRACES if trace.name != "vllm_trl"], ids=lambda trace: trace.name)
 def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace: Path) -> None:
-    tokens = analysed(trace).staleness.tokens
+    tokens = analysed(trace.name).staleness.tokens
     assert tokens is not None
     assert [list(line) for line in tokens.histogram] == summary_of(trace)["token_staleness_histogram"]
 
 
 @every_trace
 def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> None:
-    analysis, summary = analysed(trace), summary_of(trace)
+    analysis, summary = analysed(trace.name), summary_of(trace)
     balance = analysis.answers["token_balance"].row(0, named=True)
     assert analysis.run.steps == summary["steps"]
     assert analysis.run.samples_trained == summary["samples_trained"]
@@ -163,8 +159,8 @@ def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> 
 
 def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one_publication_more() -> None:
     """TRL dates a sample by its group's admission, when it takes it; nobody but vLLM knows the versions of tokens."""
-    trace = ROOT / "sample_traces" / "vllm_trl"
-    tokens = analysed(trace).staleness.tokens
+    trace = SAMPLES / "vllm_trl"
+    tokens = analysed(trace.name).staleness.tokens
     logged = [entry["sample/staleness_max"] for entry in summary_of(trace)["logged"]]
     assert tokens is not None
     assert max(logged) <= tokens.max <= max(logged) + 1
@@ -194,14 +190,16 @@ def faults(name: str, text: str) -> list[str]:
 
 
 @every_trace
-def test_what_is_printed_of_a_trace_fits_the_published_schemas(trace: Path) -> None:
-    analysis = analysed(trace)
-    assert faults("analysis", analysis_document(analysis).as_json()) == []
-    assert faults("check", check_document(check(trace, built_in_rules()), "critical").as_json()) == []
-    assert isinstance(analysis.model, ModelResult)
+def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
+    assert faults("analysis", analysis_document(analysed(trace.name)).as_json()) == []
+
+
+def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
+    model = analysed("vllm_trl").model
+    assert faults("check", check_document(check(SAMPLES / "vllm_trl", built_in_rules()), "critical").as_json()) == []
+    assert isinstance(model, ModelResult)
     for change in (Change(), Change(trainer_gpus=1, running_per_engine=24), Change(samples_per_step=100_000)):
-        answer = what_if(analysis.model, change)
-        assert faults("what-if", what_if_document(analysis.model, answer).as_json()) == []
+        assert faults("what-if", what_if_document(model, what_if(model, change)).as_json()) == []
 
 
 def test_every_golden_file_has_a_trace() -> None:

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 
 from benchmarks.token_simulator import (
+    Evaluations,
     Layout,
     Limits,
     Outcome,
@@ -103,6 +104,18 @@ VARIANTS = {
         ),
         Layout(4, 4, 4),
     ),
+    "three steps of a version share a batch, engines evaluate": (
+        replace(
+            SMALL,
+            training=replace(SMALL.training, steps_per_version=3, shares_batch=True),
+            evaluations=Evaluations(1, 0.5),
+        ),
+        BALANCED,
+    ),
+    "micro-batches, a row each": (
+        replace(SMALL, training=replace(SMALL.training, micro_batch_samples=8, records_micro_batches=True)),
+        Layout(4, 4, 8),
+    ),
 }
 
 
@@ -140,6 +153,28 @@ def test_a_pass_that_ends_as_a_version_is_published_still_leaves_the_next_one_to
     outcome = simulate_world(half_a_second_sooner, Layout(1, 1, 2), steps=3, seed=0)
     assert outcome.step_ends_s == (7.0, 11.0, 15.0)
     assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
+
+
+@pytest.mark.parametrize(
+    ("shares", "parts", "ends_s"),
+    [
+        # Passes end at 3, 6, 9 s with two samples each, and a step takes 4.5 s.
+        (False, 0, (7.5, 12.0)),
+        (True, 0, (10.5, 15.0)),  # four samples are there at 6 s
+        (False, 1, (7.5, 12.0)),
+    ],
+)
+def test_steps_of_a_version_take_their_own_batch_or_share_one(shares: bool, parts: int, ends_s: tuple[float, ...]):
+    training = replace(CLOCKWORK.training, steps_per_version=2, shares_batch=shares, micro_batch_samples=parts)
+    outcome = simulate_world(replace(CLOCKWORK, training=training), Layout(1, 1, 2), 2, 0)
+    assert outcome.step_ends_s == ends_s
+    assert outcome.step_publishes == (False, True)
+
+
+def test_an_evaluation_holds_up_the_engines_that_share_it():
+    world = replace(CLOCKWORK, evaluations=Evaluations(1, 8.0))
+    slow = simulate_world(world, Layout(1, 2, 2), 3, 0)
+    assert slow.generated_tokens < simulate_world(CLOCKWORK, Layout(1, 2, 2), 3, 0).generated_tokens
 
 
 def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> None:

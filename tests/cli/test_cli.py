@@ -157,11 +157,14 @@ def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("analyze", "{tmp}/gone"), "gone: found nothing; expected the folder of a run."),
-        (("analyze", "{tmp}"), ": found nothing that rlscope knows; expected the folder of a run, or a log"),
+        (
+            ("analyze", "{tmp}/gone"),
+            "gone: found no such file or folder; expected the folder of a run. Check the path.",
+        ),
+        (("analyze", "{tmp}"), ": found 1 recorded run below it: a run; expected one run, by its folder or its file."),
         (("analyze", "{run}", "-o", "{tmp}/no/folder/x.html"), "x.html: found no folder "),
         (("analyze", "{run}", "--json", "{tmp}/no/folder/x.json"), "expected a file in a folder that exists"),
-        (("query", "{tmp}/gone", "ledger"), "gone: found nothing"),
+        (("query", "{tmp}/gone", "ledger"), "gone: found no such file"),
         (("query", "{run}", "worker_state"), "Did you mean 'worker_states'?"),
         (("query", "{run}", "no_such"), "query 'no_such': found no such question; expected one of those that"),
         (("query", "{run}", "ledger", "--arg", "cell_ns=soon"), "argument cell_ns = 'soon'; expected a BIGINT"),

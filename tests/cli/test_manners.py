@@ -185,6 +185,8 @@ def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_di
         invoke("query", run_dir, "SELECT 1", "--arg", "a=1")
     with pytest.raises(QueryError, match="standard input: found what is not readable as text"):
         CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b"\xff", catch_exceptions=False)
+    with pytest.raises(QueryError, match=r"not readable as text \(more than 4,000,000 bytes\)"):
+        CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b" " * 4_000_001, catch_exceptions=False)
 
 
 def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RlscopeError, match=r"plan.toml:2, gpus\.total: found 1; expected at least 2"):
+    with pytest.raises(RlscopeError, match=r"plan.toml, gpus\.total: found 1; expected at least 2"):
         invoke(write(tmp_path, PLAN.replace("total = 6", "total = 1")))
 
 

@@ -1,6 +1,7 @@
 """`rlscope what-if`: the answer as text and as JSON, and what it says of a question that has none."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rlscope.errors import AnalysisError
 from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
+from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import observed
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
@@ -197,6 +199,24 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
+
+
+def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = model().replay
+    rate = replace(replay.rate, measured=1_000.0, replayed=270.0)
+    off = replace(model(), replay=replace(replay, compared=(rate, *replay.compared[1:])))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: SimpleNamespace(model=off))
+    with pytest.raises(AnalysisError, match=r"does not reproduce the run: the replayed rate is −73\.0% from"):
+        rlscope.what_if("runs/1", max_staleness=4)
+
+
+def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    rough = replace(model(), warnings=(*model().warnings, ModelWarning.PREDICTION_MISSED))
+    known = SimpleNamespace(model=rough, run=SimpleNamespace(run_id="run"))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
+    done = invoke("run", "--max-running", "48", "--json", "-")
+    assert json.loads(done.stdout)["doubts"][0] == "prediction_missed"
+    assert "! Calibrated on the first half" in next(line for line in done.stderr.splitlines() if line.startswith("!"))
 
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

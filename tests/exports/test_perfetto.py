@@ -252,6 +252,13 @@ def test_a_file_that_cannot_be_written_is_named(run_dir: Path, tmp_path: Path) -
         rlscope.export_perfetto(run_dir, tmp_path / "nowhere" / "run.pftrace")
 
 
+def test_a_link_of_the_name_is_replaced_and_not_followed(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "run.pftrace").symlink_to(tmp_path / "precious")
+    rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
 def test_without_the_package_the_message_says_how_to_install_it(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rlscope
 from rlscope.cli import app
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
-from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, redacted, summary_of
+from rlscope.exports.trackers import PAGE, Summary, Target, library_of, push_analysis, redacted, summary_of
 from rlscope.exports.trackers import TRACKERS as TRACKER_NAMES
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
@@ -54,6 +54,10 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
     assert {f"rlscope/throughput/{name}" for name in names} <= numbers.keys()
     assert "rlscope/throughput/synchronous_tokens_per_s" in numbers
     assert not any(isinstance(value, bool) for value in numbers.values())
+    replay = changing_model().replay
+    missed = replace(replay, compared=(replace(replay.rate, measured=2.0, replayed=1.0), *replay.compared[1:]))
+    numbers = summary_of(replace(full_analysis(), model=replace(changing_model(), replay=missed))).numbers
+    assert "rlscope/recommendation/gain_ratio" not in numbers
 
 
 def test_what_is_not_known_is_missing_and_not_0() -> None:
@@ -181,7 +185,7 @@ def test_without_its_package_the_message_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RlscopeError, match=rf"rlscope\[{tracker}\]"):
-        push_analysis(full_analysis(), Target(tracker))
+        library_of(tracker)
 
 
 def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +227,9 @@ def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path:
     assert (tmp_path / "logs" / PAGE).exists() and not (run_dir / "report.html").exists()
 
 
-def test_an_unknown_tracker_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
+def test_an_unknown_tracker_or_none_of_its_folder_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="folder: found none; expected the log folder of TensorBoard"):
+        rlscope.push(tmp_path, "tensorboard")
     with pytest.raises(ArgumentError, match="wandb, mlflow, tensorboard"):
         rlscope.push(tmp_path, "neptune")  # type: ignore[arg-type]
     assert TRACKER_NAMES == ("wandb", "mlflow", "tensorboard")

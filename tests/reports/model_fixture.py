@@ -4,7 +4,6 @@ It is what `model_run` says of it, so nothing here has to be kept in step with t
 """
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
+from tests.kept import kept
 
 LENGTHS = LengthLaw.lognormal(200, 0.6, cap_tokens=1024)
 PROMPT_TOKENS = 50
@@ -31,13 +31,13 @@ QUESTION = ModelConfig(
 )
 
 
-@cache
+@kept
 def changing_model() -> ModelResult:
     """The trainers get GPUs."""
     return model_run(observed(40), (observed(20, seed=2), observed(20, seed=3)), QUESTION)
 
 
-@cache
+@kept
 def short_model() -> ModelResult:
     """The same run with too few steps to hold the model to; it does not say how many are left."""
     return model_run(observed(12), None, replace(QUESTION, remaining_steps=None, gpu_hour_price=None))

@@ -12,6 +12,7 @@ from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update
 from rlscope.reports.page.figure import still
 from rlscope.reports.sections import SECTIONS
 from rlscope.reports.sections.engines import engines_section
+from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.queries import figures_in
@@ -276,6 +277,21 @@ def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_diffe
     analysis = replace(full_analysis(engines), model=changing_model())
     assert len(latency_section(analysis).figures) == titles
     assert len(latency_section(full_analysis(engines)).figures) == 1
+
+
+@pytest.mark.parametrize(("workers", "own"), [(5, True), (LANES + 1, False)])
+def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_links_to(workers, own):
+    """A lane that several engines share is nobody's own."""
+    analysis = timeline_analysis(workers)
+    chart = workers_section(analysis).figures[0]
+    lanes = [row for rows in json.loads(chart.spec)["datasets"].values() for row in rows if "is_slow" in row]
+    assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
+    assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
+    assert ("Its lane is outlined" in chart.figure.reading) == own
+    (figure,) = [each for each in latency_section(analysis).figures if each.anchor == "figure-pass-latency"]
+    assert '["sampler-3","other engines"]' in figure.spec
+    (linked,) = [each for each in findings_section(analysis).findings if each.figure]
+    assert (linked.title, linked.figure) == ("Straggling engine", figure.figure.title)
 
 
 def test_an_unattributed_part_is_drawn_over_time():

@@ -218,6 +218,13 @@ def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have
     assert metrics_frame({"training_metrics": steps.drop("loss")}) is None
 
 
+def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
+    steps = pl.DataFrame({"step": [1], "end_ns": [SECOND], "loss": [1.0]})
+    ages = pl.DataFrame({"step": [1_001], "staleness_mean": [2.0], "staleness_p95": [3.0]})
+    frame = metrics_frame({"training_metrics": steps, "token_staleness_by_step": ages})
+    assert frame.columns == ["step", "gpu_hours", "loss"]
+
+
 def test_gpu_use_is_weighted_by_the_time_read_and_unknown_where_it_was_not():
     read = pl.DataFrame(
         {"worker_id": ["t0", "t1", "e0"], "state": ["train", "train", "engine_rows"], "read_s": [1.0, 3.0, 2.0],

@@ -393,6 +393,7 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "capped_staleness": "fresher",
         "overproduction": "fewer_samples",
         "underfilled_engines": "more_samples",
+        "full_kv_cache": None,
         "lockstep": "more_samples",
         "long_tail": "more_samples",
         "weight_update_cost": None,

@@ -35,7 +35,7 @@ def words_of(literal):
 
 
 def with_reason(reason, made=None, **changes):
-    made = made or changing_model()
+    made = made or replace(changing_model(), warnings=())
     return replace(made, recommendation=replace(made.recommendation, reason=reason, **changes))
 
 
@@ -102,6 +102,21 @@ def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason)
     assert advice.why(made) == advice.why_beside_rows(made) == names.REASONS[reason]
     assert [row.mark for row in advice.layout_rows(made, 6)] == ["current"]
     assert "draws" not in advice.why(made) and "throughput" not in advice.headline(made)
+
+
+@pytest.mark.parametrize("reason", ["worthwhile", "best_already"])
+def test_where_the_replay_misses_a_quarter_of_what_was_measured_the_advice_says_so(reason):
+    made = with_reason(reason)
+    compared = [Observable(name, 1.0, 1.0) for name in UNITS]
+    compared[4:7] = [Observable(name, 1.0, 9.0) for name in (*UNITS,)[4:7]]
+    rough = replace(made.replay, compared=tuple(compared), batch_samples=1.0)
+    missed = replace(made, replay=rough, warnings=(ModelWarning.PARTLY_EXPLAINED,))
+    words = (
+        "The model misses 3 of 12 quantities of this run (trainers waiting for samples, trainers waiting for the"
+        " staleness cap, queue depth), so gains may be off by more than their intervals say."
+    )
+    assert words not in advice.why(made)
+    assert words in advice.why(missed) and words in advice.why_beside_rows(missed)
 
 
 @pytest.mark.parametrize("reason", ["worthwhile", "unsure", "lengths_drift", "too_short"])

@@ -31,6 +31,7 @@ EVIDENCE = {
     "overproduction": {"dropped_tokens": 100, "dropped_share_ratio": 0.1, "backpressure_gpu_s": 3.0,
                        "backpressure_share_ratio": 0.2},
     "underfilled_engines": {"running_mean": 3.5, "running_cap": 64, "fill_ratio": 0.05, "decoding_gpu_s": 12.0},
+    "full_kv_cache": {"full_ratio": 0.9, "running_mean": 3.5, "waiting_mean": 2.0, "running_cap": 64},
     "lockstep": {"barrier_gpu_s": 9.0, "barrier_share_ratio": 0.5, "waiting_gpu_s": 8.0, "waiting_share_ratio": 0.4,
                  "recoverable_gpu_s": 15.0},
     "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
@@ -346,6 +347,14 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
     assert verdict_words.label(analysis) == brief_of(analysis).label == label
     assert verdict_words.headline(analysis).endswith("the log does not tell why") == (label[0] == "T")
     assert ("slow samplers look like" in verdict_words.next_step(analysis)) == (label[0] == "T")
+
+
+def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
+    verdict = Verdict("samplers", (Loss("samplers", 12.0, 0.25),), None, 0, 10**10)
+    analysis = replace(full_analysis(), model=empty_analysis().model, verdict=verdict, findings=())
+    assert "more requests per engine" in verdict_words.next_step(analysis)
+    full = replace(analysis, findings=(finding("full_kv_cache", EVIDENCE["full_kv_cache"]),))
+    assert verdict_words.next_step(full).startswith("Speed up sampling: make room in the engines' KV caches")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import rlscope
 from tests.recording_blocks import ROOT, TEXT, check_calls, commands_of, imported, python_of, resolved, sections
 
-OWN, README = python_of("Own loop"), (ROOT / "README.md").read_text(encoding="utf-8")
+OWN, HOOKS = python_of("Own loop"), (ROOT / "instrumentation" / "README.md").read_text(encoding="utf-8")
 LISTED = re.findall(
     r"^\| `python own_loop.py ([\d ]+)` \| .* \| `Bottleneck: ([a-z ]+)` \|$", sections()["Own loop"], re.M
 )
@@ -53,8 +53,8 @@ def calls_of_run(code: str) -> set[str]:
     }
 
 
-def test_the_own_loop_uses_no_call_that_the_readme_does_not_show() -> None:
-    shown = re.findall(r"```python\n(.*?)```", README.partition("## Record a run")[2], re.DOTALL)
+def test_the_own_loop_uses_no_call_that_the_readme_of_the_hooks_does_not_show() -> None:
+    shown = re.findall(r"```python\n(.*?)```", HOOKS, re.DOTALL)
     known = set[str]().union(*(calls_of_run(code) for code in shown))
     used = calls_of_run(OWN)
     assert {"train_step", "wait", "delivery", "engine_step", "tokens", "finish"} <= used

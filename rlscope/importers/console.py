@@ -17,23 +17,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.lines import tallied_lines
+from rlscope.importers.lines import tallied_lines, without_repeats
 from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, row_of
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
-_STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+?)(?:\s*\[repeated \d+x across cluster\].*)?$")
+_STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Also right behind a progress bar, which ends without a space."""
-_PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?(?= - |$)")
+_NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
+_VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number that is set on the command line, as `trainer.nnodes=2`."""
-_COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
+_COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _PRINTED_VALUE: Final = re.compile(r"""\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
 """How a line of a dictionary begins that is printed over several."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
-_TABLE_STEP: Final = re.compile(r"StatsLogger INFO: .*\bTrain step (\d+)/\d+ done\.")
+_TABLE: Final = "StatsLogger INFO: "
+_TABLE_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\.")
 _CELL_EDGE: Final = "│"
-_CELLS: Final = re.compile(r"│\s*([^\s│]+)\s*│\s*(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\s*(?=│)")
+_CELLS: Final = re.compile(rf"│\s*([^\s│]+)\s*│\s*({_NUMBER})\s*(?=│)")
 _LEAD: Final = re.compile(
     r"(?:.{0,300}\b(?:Global step|Completed steps) (?P<step>\d+): "  # OpenRLHF, PipelineRL
     r"|\[[^{}]{0,300}\]\[PID \d+\] "  # ROLL
@@ -58,7 +60,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
         text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
-            values = {name: float(value) for name, value in _PAIR.findall(found[2])}
+            values = dict(_pairs(found[2]))
             tally.bad_lines += not values
             is_head = False
             if values:
@@ -78,6 +80,16 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
             yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
     config.end()
     yield from table.last()
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the names and numbers of `a:1.5 - b:np.float64(2)`; a part of another form is skipped."""
+    for part in without_repeats(text)[0].split(" - "):
+        before, _, written = part.rpartition(":")
+        value = _VALUE.fullmatch(written)
+        name = re.split(r"[\s:]", before)[-1]
+        if value and name:
+            yield name, float(value[1])
 
 
 def _printed_row(body: str) -> MetricRow | None:
@@ -122,7 +134,7 @@ class _PrintedTable:
         if self._step is not None and _CELL_EDGE in text:
             self._values.update((name, float(value)) for name, value in _CELLS.findall(text))
             return True
-        found = _TABLE_STEP.search(text) if "StatsLogger" in text else None
+        found = _TABLE_STEP.search(text, text.index(_TABLE)) if _TABLE in text else None
         if found is None:
             return False
         self.finished = self.last()

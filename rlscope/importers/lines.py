@@ -26,7 +26,7 @@ LONGEST_RECORD_BYTES: Final = 64 << 20
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ACTOR: Final = re.compile(r"^\s*\((?P<actor>[\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)\s?")
-_REPEATED: Final = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
+_REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
 _SECOND_NS: Final = 1_000_000_000
 _STAMP: Final = re.compile(
@@ -166,13 +166,18 @@ def clean(text: str) -> Line:
     """A line without colours, the prefix of the Ray actor and the suffix of Ray's merging."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    actor, merged = None, 0
+    actor = None
     if text.lstrip().startswith("(") and (prefix := _ACTOR.match(text)):
         actor, text = prefix["actor"], text[prefix.end() :]
-    if "[repeated " in text and (suffix := _REPEATED.search(text)):
-        # "repeated 3x" stands for this line and two others.
-        text, merged = text[: suffix.start()], max(0, int(suffix["times"]) - 1)
+    text, merged = without_repeats(text)
     return Line(text, actor, merged)
+
+
+def without_repeats(text: str) -> tuple[str, int]:
+    """Return a line without the suffix of Ray's merging, and how many other lines it stands for."""
+    suffix = _REPEATED.search(text) if "[repeated " in text else None
+    # "repeated 3x" stands for this line and two others.
+    return (text, 0) if suffix is None else (text[: suffix.start()].rstrip(), max(0, int(suffix[1]) - 1))
 
 
 def clean_lines(text: str) -> Iterator[Line]:

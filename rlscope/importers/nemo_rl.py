@@ -17,7 +17,7 @@ from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, 
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
-_STEP: Final = re.compile(r"={5,} Step (\d+)/(\d+) ={5,}")
+_STEP: Final = re.compile(r"(?<!=)={5,}+ Step (\d+)/(\d+) ={5,}")
 _TOTAL: Final = re.compile(r"• Total step time: ([\d.]+)s")
 _PHASE: Final = re.compile(r"• ([\w/]+): ([\d.]+)s \([\d.]+%\)")
 _VALIDATION: Final = re.compile(r"Total validation time: ([\d.]+)s")
@@ -33,7 +33,9 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "max_staleness": re.compile(r"'max_trajectory_age_steps': (\d+)"),
     "gpus_per_engine": re.compile(r"'vllm_cfg': \{[^{}]*'tensor_parallel_size': (\d+)"),
 }
-_CLUSTER: Final = re.compile(r"'cluster': \{[^{}]*'gpus_per_node': (\d+)[^{}]*'num_nodes': (\d+)")
+_CLUSTER: Final = re.compile(
+    r"'cluster': \{(?:(?!'gpus_per_node')[^{}])*+'gpus_per_node': (\d+)(?:(?!'num_nodes')[^{}])*+'num_nodes': (\d+)"
+)
 _COLOCATED: Final = re.compile(
     r"'colocated': \{'enabled': (True|False)(?:,\s*'resources': \{'gpus_per_node': (\w+),\s*'num_nodes': (\w+))?"
 )

@@ -25,9 +25,9 @@ STAMPED: Final = re.compile(
     r"(?: ?\[\d+\])?[.,] (?P<rest>.*)"
 )
 """The brackets are the engine's own; where a log service took them off, its own stamp leads the line."""
-_PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]*?): ([^,\s]+)")
+_PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]{0,60}?): ([^,\s]+)")
 _TIMED: Final = re.compile(
-    r"(?:^|\[)(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)(?:(?: [A-Z_]+\d+)*\]|\b.*?)"
+    r"(?:^|(?P<own>\[))(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)(?(own)(?: [A-Z_]+\d+)*\]|\b.*?)"
     r" (?:Decode|Prefill) batch"
 )
 _RANK: Final = re.compile(r"([A-Z_]+)(\d+)")

@@ -16,7 +16,7 @@ _TIMER: Final = re.compile(
     r"(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<what>Started|Finished): '(?P<name>\w+)'"
     r"(?:, time cost: (?P<s>[\d.]+)s)?"
 )
-_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+\.?\d*(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 _BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
 _RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {

@@ -18,14 +18,14 @@ from rlscope.importers.timers import Meaning, Span, Timers, add_activity
 from rlscope.trace.imported import Certainty
 
 _TIMER: Final = re.compile(
-    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]*\] \S+\.py:\d+ - "
+    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]{0,200}\] \S+\.py:\d+ - "
     r"Timer (?P<name>\w+) (?P<what>start|end)(?: \(elapsed: (?P<s>[\d.]+)s\))?"
 )
 _FACTS: Final = re.compile(
-    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]*\] \S+\.py:\d+ - "
-    r"(?P<kind>perf|rollout|step) (?P<number>\d+): \{(?P<facts>.*)\}"
+    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]{0,200}\] \S+\.py:\d+ - "
+    r"(?P<kind>perf|rollout|step) (?P<number>\d+): \{"
 )
-_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+\.?\d*(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w+)")
     for name in (
@@ -96,7 +96,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
             time_ns = clock.time_ns(timer["ts"])
             if time_ns is not None:
                 _take_timer(run, line.actor, timer, time_ns)
-        elif "{'" in line.text and clock and (facts := _FACTS.search(line.text)):
+        elif "{'" in line.text and "}" in line.text and clock and (facts := _FACTS.search(line.text)):
             _take_facts(run, facts, clock.time_ns(facts["ts"]))
         elif " batch" in line.text and STAMPED.search(line.text):
             run.engine_lines += 1
@@ -152,7 +152,8 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
 
 
 def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
-    facts = {name: float(value) for name, value in _PAIR.findall(found["facts"])}
+    text = found.string[found.end() : found.string.rindex("}")]
+    facts = {name: float(value) for name, value in _PAIR.findall(text)}
     rollout_s = facts.get("perf/rollout_time")
     if found["kind"] == "perf" and rollout_s and time_ns is not None:
         run.rollouts.append((time_ns - to_ns(rollout_s), time_ns))

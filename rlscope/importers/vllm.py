@@ -18,14 +18,15 @@ from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 _STATS: Final = re.compile(
-    r"(?:INFO|DEBUG) (?P<ts>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[[^\]]*\]|\S+\]) "
+    r"(?:INFO|DEBUG) (?P<ts>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[[^\]]{0,200}\]|\S{1,200}\]) "
     r"(?:Engine (?P<engine>\d+): |(?P<engines>\d+) Engines Aggregated: )?"
     r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<output>[\d.]+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
 )
 _KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
 _BAR: Final = re.compile(
-    r"Processed prompts: *\d+%.*?(?P<done>\d+)/(?P<total>\d+) \[(?P<elapsed>[\d:]+)<.*output: (?P<per_s>[\d.]+) toks/s"
+    r"Processed prompts: *\d+%(?:[^/]*\D)?(?P<done>\d+)/(?P<total>\d+) \[(?P<elapsed>[\d:]+)<"
+    r".*output: (?P<per_s>[\d.]+) toks/s"
 )
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
@@ -103,7 +104,7 @@ class _Reader:
             if found := _STATS.search(line.text):
                 self._take_stats(self._engine(line.actor, found), found, self.clock, line.text)
         elif "Processed prompts" in line.text and self.clock is None:
-            if found := _BAR.search(line.text):
+            if found := _bar(line.text):
                 self._take_bar(line.actor or self.printing, found)
         elif len(self.settings) < len(_SETTINGS):
             for name, pattern in _SETTINGS.items():
@@ -251,7 +252,7 @@ def _recognise(source: Source) -> str | None:
     lines = [line.text for line in clean_lines(source.text)]
     if windows := sum(1 for line in lines if _STATS.search(line)):
         return f"{windows} lines `Avg prompt throughput`"
-    bars = sum(1 for line in lines if _BAR.search(line))
+    bars = sum(1 for line in lines if _bar(line))
     return f"{bars} lines `Processed prompts`" if bars else None
 
 
@@ -298,6 +299,12 @@ def _say(target: ImportTarget, log: LogFile, reader: _Reader) -> None:
         for engine in engines:
             target.say_coverage(engine.worker_id, engine.rows / (engine.rows + log.merged_lines))
         log.say_merged(target)
+
+
+def _bar(text: str) -> re.Match[str] | None:
+    """Match the bar of a line, from the first place that names it."""
+    at = text.find("Processed prompts: ")
+    return _BAR.match(text, at) if at >= 0 else None
 
 
 def _clock_s(text: str) -> int:

@@ -559,15 +559,14 @@ def compact(
     *,
     verify: bool = False,
     progress: Progress | None = None,
-    ray: str | None = None,
 ) -> "Compaction":
     """Merge the many small files of a run into a few large ones, in place or into a new folder; answers stay the same.
 
-    verify: compare the rows of each new file before anything is removed. ray: that of `analyze`. Raises RlscopeError.
+    verify: compare the rows of each new file before anything is removed. Raises RlscopeError.
     """
-    from rlscope.cluster import compact as compacted
+    from rlscope.trace.compaction import compact_run, say_nothing
 
-    return compacted(Path(path), None if out is None else Path(out), verify, progress, ray)
+    return compact_run(Path(path), None if out is None else Path(out), verify=verify, say=progress or say_nothing)
 
 
 def push(

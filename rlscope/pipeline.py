@@ -26,7 +26,6 @@ from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
-from rlscope.trace.shares import Lost, LostShareError
 from rlscope.trace.store import MOST_READS, Divide, OpenRun, open_run
 
 Progress = Callable[[str], None]
@@ -244,21 +243,15 @@ def read_run(
 ) -> _Read:
     """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
 
-    So is a share that could not be answered. Raises VanishedFileError if files of a run in progress are merged each
+    Raises VanishedFileError if files of a run in progress are merged each
     time that they are read.
     """
-    lost: tuple[Lost, ...] = ()
     read_all, reads = False, 1
     while True:
         connected = nullcontext() if divide is None else divide.connected()
         try:
-            with connected, open_run(Path(folder), read_all=read_all, divide=divide, lost=lost) as run:
+            with connected, open_run(Path(folder), read_all=read_all, divide=divide) as run:
                 return use(run)
-        except LostShareError as error:
-            if error.lost in lost:
-                raise
-            lost = (*lost, error.lost)
-            progress(f"{error.lost.share.name} failed: the run is analysed without it")
         except VanishedFileError:
             if reads == MOST_READS:
                 raise

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import rlscope
 from rlscope import format as fmt
-from rlscope.cli.app import Ray, progress_on
+from rlscope.cli.app import progress_on
 from rlscope.text_out import for_terminal
 
 _MOST_NAMED = 5
@@ -26,7 +26,6 @@ def compact(
             "--verify", help="Read each compacted file again and compare its rows before anything is removed."
         ),
     ] = False,
-    ray: Ray = None,
 ) -> None:
     """Merge the many small files of a run into a few of 128 to 256 MB; what an analysis says stays the same.
 
@@ -35,7 +34,7 @@ def compact(
     """
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
-        done = rlscope.compact(run_dir, out, verify=verify, progress=progress, ray=ray)
+        done = rlscope.compact(run_dir, out, verify=verify, progress=progress)
     before, after = (fmt.counted(files, "file", "files") for files in (done.files_before, done.files_after))
     sizes = f"{fmt.size(done.bytes_before)} before, {fmt.size(done.bytes_after)} after"
     print(for_terminal(f"{done.path}: {before} became {after} ({sizes}){'; rows verified' if verify else ''}"))

@@ -5,14 +5,11 @@ both uses the compacted one (`segments.py`). So a compaction may be killed at an
 it left behind.
 """
 
-import math
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +19,6 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace.closed_files import ClosedFiles
 from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
-from rlscope.trace.distribution import Distribute, here, of_files
 from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
 from rlscope.trace.remote import is_remote, shown_address
 from rlscope.trace.segments import is_as_named, is_compacted_name, superfluous
@@ -36,10 +32,6 @@ _ATTEMPTS: Final = 3
 """At a table whose files vanish while they are copied."""
 _SAY_EVERY: Final = 200
 """Files between two words of progress."""
-_GROUP_FILES: Final = 20_000
-"""Small files whose compaction, of 0.5 ms each, is worth a process."""
-_GROUPS_PER_PROCESS: Final = 2
-"""So that one that is slow, or that takes up less, does not keep the others waiting for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +61,6 @@ def say_nothing(_: str) -> None:
     """Progress that is not shown."""
 
 
-class Processes(NamedTuple):
-    """Who compacts."""
-
-    distribute: Distribute
-    number: int
-
-
-ONE_PROCESS: Final = Processes(here, 1)
-
-
 class _Job(NamedTuple):
     """Sources of one table that become compacted files of their own."""
 
@@ -103,13 +85,12 @@ def compact_run(
     *,
     verify: bool = False,
     say: Callable[[str], None] = say_nothing,
-    on: Processes = ONE_PROCESS,
 ) -> Compaction:
     """Compact the run in a folder, there or into a new folder.
 
     out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
     a checksum of them that their order does not change, with those of the files that it replaces. say: called with
-    what is done. on: who does it. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an
+    what is done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an
     object store, OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the
     comparison fails, and RlscopeError while another compaction works on the run, or where its processes end.
     """
@@ -127,7 +108,7 @@ def compact_run(
         if target != folder:
             _prepare(folder, target)
         with _locked(target):
-            return _Compactor(folder, target, verify, say, on).run()
+            return _Compactor(folder, target, verify, say).run()
     except OSError as error:
         raise OutputError.of(
             str(error.filename or target),
@@ -137,18 +118,11 @@ def compact_run(
         ) from error
 
 
-class _ProcessEndedError(Exception):
-    """A process ended while it compacted."""
-
-
 class _Compactor:
     """One compaction of one run."""
 
-    def __init__(
-        self, folder: Path, target: Path, verify: bool, say: Callable[[str], None], processes: Processes
-    ) -> None:
+    def __init__(self, folder: Path, target: Path, verify: bool, say: Callable[[str], None]) -> None:
         self._folder, self._target, self._verify, self._say = folder, target, verify, say
-        self._processes = processes
         self._is_copy = target != folder
         self._left: list[SkippedFile] = []
         self._rows = self._leftovers = 0
@@ -188,8 +162,7 @@ class _Compactor:
         )
 
     def _compact_table(self, table: str) -> None:
-        """Compact a table; again if a recorder merges its files while they are copied, or a process ends."""
-        has_ended = False
+        """Compact a table; again if a recorder merges its files while they are copied."""
         for _ in range(_ATTEMPTS):
             left, rows = list(self._left), self._rows
             try:
@@ -197,8 +170,6 @@ class _Compactor:
             except (FileNotFoundError, VanishedFileError):
                 if not self._is_copy:
                     raise
-            except _ProcessEndedError:
-                has_ended = True
             else:
                 gone = [each for each in self._left[len(left) :] if not os.path.lexists(self._folder / each.path)]
                 if not self._is_copy or not gone:
@@ -206,12 +177,11 @@ class _Compactor:
             self._left, self._rows = left, rows if self._is_copy else self._rows
             if self._is_copy:
                 shutil.rmtree(self._target / table, ignore_errors=True)
-        raise _ended(self._folder / table) if has_ended else _vanished(self._folder / table)
+        raise _vanished(self._folder / table)
 
     def _attempt(self, table: str) -> None:
-        """Raises _ProcessEndedError where some files were not compacted, or may not have been."""
         self._leftovers += self._remove_leftovers(table)
-        listed, unreadable = list_table(self._folder, table, self._processes.distribute)
+        listed, unreadable = list_table(self._folder, table)
         self._left += unreadable
         sources = _sources(listed.files)
         small = [source for source in sources if source.bytes < TARGET_BYTES]
@@ -230,24 +200,12 @@ class _Compactor:
         self._remove_leftovers(table)
 
     def _compact(self, table: str, sources: Sequence[Source]) -> None:
-        """Write the sources into as few files as they fill, or somewhat more if several processes write them."""
-        distribute, count = self._processes
-        groups = [tuple(sources)] if distribute is here else list(_groups(sources, count))
-        jobs = [
-            _Job(self._folder, self._target, table, group, self._closed.about(_workers_of(group)), self._verify)
-            for group in groups
-        ]
-        work, has_ended = partial(_write, say=self._say) if distribute is here else _write, False
-        for place, outcome in enumerate(distribute(self._folder, work, jobs, again=False), start=1):
-            if distribute is not here:
-                self._say(f"compacting {table}: {place:,} of {len(jobs):,} parts")
-            if outcome is None:
-                has_ended = True
-                continue
-            self._rows += outcome.rows
-            self._left += outcome.left
-        if has_ended:
-            raise _ProcessEndedError
+        """Write the sources into as few files as they fill."""
+        closed = self._closed.about(_workers_of(sources))
+        job = _Job(self._folder, self._target, table, tuple(sources), closed, self._verify)
+        outcome = _Writer(job, self._say).run()
+        self._rows += outcome.rows
+        self._left += outcome.left
 
     def _keep(self, sources: Iterable[Source]) -> None:
         """What is not compacted belongs into a copy as it is."""
@@ -274,30 +232,17 @@ class _Compactor:
 
     def _replaced(self, table: str) -> set[Path]:
         """The files of which all rows are in a compacted one; none where one of those is damaged."""
-        distribute, (listing, unreadable) = self._processes.distribute, self._listed(table)
-        compacted = {file.path: file.footer.bytes for file in listing if file.segment is not None}
-        sizes_bytes = list(compacted.values())
-        if not compacted or not all(of_files(self._folder, _are_as_named, list(compacted), distribute, sizes_bytes)):
+        listing, unreadable = self._listed(table)
+        compacted = {file.path for file in listing if file.segment is not None}
+        if not compacted or not all(map(is_as_named, compacted)):
             return set()
         known = {*(file.path for file in listing), *(self._folder / each.path for each in unreadable)}
         unlisted = [path for path in (self._folder / table).glob("*.parquet") if path not in known]
         return superfluous([*listing, *(each for path in unlisted for each in stored_file(path))])
 
     def _listed(self, table: str) -> tuple[tuple[StoredFile, ...], list[SkippedFile]]:
-        listing, unreadable = list_table(self._folder, table, self._processes.distribute)
+        listing, unreadable = list_table(self._folder, table)
         return listing.files, unreadable
-
-
-def _write(job: _Job, say: Callable[[str], None] = say_nothing) -> _Outcome:
-    """Do a job. Raises OSError, UnreadableDataError."""
-    if job.target != job.folder and not (job.target / UNFINISHED).is_file():
-        raise OutputError.of(
-            job.target,
-            found="no such folder on a node",
-            expected="a folder that every node can write, under the same path",
-            next_step="Name one on a shared file system, or leave --ray out.",
-        )
-    return _Writer(job, say).run()
 
 
 class _Writer:
@@ -383,18 +328,6 @@ def _is_inside(path: Path, folder: Path) -> bool:
     return path.is_file() and path.resolve().is_relative_to(folder)
 
 
-def _are_as_named(paths: Sequence[Path]) -> list[bool]:
-    return [is_as_named(path) for path in paths]
-
-
-def _groups(sources: Sequence[Source], processes: int) -> Iterator[tuple[Source, ...]]:
-    """The sources in consecutive groups of about equal work, each worth a process, and not many for each process."""
-    done = list(accumulate(source.bytes / TARGET_BYTES + 1 / _GROUP_FILES for source in sources))
-    count = max(1, min(_GROUPS_PER_PROCESS * processes, int(done[-1])))
-    for _, group in groupby(zip(sources, done, strict=True), lambda each: math.ceil(each[1] / done[-1] * count)):
-        yield tuple(source for source, _ in group)
-
-
 def _workers_of(sources: Iterable[Source]) -> set[str]:
     return {file.numbers.worker_id for source in sources for file in source.files if file.numbers is not None}
 
@@ -405,15 +338,6 @@ def _vanished(folder: Path) -> VanishedFileError:
         found=f"files that vanished while they were copied, {_ATTEMPTS} times",
         expected="files that stay until they are copied",
         next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
-    )
-
-
-def _ended(folder: Path) -> RlscopeError:
-    return RlscopeError.of(
-        folder,
-        found=f"processes that ended while they compacted it, {_ATTEMPTS} times",
-        expected="nodes with 1 GB of memory for each process",
-        next_step="No row is lost or doubled. Call it again, or leave --ray out.",
     )
 
 

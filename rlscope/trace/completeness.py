@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
 
-from rlscope.trace.distribution import Distribute, here, of_files
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
 from rlscope.trace.footers import Merged
-from rlscope.trace.segments import file_crc32, is_as_named
+from rlscope.trace.segments import is_as_named
 
 State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
@@ -98,18 +97,13 @@ _Files = dict[FileNumbers, StoredFile]
 
 
 def check_files(
-    folder: Path,
-    run_id: str,
-    workers: Sequence[Mapping[str, object]],
-    tables: Mapping[str, TableFiles],
-    distribute: Distribute = here,
+    folder: Path, run_id: str, workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles]
 ) -> Checked:
     """Compare the readable files of every table with what the workers state. Reads every file that has a checksum.
 
-    distribute: who reads them. Raises RlscopeError where that cannot be, FileNotFoundError for a file that is gone.
+    Raises FileNotFoundError for a file that is gone.
     """
-    known = {} if distribute is here else _checksums(folder, workers, tables, distribute)
-    checker = _Checker(folder, run_id, workers, known)
+    checker = _Checker(folder, run_id, workers)
     kept = {table: checker.check(table, files) for table, files in tables.items()}
     return Checked(kept, checker.skipped, checker.completeness(), frozenset(checker.unsure))
 
@@ -117,16 +111,8 @@ def check_files(
 class _Checker:
     """Collects what differs, table by table."""
 
-    def __init__(
-        self,
-        folder: Path,
-        run_id: str,
-        workers: Sequence[Mapping[str, object]],
-        checksums: Mapping[Path, int | None],
-    ) -> None:
-        """checksums: the CRC-32 of files that were read already; None for one that could not be."""
+    def __init__(self, folder: Path, run_id: str, workers: Sequence[Mapping[str, object]]) -> None:
         self.skipped: list[SkippedFile] = []
-        self._checksums = checksums
         self.unsure: set[str] = set()
         self._folder = folder
         self._run_id = run_id
@@ -181,7 +167,7 @@ class _Checker:
             if run_id and run_id not in self._run_ids(worker_id) and not may_be:
                 return f"belongs to run {run_id!r}, by its own footer"
         try:
-            if is_as_named(own[0].path, self._checksums.get(own[0].path)):
+            if is_as_named(own[0].path):
                 return None
         except FileNotFoundError:
             raise
@@ -251,7 +237,7 @@ class _Checker:
         later = {numbers: file for numbers, file in files.items() if numbers.last > last_file}
         counted = {numbers: file for numbers, file in files.items() if numbers.last <= last_file}
         is_changed = any(file.path in self._changed for file in counted.values())
-        if not is_changed and _chain(counted, stated.merged, newer, self._checksums) == stated.checksum:
+        if not is_changed and _chain(counted, stated.merged, newer) == stated.checksum:
             return counted | self._without_damaged(table, later)
         sound = self._without_damaged(table, counted)
         if sound.keys() == counted.keys() and not _missing(counted, last_file):
@@ -339,51 +325,10 @@ def _rows_until(merged: Merged, last: int, expected: int) -> int:
     return least if is_at_an_end else min(max(expected, least), least + across)
 
 
-def _checksums(
-    folder: Path,
-    workers: Sequence[Mapping[str, object]],
-    tables: Mapping[str, TableFiles],
-    distribute: Distribute,
-) -> dict[Path, int | None]:
-    """The CRC-32 of each file that has a checksum; None for one that cannot be read."""
-    stating = {
-        (table, str(worker["worker_id"]))
-        for worker in workers
-        for table in tables
-        if (stated := _stated(worker, table)) is not None and stated.checksum is not None
-    }
-    sizes_bytes = {
-        file.path: file.footer.bytes
-        for table, files in tables.items()
-        for file in files.files
-        if file.segment is not None or (file.numbers is not None and (table, file.numbers.worker_id) in stating)
-    }
-    paths = list(sizes_bytes)
-    found = of_files(folder, _crc32s, paths, distribute, list(sizes_bytes.values()))
-    return dict(zip(paths, found, strict=True))
-
-
-def _crc32s(paths: Sequence[Path]) -> list[int | None]:
-    return [_crc32(path) for path in paths]
-
-
-def _crc32(path: Path) -> int | None:
-    try:
-        return file_crc32(path)
-    except OSError:
-        return None
-
-
-def _chain(
-    files: _Files,
-    merged: Mapping[str, object],
-    unstated: Collection[FileNumbers],
-    known: Mapping[Path, int | None],
-) -> int | None:
+def _chain(files: _Files, merged: Mapping[str, object], unstated: Collection[FileNumbers]) -> int | None:
     """The checksum of flushed files in their order; None where one cannot be read, or was merged into what it is not.
 
-    merged: the CRC-32 of each merged file, as the worker states it. unstated: those of which it states none yet. known:
-    the CRC-32 of files that were read already.
+    merged: the CRC-32 of each merged file, as the worker states it. unstated: those of which it states none yet.
     """
     checksum = 0
     try:
@@ -392,8 +337,7 @@ def _chain(
             if file.segment is not None:
                 checksum = joined_checksum(checksum, file.segment.checksum, file.segment.files)
                 continue
-            crc32, stamp = known.get(file.path), file.footer.stamp
-            crc32 = zlib.crc32(file.path.read_bytes()) if crc32 is None else crc32
+            crc32, stamp = zlib.crc32(file.path.read_bytes()), file.footer.stamp
             if stamp is None or stamp.merged is None:
                 checksum = chained_checksum(checksum, numbers.last, crc32)
             elif numbers in unstated or merged.get(numbers.range) == crc32:

@@ -10,7 +10,6 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeGuard, cast
@@ -23,7 +22,6 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, TABLES, WORK
 from rlscope import format as fmt
 from rlscope.errors import RunFolderError, VanishedFileError
 from rlscope.text_out import LONGEST_TEXT, cleaned, for_terminal, shortened
-from rlscope.trace.distribution import Distribute, here, of_files
 from rlscope.trace.footers import LATEST_NS, Footer, read_footer, read_metadata
 from rlscope.trace.imported import Imported, read_imported
 from rlscope.trace.segments import Segment, superfluous
@@ -396,15 +394,14 @@ def _column(values: list[object], kind: pa.DataType) -> pa.Array:
     return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)
 
 
-def list_table(folder: Path, table: str, distribute: Distribute = here) -> tuple[TableFiles, list[SkippedFile]]:
+def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
     """The files of one table in the order (worker, first number), and those whose footer shows that they are damaged.
 
-    Files that were merged into another one are left out. Damage inside a page does not show in the footer. distribute:
-    who reads the footers. Raises VanishedFileError if files vanish each time that they are listed, RlscopeError where
-    they cannot be read.
+    Files that were merged into another one are left out. Damage inside a page does not show in the footer. Raises
+    VanishedFileError if files vanish each time that they are listed.
     """
     for _ in range(_LISTINGS):
-        stored, skipped, has_vanished = _listed(folder, table, distribute)
+        stored, skipped, has_vanished = _listed(folder, table)
         # What was merged since the folder was listed is in another file by now.
         if not has_vanished:
             break
@@ -416,7 +413,7 @@ def list_table(folder: Path, table: str, distribute: Distribute = here) -> tuple
     return table_of(tuple(sorted((file for file in remaining if file.path not in merged), key=_in_order))), skipped
 
 
-def _listed(folder: Path, table: str, distribute: Distribute) -> tuple[list[StoredFile], list[SkippedFile], bool]:
+def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFile], bool]:
     """The files of a table as they are now, those that cannot be read, and whether some vanished meanwhile."""
     stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
@@ -425,19 +422,14 @@ def _listed(folder: Path, table: str, distribute: Distribute) -> tuple[list[Stor
         paths = _parquet_files(folder / table)
     except OSError as error:
         return [], [SkippedFile(table, _unlisted(error))], False
-    footers = of_files(folder, partial(_footers, folder, table), paths, distribute)
-    for path, footer in zip(paths, footers, strict=True):
+    for path in paths:
+        footer = irregularity(path, folder) or read_footer(path, table)
         if isinstance(footer, str):
             skipped.append(SkippedFile(_name(folder, path), footer))
             has_vanished = has_vanished or not os.path.lexists(path)
             continue
         stored += _stored(path, footer)
     return stored, skipped, has_vanished
-
-
-def _footers(folder: Path, table: str, paths: Sequence[Path]) -> list[Footer | str]:
-    """The footer of each of some files of a table, or why it cannot be read."""
-    return [irregularity(path, folder) or read_footer(path, table) for path in paths]
 
 
 def stored_file(path: Path) -> list[StoredFile]:

@@ -113,13 +113,10 @@ def is_compacted_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def is_as_named(path: Path, crc32: int | None = None) -> bool:
-    """Whether a compacted file's content agrees with the checksum in its name.
-
-    crc32: its checksum, if it is known; else the file is read whole. Raises OSError.
-    """
+def is_as_named(path: Path) -> bool:
+    """Whether a compacted file's content agrees with the checksum in its name. Reads it whole; raises OSError."""
     found = _NAME.fullmatch(path.name)
-    return found is not None and (file_crc32(path) if crc32 is None else crc32) == int(found[1], 16)
+    return found is not None and file_crc32(path) == int(found[1], 16)
 
 
 def file_crc32(path: Path) -> int:

@@ -7,16 +7,13 @@ share names. Nothing is opened here but a table of the answers.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 
-from rlscope import format as fmt
-from rlscope.errors import UnreadableDataError
-from rlscope.trace.completeness import Completeness, RowGap
-from rlscope.trace.files import StoredFile, TableFiles, is_integer
+from rlscope.trace.files import StoredFile, TableFiles
 from rlscope.trace.questions import SAMPLE, WORKER, Question
 from rlscope.trace.usual_times import worker_of
 
@@ -30,8 +27,6 @@ _NOT_BY_WORKER: Final = ("deliveries",)
 _AGGREGATES: Final = {"sum": "sum", "min": "min", "max": "max", "all": "bool_and"}
 _ORDER: Final = re.compile(r"^ORDER BY (.+)\Z", re.MULTILINE | re.DOTALL)
 _QUALIFIER: Final = re.compile(r"\b[a-z_]+\.(?=[a-z_])")
-_NAMED_WORKERS: Final = 8
-"""Workers of a lost share that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +40,6 @@ class Share:
     """Of a share of workers: its own, by their files."""
     elsewhere: tuple[str, ...] = ()
     """Of the first share of workers: those of the others. What names none of them is in this share."""
-    gpu_ns: int = 0
-    """GPU time of its workers, by their worker files."""
 
     @property
     def name(self) -> str:
@@ -83,44 +76,13 @@ class Share:
         return not self.place or any(first <= worker_id <= last for worker_id in own)
 
 
-class Lost(NamedTuple):
-    """A share that could not be answered, and why."""
-
-    share: Share
-    why: str
-
-    @property
-    def gap(self) -> str:
-        """What is missing from the answers without it."""
-        if self.share.partition == SAMPLE:
-            missing = f"one of {self.share.count} equal parts of the samples is left out"
-        else:
-            missing = (
-                f"all rows of {_some(self.share.workers)} are left out; "
-                f"{fmt.gpu_time(self.share.gpu_ns / 1e9)} of them are unattributed"
-            )
-        return f"{self.share.name} failed {ATTEMPTS} times ({self.why}): {missing}"
-
-
-ATTEMPTS: Final = 3
-"""How often a share is tried before the run is answered without it."""
-
-
-class LostShareError(UnreadableDataError):
-    """A share failed ATTEMPTS times: the run is to be opened again without it."""
-
-    def __init__(self, lost: Lost) -> None:
-        super().__init__(lost.gap)
-        self.lost = lost
-
-
 class Split(Protocol):
     """What answers questions in shares of a run."""
 
     def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
         """The answers of all shares of the question's partition, as they come; at least one.
 
-        Raises UnreadableDataError for a file that breaks, LostShareError.
+        Raises UnreadableDataError for a file that breaks, RlscopeError for a process that ended.
         """
         ...
 
@@ -140,7 +102,6 @@ def plan_shares(
         place = min(range(len(groups)), key=lambda each: (filled[each], len(groups[each]), each))
         groups[place].append(worker_id)
         filled[place] += rows[worker_id]
-    gpu_ns = {str(worker["worker_id"]): _gpu_ns(worker) for worker in workers}
     elsewhere = tuple(sorted(worker_id for group in groups[1:] for worker_id in group))
     return (
         *(
@@ -150,45 +111,11 @@ def plan_shares(
                 count=len(groups),
                 workers=tuple(sorted(group)),
                 elsewhere=() if place else elsewhere,
-                gpu_ns=sum(gpu_ns.get(worker_id, 0) for worker_id in group),
             )
             for place, group in enumerate(groups)
         ),
         *(Share(SAMPLE, place, by_sample) for place in range(max(1, by_sample))),
     )
-
-
-def _gpu_ns(worker: Mapping[str, object]) -> int:
-    stopped, flushed = worker.get("stopped_ns"), worker.get("last_flush_ns")
-    end, start, gpus = stopped if is_integer(stopped) else flushed, worker.get("started_ns"), worker.get("gpu_count")
-    if not is_integer(end) or not is_integer(start) or not is_integer(gpus):
-        return 0
-    return gpus * max(0, end - start)
-
-
-def rows_left(lost: Sequence[Lost], table: str) -> str | None:
-    """SQL that is true for the rows of a table that are in no lost share; None where nothing of it is lost."""
-    conditions = [
-        each.share.condition(table) or "true" for each in lost if each.share.partition == WORKER or table in BUCKETED
-    ]
-    return " AND ".join(f"NOT ({condition})" for condition in conditions) or None
-
-
-def without_lost(found: Completeness, lost: Sequence[Lost], left_out: Mapping[str, int]) -> Completeness:
-    """What was found of a run, with the rows of lost shares as missing; left_out: their number by table."""
-    gaps = tuple(
-        RowGap(
-            kind="missing",
-            table=table,
-            worker_id=_some([worker_id for each in lost for worker_id in each.share.workers]) or "every worker",
-            rows=rows,
-            gpu_s=sum(each.share.gpu_ns for each in lost) / 1e9 or None,
-            detail=f"{rows:,} rows are left out, of {', '.join(each.share.name for each in lost)}",
-        )
-        for table, rows in left_out.items()
-        if rows
-    )
-    return replace(found, state="incomplete", gaps=(*found.gaps, *gaps), is_verified=False) if gaps else found
 
 
 def merge_answers(connection: DuckDBPyConnection, question: Question, answers: Iterable[pa.Table]) -> None:
@@ -230,8 +157,3 @@ def _literal(text: str) -> str:
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
-
-
-def _some(workers: Sequence[str]) -> str:
-    more = len(workers) - _NAMED_WORKERS
-    return ", ".join(workers[:_NAMED_WORKERS]) + (f" and {more:,} more workers" if more > 0 else "")

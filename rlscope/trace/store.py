@@ -25,7 +25,6 @@ from rlscope.trace import execution
 from rlscope.trace.clocks import ONE_CLOCK, Clocks, Found, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
-from rlscope.trace.distribution import Distribute, here
 from rlscope.trace.files import (
     WORKERS,
     RunManifest,
@@ -44,7 +43,7 @@ from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.shares import BUCKETED, Lost, Share, Split, merge_answers, rows_left, without_lost
+from rlscope.trace.shares import BUCKETED, Share, Split, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
@@ -123,8 +122,6 @@ class StoredRun:
     window: Window | None
     unsure: frozenset[str]
     found: Found
-    lost: tuple[Lost, ...]
-    """Shares whose rows are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class OpenShare:
 
 
 class Divide:
-    """Where the shares of a run are answered, and its files read."""
+    """Where the shares of a run are answered."""
 
     def __call__(self, stored: StoredRun) -> AbstractContextManager[Split]:
         """Start what answers in shares of a run; it ends with the block."""
@@ -147,32 +144,25 @@ class Divide:
         """A block within which all that it is asked for takes place."""
         return nullcontext()
 
-    @property
-    def distribute(self) -> Distribute:
-        """Who reads the run's files before there are shares."""
-        return here
-
 
 @contextmanager
-def open_run(
-    folder: Path, *, read_all: bool = False, divide: Divide | None = None, lost: Sequence[Lost] = ()
-) -> Generator[OpenRun]:
+def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = None) -> Generator[OpenRun]:
     """Open a run folder; the connection closes with the block.
 
     read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
-    divide: what answers in shares of the run; None: this process answers alone. lost: shares that are left out.
+    divide: what answers in shares of the run; None: this process answers alone.
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
-    folder, distribute = folder.resolve(), here if divide is None else divide.distribute
-    given = _read_files(folder, distribute)
+    folder = folder.resolve()
+    given = _read_files(folder)
     with _connected(folder, _stored_bytes(given.tables), _row_count(given.tables)) as (connection, scratch):
         link, tables, skipped = scratch / "run", given.tables, given.skipped
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
-        given, rows, found = _created(connection, link, folder, tables, given, lost, distribute)
+        given, rows, found = _created(connection, link, folder, tables, given)
         kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
-        stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found, tuple(lost))
+        stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
         # A sample that two workers stored is counted once, which shares of workers cannot do.
         is_divided = divide is not None and "samples" not in rows.distinct
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
@@ -180,7 +170,7 @@ def open_run(
             _suit_size(connection, rows.counts)
             _lock_down(connection, scratch, folder)
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
-            as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected and not lost}
+            as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
             with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
                 yield OpenRun(
                     folder=folder,
@@ -192,9 +182,9 @@ def open_run(
                     row_counts=rows.counts,
                     dropped_rows=dropped_rows(given.workers),
                     skipped_files=skipped,
-                    gaps=(*given.gaps, *chain(*rows.gaps.values()), *(each.gap for each in lost)),
+                    gaps=(*given.gaps, *chain(*rows.gaps.values())),
                     settings=given.manifest.config,
-                    completeness=without_lost(given.completeness, lost, rows.lost),
+                    completeness=given.completeness,
                     imported=given.manifest.imported,
                     clocks=found.clocks,
                     split=split,
@@ -214,7 +204,7 @@ def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
     with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
         connection.execute("SET threads = 1")
         window, unsure = stored.window, stored.unsure
-        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, stored.lost, share)
+        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, share)
         connection.from_arrow(workers_table(own)).create_view("workers")
         _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
@@ -238,20 +228,20 @@ class _Given(NamedTuple):
     """Tables in which rows may be stored twice."""
 
 
-def _read_files(folder: Path, distribute: Distribute, *, may_be_apart: bool = True) -> _Given:
+def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
     """Read run.json, the worker files and the footers, and compare them with each other.
 
-    distribute: who reads the tables' files. may_be_apart: whether the clock of a whole host may be far from others.
+    may_be_apart: whether the clock of a whole host may be far from others.
     """
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table, distribute)
+        tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
     try:
-        checked = check_files(folder, manifest.run_id, workers, tables, distribute)
+        checked = check_files(folder, manifest.run_id, workers, tables)
     except FileNotFoundError as error:
         raise VanishedFileError.of_run(folder) from error
     window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
@@ -380,8 +370,6 @@ class _Rows(NamedTuple):
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
     """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
-    lost: dict[str, int]
-    """Rows of lost shares."""
     distinct: frozenset[str] = frozenset()
     """The latter."""
 
@@ -393,11 +381,10 @@ def _create_tables(
     tables: Mapping[str, TableFiles],
     window: Window | None,
     unsure: Collection[str],
-    lost: Sequence[Lost] = (),
     share: Share | None = None,
 ) -> _Rows:
-    """Every table by its name, without rows that cannot be or are lost; of a share, with its rows alone."""
-    result = _Rows({}, {}, (), {})
+    """Every table by its name, without rows that cannot be; of a share, with its rows alone."""
+    result = _Rows({}, {}, ())
     for table, files in tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
@@ -406,7 +393,9 @@ def _create_tables(
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
-            stored = _held(_stored_rows(connection, table, paths, empty, files), table, lost, share)
+            stored = _stored_rows(connection, table, paths, empty, files)
+            condition = None if share is None else share.condition(table)
+            stored = stored if condition is None else stored.filter(condition)
             checked = check_rows(stored, table, files, window, table in unsure)
             # What a share takes out of the whole table is read once.
             is_made = checked.is_distinct or (share is not None and share.partition == SAMPLE and table in BUCKETED)
@@ -422,9 +411,6 @@ def _create_tables(
         except duckdb.Error as error:
             raise UnreadableDataError.while_reading(folder, error) from error
         result.counts[table] -= checked.left_out
-        if rows_left(lost, table) is not None:
-            result.lost[table] = result.counts[table] - len(checked.rows)
-            result.counts[table] -= result.lost[table]
         result.gaps[table] = checked.gaps
     return result
 
@@ -454,27 +440,18 @@ def _are_many(files: TableFiles) -> bool:
     return len(files.paths) >= MANY_FILES and files.rows <= SHORT_FILE_ROWS * len(files.paths)
 
 
-def _held(rows: DuckDBPyRelation, table: str, lost: Sequence[Lost], share: Share | None) -> DuckDBPyRelation:
-    """The rows of a table, or of a share of it, without those that are lost."""
-    for condition in (rows_left(lost, table), None if share is None else share.condition(table)):
-        rows = rows if condition is None else rows.filter(condition)
-    return rows
-
-
 def _created(
     connection: DuckDBPyConnection,
     link: Path,
     folder: Path,
     tables: Mapping[str, TableFiles],
     given: _Given,
-    lost: Sequence[Lost],
-    distribute: Distribute,
 ) -> tuple[_Given, _Rows, Found]:
     """Every table as it was recorded, and what that says of the clocks.
 
     The times of a host whose clock is far from the others' are left out if nothing says how far.
     """
-    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, lost)
+    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
     connection.from_arrow(workers_table(given.workers)).create_view("workers")
     # Times of an imported run may be laid out, and prove nothing.
     found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
@@ -484,8 +461,8 @@ def _created(
         return given, rows, found
     for table in (*TABLES, "workers"):
         connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
-    given = _read_files(folder, distribute, may_be_apart=False)
-    return _created(connection, link, folder, tables, given, lost, distribute)
+    given = _read_files(folder, may_be_apart=False)
+    return _created(connection, link, folder, tables, given)
 
 
 def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:

@@ -10,7 +10,6 @@ import rlscope
 from rlscope import pipeline
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace import files, store
-from rlscope.trace.distribution import Distribute
 from rlscope.trace.footers import Footer
 from rlscope.trace.query import ask
 from rlscope.trace.store import MOST_READS, OpenRun, open_run
@@ -103,8 +102,8 @@ def test_a_question_to_an_open_run_is_asked_again_if_its_files_are_merged(
 def test_files_that_vanish_before_their_checksum_is_read_are_no_damage(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def list_table(folder: Path, table: str, distribute: Distribute) -> object:
-        listed = real(folder, table, distribute)
+    def list_table(folder: Path, table: str) -> object:
+        listed = real(folder, table)
         if table == list(TABLES)[-1]:
             swap(run)
         return listed

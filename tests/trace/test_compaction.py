@@ -38,7 +38,6 @@ from rlscope.trace import closed_files, compacted_file, compaction
 from rlscope.trace.compacted_file import CompactedFile, Source
 from rlscope.trace.compaction import Compaction, compact_run
 from rlscope.trace.completeness import Completeness
-from rlscope.trace.distribution import Distribute
 from rlscope.trace.files import SkippedFile, TableFiles, list_table, read_workers
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, decoded, encoded
 from rlscope.trace.store import open_run
@@ -316,7 +315,7 @@ def test_a_copy_of_a_run_whose_files_are_merged_meanwhile_is_whole_or_not_made(
             gone.unlink()
         return real(file, source, joins_until)
 
-    def listed(of: Path, table: str, _: Distribute) -> tuple[TableFiles, list[SkippedFile]]:
+    def listed(of: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
         gone.write_bytes(kept)
         return list_table(of, table)
 

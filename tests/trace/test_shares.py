@@ -1,7 +1,6 @@
 """What shares of a run answer, merged, is what the whole run answers, to the last bit."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -10,16 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from rlscope_otel.schema import TABLES
 
-from rlscope import pipeline
-from rlscope.alerts.config import built_in_rules
-from rlscope.cluster import in_one_process
 from rlscope.errors import UnreadableDataError
 from rlscope.trace import files
 from rlscope.trace.files import list_table, read_workers, small_run_note
 from rlscope.trace.query import ask, standard_arguments
-from rlscope.trace.questions import SAMPLE, WORKER, Question, find_question, questions
-from rlscope.trace.shares import Argument, Lost, LostShareError, Share, Split, merge_answers, merged_sql, plan_shares
-from rlscope.trace.store import Divide, OpenRun, StoredRun, open_empty, open_run
+from rlscope.trace.questions import WORKER, find_question, questions
+from rlscope.trace.shares import merge_answers, merged_sql, plan_shares
+from rlscope.trace.store import Divide, OpenRun, open_empty, open_run
+from tests.in_shares import in_one_process
 from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.several_hosts import made_run, off
@@ -76,14 +73,13 @@ def test_clocks_are_corrected_in_shares_as_in_one_piece(tmp_path: Path) -> None:
 
 
 def test_shares_of_workers_are_about_equal_in_rows_and_hold_every_worker_once(tmp_path: Path) -> None:
-    workers = [worker(f"e{number}", "sampler", gpu_count=number) for number in range(4)]
+    workers = [worker(f"e{number}", "sampler") for number in range(4)]
     rows = {"e0": 5, "e1": 1, "e2": 2, "e3": 3}
     steps = [engine_row(name, place, place + 1) for name, count in rows.items() for place in range(count)]
     folder = write_run(tmp_path / "run", workers, engine_steps=steps)
     tables = {table: list_table(folder, table)[0] for table in TABLES}
     by_worker = [share for share in plan_shares(read_workers(folder)[0], tables, 2, 3) if share.partition == WORKER]
     assert [share.workers for share in by_worker] == [("e0", "e1"), ("e2", "e3")]
-    assert [share.gpu_ns for share in by_worker] == [100, 500]
     assert [len(share.files("engine_steps", tables["engine_steps"])) for share in by_worker] == [2, 2]
 
 
@@ -92,84 +88,6 @@ def test_a_row_that_names_a_worker_of_another_share_than_its_file_is_in_that_wor
     folder = write_run(tmp_path / "run", workers, engine_steps=[engine_row("e0", 0, 1), engine_row("e1", 1, 2)])
     (folder / "engine_steps" / "e1-000001.parquet").rename(folder / "engine_steps" / "e0-000002.parquet")
     assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(2, 1)))
-
-
-def test_a_share_that_is_lost_leaves_its_workers_unattributed_and_is_named(tmp_path: Path) -> None:
-    folder = scattered_run(tmp_path / "run")
-    lost = Lost(Share(WORKER, 1, 2, ("e0", "t1"), gpu_ns=7200 * 10**9), "its process was killed")
-    with open_run(folder, divide=in_one_process(2, 2), lost=[lost]) as run:
-        ledger = ask(run, "ledger", standard_arguments(run))
-        of_lost = ledger.filter(pl.col("worker_id").is_in(["e0", "t1"]))
-        assert of_lost["state"].unique().to_list() == ["unattributed"]
-        assert len(ledger.filter(~pl.col("worker_id").is_in(["e0", "t1"]))["state"].unique()) > 5
-        assert run.gaps[-1] == (
-            "share 2 of 2 by worker failed 3 times (its process was killed): all rows of e0, t1 are left out; "
-            "2 GPU-h of them are unattributed"
-        )
-        assert set(ask(run, "sample_totals")["worker_id"]) == {"e1", "e2"}
-        assert run.completeness.state == "incomplete"
-        steps = next(gap for gap in run.completeness.gaps if gap.table == "engine_steps")
-        assert (steps.kind, steps.worker_id, steps.gpu_s) == ("missing", "e0, t1", 7200.0)
-        assert steps.rows == rows_of(folder, "engine_steps", "e0")
-        assert run.row_counts["engine_steps"] == rows_of(folder, "engine_steps") - steps.rows
-        in_shares = answers_to(run)
-    with open_run(folder, lost=[lost]) as run:
-        assert_equal_bits(answers_to(run), in_shares)
-
-
-def test_a_part_of_the_samples_that_is_lost_is_missing_everywhere_and_named(tmp_path: Path) -> None:
-    folder = scattered_run(tmp_path / "run")
-    with open_run(folder) as run:
-        every = ask(run, "sample_totals")["sample_id"]
-    lost = [Lost(Share(SAMPLE, 1, 4), "its process was killed")]
-    with open_run(folder, divide=in_one_process(2, 4), lost=lost) as run:
-        remaining = ask(run, "sample_totals")["sample_id"]
-        assert 0 < len(remaining) < len(every)
-        assert run.gaps[-1].endswith("(its process was killed): one of 4 equal parts of the samples is left out")
-        in_shares = answers_to(run)
-    with open_run(folder, lost=lost) as run:
-        assert_equal_bits(answers_to(run), in_shares)
-
-
-class FailingOnce(Divide):
-    """Answers in shares; the first share by worker fails until the run is opened without it, or always."""
-
-    def __init__(self, *, always: bool) -> None:
-        self._always = always
-        self.lost: list[tuple[Lost, ...]] = []
-
-    @contextmanager
-    def __call__(self, stored: StoredRun) -> Generator[Split]:
-        self.lost.append(stored.lost)
-        with in_one_process(2, 1)(stored) as split:
-            (first, *_) = plan_shares(stored.workers, stored.tables, 2, 1)
-            if stored.lost and not self._always:
-                yield split
-            else:
-                yield Failing(Lost(first, "its process was killed"))
-
-
-class Failing:
-    def __init__(self, lost: Lost) -> None:
-        self._lost = lost
-
-    def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
-        raise LostShareError(self._lost)
-
-
-def test_a_run_is_checked_without_a_share_that_is_lost_and_the_missing_rows_fail_the_check(tmp_path: Path) -> None:
-    folder, divide = scattered_run(tmp_path / "run"), FailingOnce(always=False)
-    report = pipeline.check(folder, built_in_rules(), divide=divide)
-    assert [len(lost) for lost in divide.lost] == [0, 1]
-    assert "rows_missing" in {alert.rule for alert in report.alerts}
-    assert any("share 1 of 2 by worker failed 3 times" in gap for gap in report.notes)
-
-
-def test_a_share_that_is_lost_again_ends_the_check(tmp_path: Path) -> None:
-    folder, divide = scattered_run(tmp_path / "run", samples=4), FailingOnce(always=True)
-    with pytest.raises(UnreadableDataError, match="share 1 of 2 by worker failed 3 times"):
-        pipeline.check(folder, built_in_rules(), divide=divide)
-    assert [len(lost) for lost in divide.lost] == [0, 1]
 
 
 def test_a_file_that_breaks_in_a_share_is_reported_as_it_is_in_one_piece(tmp_path: Path) -> None:

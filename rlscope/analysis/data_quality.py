@@ -139,9 +139,9 @@ def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
         bounds_ns = (each.estimate.least_ns, each.estimate.most_ns)
         known_ns = [bound for bound in bounds_ns if bound is not None]
         if each.is_corrected:
-            offset_ns: float = first.offset_ns
+            offset_ns = first.offset_ns
         elif known_ns:
-            offset_ns, spread_ns = sum(known_ns) / len(known_ns), spread_ns if len(known_ns) == 2 else None
+            offset_ns, spread_ns = min(known_ns, key=abs), None
         else:
             continue
         ends = zip(each.estimate.stretches, each.estimate.stretches[1:], strict=False)
@@ -170,11 +170,19 @@ def _clock_gaps(clocks: Clocks) -> Iterator[str]:
     """What no offset of any clock explains."""
     if clocks.bad_pairs:
         contradict = "event contradicts" if clocks.bad_pairs == 1 else "events contradict"
-        yield f"clocks: {clocks.bad_pairs:,} {contradict} all others between two hosts; the comparison leaves them out"
+        between = " and ".join((*clocks.bad_hosts, "other hosts")[:2]) if clocks.bad_hosts else "two hosts"
+        yield f"clocks: {clocks.bad_pairs:,} {contradict} all others between {between}; the comparison leaves them out"
     if clocks.contradiction_ns:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"
     for each in clocks.hosts:
+        cuts_ns = [stretch.from_ns for stretch in each.estimate.stretches if stretch.from_ns is not None]
+        if cuts_ns and not each.is_corrected:
+            moments = " and ".join(fmt.instant(cut_ns) for cut_ns in cuts_ns)
+            yield (
+                f"clocks: no constant offset fits that of {each.host}; it seems to have been set at about {moments}, "
+                "and too little bounds by how much: its times are not corrected"
+            )
         if _drifts_beyond(each):
             most = f"{MOST_DRIFT_RATIO * 1e6:.0f} ppm"
             yield (

@@ -64,6 +64,8 @@ class Clocks:
     hosts: tuple[HostClock, ...] = ()
     bad_pairs: int = 0
     """Pairs of a cause and its effect that contradict the others by themselves: bad rows."""
+    bad_hosts: tuple[str, ...] = ()
+    """Hosts that every one of these pairs is of."""
     contradiction_ns: int = 0
     """By how much causes and effects contradict each other whatever the clocks; 0 where they do not."""
 
@@ -109,11 +111,12 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
         more = _pairs(_between_hosts(proof, queue_host), places)
         estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
     clocks = tuple(
-        HostClock(name, reference, clock, clock.is_off and clock.is_bounded)
+        HostClock(name, reference, clock, clock.is_moved)
         for name, clock in zip(names, estimate.clocks, strict=True)
-        if name != reference or clock.is_off
+        if name != reference or clock.is_off or len(clock.stretches) > 1
     )
-    return Found(Clocks(clocks, estimate.bad_pairs, estimate.contradiction_ns), queue_host)
+    bad_hosts = tuple(names[clock] for clock in estimate.bad_clocks)
+    return Found(Clocks(clocks, estimate.bad_pairs, bad_hosts, estimate.contradiction_ns), queue_host)
 
 
 def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +11,11 @@ from typing import Any, Final
 import polars as pl
 import pytest
 
+from benchmarks.token_simulator import Layout, Limits, Responses, Rollouts, Updates, World, simulate_world
+from benchmarks.token_simulator.cases import PLAIN
+from benchmarks.token_simulator.recording import ORIGIN_NS
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
-from rlscope.analysis.data_quality import _clock_gaps, assess_quality
+from rlscope.analysis.data_quality import _clock_gaps, _clock_offsets, assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline
 from rlscope.analysis.run_facts import gather_facts
@@ -26,7 +30,7 @@ from tests.several_hosts import NS, START_NS, Clock, MadeRun, made_run, off, put
 VLLM_TRL: Final = Path(__file__).parents[2] / "sample_traces" / "vllm_trl"
 YEAR_S: Final = 365 * 86_400
 SKEWS: Final = {
-    "0.05 s": {"be0": off(0.05), "be1": off(-0.05)},
+    "0.1 s": {"be0": off(0.1), "be1": off(-0.1)},
     "5 s": {"be1": off(5.0)},
     "60 s": {"be0": off(60.0), "be2": off(-60.0)},
     "a year": {"be2": off(YEAR_S)},
@@ -98,7 +102,7 @@ def spread_ns(run: OpenRun) -> int:
         ("5 s", None),
         ("the trainer's by a year", None),
         ("all", "a"),
-        *(nightly(name, None) for name in ("0.05 s", "60 s", "a year", "100 ppm", "all")),
+        *(nightly(name, None) for name in ("0.1 s", "60 s", "a year", "100 ppm", "all")),
         nightly("60 s", "a"),
     ],
 )
@@ -229,7 +233,7 @@ def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tm
         assert offset.uncertainty_s is not None and abs(offset.offset_s - 5) <= offset.uncertainty_s <= most_s
         assert quality.clock_uncertainty_s is not None and most_s <= quality.clock_uncertainty_s <= 2 * most_s
         assert (
-            "clocks: 1 event contradicts all others between two hosts; the comparison leaves them out" in quality.gaps
+            "clocks: 1 event contradicts all others between a and be1; the comparison leaves them out" in quality.gaps
         )
 
 
@@ -361,3 +365,61 @@ def test_a_drift_beyond_what_is_corrected_is_said(ppm: int, is_said: bool, tmp_p
         assert run.clocks.hosts[-1].estimate.is_off
         said = [gap for gap in _clock_gaps(run.clocks) if gap.startswith("clocks: that of be0 seems to drift by more")]
         assert len(said) == is_said
+
+
+QUICK: Final = replace(
+    PLAIN,
+    responses=Responses(median_tokens=40, sigma=0.7, cap_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
+    rollouts=Rollouts(samples_per_step=32, group_size=4),
+    updates=Updates(publish_s=0.02, transfer_s=0.03, apply_s=0.02),
+    limits=Limits(queue_capacity_samples=64, max_staleness=2, staleness_policy="publication_waits"),
+)
+LATE: Final = replace(PLAIN, updates=Updates(publish_s=0.05, transfer_s=0.8, apply_s=0.1))
+"""Weights that travel for 0.8 s leave 0.95 s between the bounds of every engine's clock."""
+
+
+def simulated(folder: Path, world: World, clocks_off_s: tuple[float, ...], steps: int = 16) -> Path:
+    """A simulated run in which samples enter the queue in the moment they are finished."""
+    simulate_world(replace(world, clocks_off_s=clocks_off_s), Layout(4, 4, 8), steps, 3, folder)
+    return folder
+
+
+@pytest.mark.parametrize("world", [QUICK, LATE], ids=["quick", "late"])
+@pytest.mark.parametrize("by_s", [0.0, 0.0005, 0.005])
+def test_clocks_that_are_off_by_less_than_is_uncertain_are_named_and_not_moved(
+    by_s: float, world: World, tmp_path: Path
+) -> None:
+    with open_run(simulated(tmp_path / "run", world, (by_s, -by_s, 0.0))) as run:
+        assert run.clocks.corrected == set() and not list(_clock_gaps(run.clocks))
+        named = {each.host: (each.offset_s, each.uncertainty_s) for each in _clock_offsets(run.clocks)}
+        assert named == ({"host-b": (by_s, None)} if by_s else {})
+
+
+@pytest.mark.parametrize(("by_s", "is_moved"), [(0.4, False), (0.6, True), (-2.0, True)])
+def test_a_clock_is_moved_where_that_surely_brings_it_nearer_to_the_truth(
+    by_s: float, is_moved: bool, tmp_path: Path
+) -> None:
+    with open_run(simulated(tmp_path / "run", LATE, (by_s, 0.0, 0.0))) as run:
+        assert run.clocks.corrected == ({"host-b"} if is_moved else set())
+        (own,) = _clock_offsets(run.clocks)
+        assert own.host == "host-b" and abs(own.offset_s - by_s) < abs(by_s)
+
+
+@pytest.mark.parametrize("host", ["host-a", "host-b"])
+@pytest.mark.parametrize("by_s", [2.0, 10.0])
+@pytest.mark.parametrize("at_s", [10.0, 19.0])
+def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named(
+    at_s: float, by_s: float, host: str, tmp_path: Path
+) -> None:
+    source = simulated(tmp_path / "true", QUICK, (0.0, 0.0, 0.0), steps=40)
+    hosts = {
+        each["worker_id"]: each["host"]
+        for each in (json.loads(path.read_text()) for path in source.glob("workers/*.json"))
+    }
+
+    def clock(true_ns: int) -> int:
+        return true_ns + (round(by_s * NS) if true_ns >= ORIGIN_NS + at_s * NS else 0)
+
+    with open_run(put_on_hosts(source, tmp_path / "run", hosts, {host: clock}, queue_host="host-a")) as run:
+        said = {each.host for each in _clock_offsets(run.clocks)}, list(_clock_gaps(run.clocks))
+        assert host in said[0] or any(host in gap or "whatever the hosts' clocks" in gap for gap in said[1]), said

@@ -32,6 +32,10 @@ from rlscope.model.numerics.clock_steps import (
 
 _NS_PER_S: Final = 1e9
 _USUAL_DRIFT_RATIO: Final = 2e-5
+_SURE: Final = 2.0
+"""Uncertainties that a clock is off by before it is moved: the correction is then wrong by less than the clock was."""
+_ROUNDING_S: Final = 5e-10
+"""Times are whole nanoseconds: two bounds that differ by less touch each other."""
 
 
 class Pairs(NamedTuple):
@@ -75,9 +79,11 @@ class ClockEstimate:
     """Lower bound of a constant offset; None where nothing bounds it from below, or no constant fits."""
     most_ns: int | None
     is_off: bool
-    """Whether the clock contradicts the order of causes as it is, by more than is uncertain about it."""
+    """Whether the clock contradicts the order of causes as it is."""
     is_bounded: bool
     """Whether both sides are bounded."""
+    is_moved: bool
+    """Whether the stretches correct the clock: it is bounded, and off by more than the correction may be wrong by."""
 
 
 class Estimate(NamedTuple):
@@ -86,6 +92,8 @@ class Estimate(NamedTuple):
     clocks: tuple[ClockEstimate, ...]
     bad_pairs: int
     """Pairs that contradict the others by themselves."""
+    bad_clocks: tuple[int, ...]
+    """Clocks that every one of these pairs is of."""
     contradiction_ns: int
     """By how much the pairs that are left contradict each other whatever the clocks; 0 where they do not."""
 
@@ -99,9 +107,9 @@ def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
     axis_ns = int((pairs.cause_ns - rough_ns[pairs.cause]).min()) if len(pairs.cause) else 0
     own_s = (pairs.cause_ns - rough_ns[pairs.cause] - axis_ns) / _NS_PER_S
     seen_s = (pairs.effect_ns - rough_ns[pairs.effect] - axis_ns) / _NS_PER_S
-    edges = Edges(pairs.cause, pairs.effect, own_s, seen_s - own_s, clocks)
-    edges, bad = without_isolated(edges)
-    nodes = Nodes(tuple(range(clocks)), (None,) * clocks, edges)
+    given, places = Edges(pairs.cause, pairs.effect, own_s, seen_s - own_s, clocks), np.arange(clocks)
+    edges = without_isolated(given)
+    nodes = Nodes(tuple(range(clocks)), (None,) * clocks, edges, given.ends(places) - edges.ends(places))
     fitted = _fit(nodes, reference, rough_ns)
     if fitted.constant is None:
         # In a long run a step may be smaller than what a clock can drift: most clocks drift by less.
@@ -111,7 +119,9 @@ def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
         fitted, nodes = min(fits, key=lambda fit: (round(fit[0].missing_s, 2), fit[1].edges.count))
     missing_ns = round(fitted.missing_s * _NS_PER_S)
     found = tuple(_clock(each, nodes, fitted, int(rough_ns[each]), axis_ns) for each in range(clocks))
-    return Estimate(found, bad + nodes.bad, missing_ns)
+    bad_pairs = int(nodes.bad.sum()) // 2
+    shared = np.flatnonzero(nodes.bad == bad_pairs) if bad_pairs else ()
+    return Estimate(found, bad_pairs, tuple(map(int, shared)), missing_ns)
 
 
 def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> Counts:
@@ -143,6 +153,7 @@ class _Fit(NamedTuple):
     drift: Reals
     is_off: Flags
     is_bounded: Flags
+    is_moved: Flags
     uncertainty_s: Reals
     constant: Bounds | None
     """Bounds of constant offsets; None where no constants fit."""
@@ -179,16 +190,18 @@ def _fit(nodes: Nodes, reference: int, rough_ns: Counts) -> _Fit:
     is_bounded = np.isfinite(free.low_s) & np.isfinite(free.high_s)
     with np.errstate(invalid="ignore"):
         at_zero_s = np.where(is_bounded, (bounds.low_s + bounds.high_s) / 2, unchanged_s)
+        half_s = np.where(is_bounded, (bounds.high_s - bounds.low_s) / 2, np.inf) + slack_s
     at_zero_s[pinned] = unchanged_s[pinned]
-    drift = np.where(is_bounded, drift, 0.0)
     is_off = np.isfinite(free.low_s) | np.isfinite(free.high_s)
     is_off[pinned] = False
+    ends_s = np.maximum(*(np.abs(at_zero_s - unchanged_s + drift * np.where(is_off, at, 0.0)) for at in _spans(edges)))
+    is_moved = is_off & (ends_s > _SURE * half_s)
+    at_zero_s, drift = np.where(is_moved, at_zero_s, unchanged_s), np.where(is_moved, drift, 0.0)
     spread_s = _uncertainty_s(edges, reference, drifts, at_zero_s, drift, slack_s) + slack_s
     spread_s[~is_bounded] = np.inf
     if slack_s:
-        ends_s = [np.abs(at_zero_s - unchanged_s + drift * np.where(is_off, at_s, 0.0)) for at_s in _spans(edges)]
-        is_off &= np.maximum(*ends_s) > spread_s
-    return _Fit(at_zero_s, drift, is_off, is_bounded, spread_s, constant, slack_s)
+        is_off &= ends_s > spread_s
+    return _Fit(at_zero_s, drift, is_off, is_bounded, is_off & is_moved, spread_s, constant, slack_s)
 
 
 def _level(edges: Edges, drift: Reals) -> Reals:
@@ -226,7 +239,7 @@ def _pinned(count: int, cause: Counts, effect: Counts, gap_s: Reals, reference: 
     bounds = bounds_of(count, cause, effect, gap_s, np.array([reference]))
     if bounds is None:
         return np.array([reference])
-    fits = (bounds.low_s <= unchanged_s) & (unchanged_s <= bounds.high_s)
+    fits = (bounds.low_s <= unchanged_s + _ROUNDING_S) & (unchanged_s - _ROUNDING_S <= bounds.high_s)
     fits[reference] = True
     every = np.flatnonzero(fits)
     if is_consistent(count, *_with_pinned(cause, effect, gap_s, every, unchanged_s, reference)):
@@ -322,7 +335,7 @@ def _uncertainty_s(
 def _spans(edges: Edges) -> tuple[Reals, Reals]:
     """The first and the last time of each node among the edges, a bin wider, so that a short one has a time in it."""
     first, last = np.full(edges.count, np.inf), np.full(edges.count, -np.inf)
-    margin_s = float(np.ptp(edges.time_s)) / BINS
+    margin_s = float(np.ptp(edges.time_s)) / BINS if len(edges.time_s) else 0.0
     for nodes, times_s in ((edges.cause, edges.time_s), (edges.effect, edges.time_s + edges.gap_s)):
         np.minimum.at(first, nodes, times_s)
         np.maximum.at(last, nodes, times_s)
@@ -341,12 +354,14 @@ def _clock(clock: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> 
     if fit.constant is not None and len(own) == 1:
         ends_s = (fit.constant.low_s[first], fit.constant.high_s[first])
         limits = [round(end_s * _NS_PER_S) + rough_ns if np.isfinite(end_s) else None for end_s in ends_s]
-    return ClockEstimate(stretches, limits[0], limits[1], bool(fit.is_off[own].any()), bool(fit.is_bounded[own].all()))
+    is_bounded = bool(fit.is_bounded[own].all())
+    is_moved = is_bounded and bool(fit.is_moved[own].any())
+    return ClockEstimate(stretches, limits[0], limits[1], bool(fit.is_off[own].any()), is_bounded, is_moved)
 
 
 def _stretch(node: int, before: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> Stretch:
     start_s, spread_s = nodes.starts_s[node], fit.uncertainty_s[node]
-    is_changed = fit.is_off[node] and fit.is_bounded[node]
+    is_changed = fit.is_moved[node]
     if start_s is not None:
         # Between the last time by the clock before its step and the first after it.
         start_s += float(fit.at_zero_s[before] + fit.at_zero_s[node]) / 2

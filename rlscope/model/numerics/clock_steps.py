@@ -40,6 +40,11 @@ class Edges:
         """Those of them that are kept."""
         return Edges(self.cause[kept], self.effect[kept], self.time_s[kept], self.gap_s[kept], self.count)
 
+    def ends(self, owners: Counts) -> Counts:
+        """Edges by the owner of either end, one for each node."""
+        counts = np.bincount(owners[self.cause], minlength=self.count)
+        return counts + np.bincount(owners[self.effect], minlength=self.count)
+
     def tightest(self, gap_s: Reals) -> tuple[Counts, Counts, Reals]:
         """For each pair of nodes the least of the given gaps."""
         keys, places = np.unique(self.cause * self.count + self.effect, return_inverse=True)
@@ -91,8 +96,8 @@ def bounds_of(count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: 
     return None if high is None or low is None else Bounds(-low, high)
 
 
-def without_isolated(edges: Edges) -> tuple[Edges, int]:
-    """The edges without those that contradict the others by themselves, and how many those were.
+def without_isolated(edges: Edges) -> Edges:
+    """The edges without those that contradict the others by themselves.
 
     Of a cycle that is shorter than nothing, the edge goes that lies furthest below the next of its pair of clocks, if
     that resolves most of the contradiction. A drift or a step is shared by many edges and stays. Where one hides the
@@ -103,7 +108,7 @@ def without_isolated(edges: Edges) -> tuple[Edges, int]:
         found, is_settled = _without_cycles(found.only(~_refuted(found)))
     if not is_settled and (far := _far_below(found)).any():
         found, _ = _without_cycles(found.only(~far))
-    return found, len(edges.cause) - len(found.cause)
+    return found
 
 
 def _refuted(edges: Edges) -> Flags:
@@ -217,7 +222,8 @@ class Nodes:
     starts_s: tuple[float | None, ...]
     """When each node begins, by the clocks that it is compared with; None for the first of a clock."""
     edges: Edges
-    bad: int = 0
+    bad: Counts
+    """Bad edges by the clock of either end; a place for each node, zero beyond the clocks."""
 
 
 class _Step(NamedTuple):
@@ -234,7 +240,8 @@ def cut_steps(nodes: Nodes, reference: int, drift_ratio: float) -> Nodes:
     """Cut the clock that steps against most others, until none steps; what a drift may explain is no step."""
     for _ in range(_MOST_STEPS):
         steps, lone = _find_steps(nodes.edges, drift_ratio)
-        nodes = replace(nodes, edges=nodes.edges.only(~lone), bad=nodes.bad + int(lone.sum()))
+        bad = nodes.bad + nodes.edges.only(lone).ends(np.array(nodes.owners))
+        nodes = replace(nodes, edges=nodes.edges.only(~lone), bad=bad)
         if not steps:
             return nodes
         votes = np.bincount([step.node for step in steps], minlength=nodes.edges.count)
@@ -261,7 +268,9 @@ def _cut(nodes: Nodes, node: int, at_s: float) -> Nodes:
     )
     margin_s = float(np.ptp(edges.time_s)) / BINS
     astride = (is_cause | is_effect) & (np.abs(by_others_s - at_s) < margin_s)
-    return Nodes((*nodes.owners, nodes.owners[node]), (*nodes.starts_s, at_s), cut.only(~astride), nodes.bad)
+    return Nodes(
+        (*nodes.owners, nodes.owners[node]), (*nodes.starts_s, at_s), cut.only(~astride), np.append(nodes.bad, 0)
+    )
 
 
 def _find_steps(edges: Edges, drift_ratio: float) -> tuple[list[_Step], Flags]:

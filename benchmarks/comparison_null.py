@@ -2,9 +2,10 @@
 
 Ten pairs of one setting: the two halves of each sample trace with a steady stretch that is long enough, and two
 simulated recordings of one system with different seeds. Then pairs of series whose truth is known, for the rate of
-false alarms at several autocorrelations and lengths, and pairs that differ by one known change.
+false alarms at several autocorrelations and lengths, recordings of one system with many seeds, whose rates spread as
+the intervals of their pairs should say, and pairs that differ by one known change.
 
-    python benchmarks/comparison_null.py [--series 400]
+    python benchmarks/comparison_null.py [--series 400] [--seeds 20]
 
 Writes its figures to `benchmarks/comparison_null.txt`.
 """
@@ -15,6 +16,7 @@ import platform
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; before numpy is loaded
@@ -24,10 +26,12 @@ from token_simulator import Layout, World, simulate_world
 from token_simulator.cases import PLAIN
 
 from rlscope.comparison.facts import ComparedRun, halves, run_of
+from rlscope.comparison.gate import steady_steps
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Series, difference
 from rlscope.model.numerics.bootstrap import autocorrelation_time, block_steps
 from rlscope.pipeline import analyze
+from rlscope.trace.store import open_run
 
 FIGURES = Path(__file__).with_suffix(".txt")
 TRACES = Path(__file__).parents[1] / "sample_traces"
@@ -43,6 +47,13 @@ SYSTEMS: tuple[tuple[str, World, Layout], ...] = (
     ("a checkpoint every 10 steps", replace(PLAIN, training=replace(PLAIN.training, checkpoint_steps=10,
                                                                     checkpoint_s=3.0)), BALANCED),
 )  # fmt: skip
+SPREADS: tuple[tuple[str, World, Layout], ...] = (
+    ("limited by samplers, 5:3", PLAIN, FEW_SAMPLERS),
+    ("limited by samplers, 6:2", PLAIN, Layout(6, 2, 32)),
+    ("balanced, 4:4", PLAIN, BALANCED),
+    ("limited by trainers, 3:5", PLAIN, FEW_TRAINERS),
+    ("limited by trainers, 2:6", PLAIN, Layout(2, 6, 32)),
+)
 LONG: World = replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=1200))
 CHANGES: tuple[tuple[str, str, World, Layout, World, Layout], ...] = (
     ("running limit 8 to 32", "max_running_per_engine", PLAIN, Layout(5, 3, 8), PLAIN, Layout(5, 3, 32)),
@@ -113,6 +124,31 @@ def _related(rng: np.random.Generator, correlation: float, steps: int) -> np.nda
     return np.exp(0.1 * noise)
 
 
+def spread_line(name: str, world: World, layout: Layout, seeds: int) -> str:
+    """How far the rates of one system spread, beside the intervals of all pairs of its recordings."""
+    runs = [steps_of(world, layout, seed) for seed in range(1, seeds + 1)]
+    wanted = 1.96 * 2**0.5 * float(np.std(np.log([run.value for run in runs]), ddof=1))
+    pairs = [difference(first, then, "ratio") for first, then in combinations(runs, 2)]
+    ends = [(each.interval.low, each.interval.high) for each in pairs if each.interval is not None]
+    half, held = np.median([(high - low) / 2.0 for low, high in ends]), sum(low <= 0.0 <= high for low, high in ends)
+    called = sum(each.is_significant for each in pairs)
+    return (
+        f"{name:<26} 95% of differences within {wanted:.2%}, interval +-{half:.2%}, "
+        f"holds 0 in {held} of {len(ends)}, {called} called significant"
+    )
+
+
+def steps_of(world: World, layout: Layout, seed: int) -> Series:
+    """The steady rate of a simulated recording, step by step."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        simulate_world(world, layout, STEPS, seed, folder)
+        with open_run(folder) as run:
+            steps = steady_steps(run)
+    assert steps is not None
+    return steps
+
+
 def change_line(name: str, wanted: str, before: ComparedRun, after: ComparedRun) -> str:
     """One known change: what came, what was named as its largest cause, and what the model made of it."""
     pair = compare_runs(before, [after]).pairs[0]
@@ -126,6 +162,7 @@ def change_line(name: str, wanted: str, before: ComparedRun, after: ComparedRun)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=400, help="pairs of series per autocorrelation and length")
+    parser.add_argument("--seeds", type=int, default=20, help="recordings of each system whose spread is measured")
     given = parser.parse_args()
     lines = [f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores", "", "Pairs of one setting:"]
     quiet = 0
@@ -140,6 +177,10 @@ def main() -> None:
             missed, called = false_alarms(correlation, steps, given.series)
             lines.append(f"autocorrelation {correlation:.1f}, {steps:3} steps: {missed:5.1%}  {called:5.1%}")
             print(lines[-1], flush=True)
+    lines += ["", f"{given.seeds} recordings of one setting each:"]
+    for name, world, layout in SPREADS:
+        lines.append(spread_line(name, world, layout, given.seeds))
+        print(lines[-1], flush=True)
     lines += ["", "Pairs with one known change:"]
     for name, wanted, world, layout, other, other_layout in CHANGES:
         lines.append(change_line(name, wanted, recorded(world, layout, 1), recorded(other, other_layout, 2)))

@@ -96,6 +96,43 @@ def test_runs_of_one_setting_are_called_different_in_few_pairs_even_if_steps_are
     )  # 5% of 200, and six more: three standard deviations would be 19
 
 
+def made_up_for(rng: np.random.Generator, count: int) -> Series:
+    """Tokens of steps that a sampler ends: what is in flight at the end of one belongs to the next."""
+    in_flight = rng.standard_normal(count + 1)
+    tokens = 100.0 * (1.0 + 0.1 * np.diff(in_flight) + 0.03 * rng.standard_normal(count))
+    return Series(tokens, np.ones(count))
+
+
+def half_widths(pairs: list[Difference]) -> list[float]:
+    return [(each.interval.high - each.interval.low) / 2.0 for each in pairs if each.interval is not None]
+
+
+@pytest.mark.parametrize("count", [40, 80])
+def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates_vary(count: int) -> None:
+    """Their blocks alone say four times as much."""
+    rng = np.random.default_rng(17)
+    runs = [made_up_for(rng, count) for _ in range(120)]
+    pairs = [difference(first, then, "ratio") for first, then in zip(runs[::2], runs[1::2], strict=True)]
+    spread = float(np.std([run.value for run in runs], ddof=1)) / 100.0
+    held = [each.interval.low <= 0.0 <= each.interval.high for each in pairs if each.interval is not None]
+    assert len(held) == 60 and sum(held) >= 54  # 57 of 60 at 95%.
+    assert 1.0 <= float(np.median(half_widths(pairs))) / (1.96 * np.sqrt(2.0) * spread) <= 1.7
+
+
+def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_interval() -> None:
+    rng = np.random.default_rng(19)
+
+    def run() -> Series:
+        slow = rng.standard_normal(80)
+        for step in range(1, 80):
+            slow[step] = 0.9 * slow[step - 1] + np.sqrt(1.0 - 0.81) * slow[step]
+        quick = made_up_for(rng, 80)
+        return Series(quick.numerators + 2.0 * slow, quick.denominators)
+
+    pairs = [difference(run(), run(), "ratio") for _ in range(100)]
+    assert sum(each.is_significant for each in pairs) <= 10
+
+
 def test_a_detectable_difference_is_detected_in_most_pairs() -> None:
     rng = np.random.default_rng(13)
     least = np.median([difference(related(rng, 60), related(rng, 60), "ratio").detectable or 0.0 for _ in range(40)])

@@ -11,6 +11,7 @@ Writes its figures to `benchmarks/comparison_null.txt`.
 """
 
 import argparse
+import math
 import os
 import platform
 import tempfile
@@ -86,6 +87,7 @@ def null_line(name: str, pair: Pair) -> str:
     found = significant(pair)
     assert rate.change is not None and table is not None
     interval = "no interval" if rate.interval is None else f"{rate.interval.low:+6.1%} to {rate.interval.high:+6.1%}"
+    assert table.trained_tokens is not None
     series = table.trained_tokens - float(rate.after or 0) * table.period_s
     block = (
         f"{table.step.size:3} steps, block {block_steps(series)}, autocorrelation {autocorrelation_time(series):.1f}"
@@ -127,7 +129,7 @@ def _related(rng: np.random.Generator, correlation: float, steps: int) -> np.nda
 def spread_line(name: str, world: World, layout: Layout, seeds: int) -> str:
     """How far the rates of one system spread, beside the intervals of all pairs of its recordings."""
     runs = [steps_of(world, layout, seed) for seed in range(1, seeds + 1)]
-    wanted = 1.96 * 2**0.5 * float(np.std(np.log([run.value for run in runs]), ddof=1))
+    wanted = 1.96 * 2**0.5 * float(np.std(np.log([run.value or math.nan for run in runs]), ddof=1))
     pairs = [difference(first, then, "ratio") for first, then in combinations(runs, 2)]
     ends = [(each.interval.low, each.interval.high) for each in pairs if each.interval is not None]
     half, held = np.median([(high - low) / 2.0 for low, high in ends]), sum(low <= 0.0 <= high for low, high in ends)

@@ -150,6 +150,11 @@ def versions(value: float | None) -> str:
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
 
 
+def optimizer_steps(value: float | None) -> str:
+    """A staleness in optimizer steps: 2.41 steps."""
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "step", "steps")
+
+
 def preemptions(value: float | None) -> str:
     """A mean number of preemptions: 1.7 preemptions."""
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")

@@ -36,7 +36,8 @@ UNEXPLAINED_SHARE_RATIO: Final = 0.50
 # One step has no step before it to wait after; two have one wait, which may be the first fill of the queue.
 LEAST_STEPS_TO_JUDGE: Final = 3
 
-
+DROPPED: Final = ("dropped_stale", "abandoned")
+"""Outcomes of samples that were generated in vain."""
 _Side = Literal["trainers", "samplers"]
 _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
     "trainers": ("trainer", "colocated"),
@@ -136,7 +137,7 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
 def dropped_ratio(outcomes: pl.DataFrame) -> float:
     """Share of the tokens that were dropped as stale or abandoned, 0..1; outcomes is the answer of judged_outcomes."""
     tokens = int(outcomes["tokens"].sum())
-    dropped = outcomes.filter(pl.col("outcome").is_in(("dropped_stale", "abandoned")))
+    dropped = outcomes.filter(pl.col("outcome").is_in(DROPPED))
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
 
 

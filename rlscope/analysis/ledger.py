@@ -6,7 +6,7 @@ compares what the GPUs reported with what the hooks said. It draws no conclusion
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -26,6 +26,14 @@ UNRECORDED_RATIO: Final = 0.05
 """Of the run: a worker that is missing for less started or ended a little later than the others."""
 IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
 """States in which a worker is idle because it waits for something."""
+
+
+class StateKey(NamedTuple):
+    """A state of the ledger."""
+
+    role: str
+    state: str
+    reason: str | None
 
 
 def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:

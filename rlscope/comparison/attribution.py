@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
+    ALIKE_RATIO,
     ComparedRun,
     PromisedAction,
     Setting,
@@ -30,6 +31,7 @@ from rlscope.comparison.lengths import (
     LengthCredit,
     cap_change,
     change_of_cap,
+    dropping_change,
     law_of,
     length_credit,
     length_factor,
@@ -58,8 +60,6 @@ MOST_CAUSES: Final = 6
 """That the model is asked about: the settings first."""
 _LEAST_LOG_RATIO: Final = 0.01
 """What moves the rate by less is no cause that anybody would look for."""
-_ALIKE_RATIO: Final = 1.25
-"""Steps of about as many tokens: attention and overhead then change the time of a token by little."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "n_gpus", "gpus_per_trainer_replica"})
 """Entries of the config that make no run faster; n_gpus is in the layout."""
 _ASKED: Final[Mapping[str, str]] = {
@@ -164,7 +164,7 @@ class Attribution:
     unexplained_share_ratio: float | None
     promise: Promise | None
     lengths: LengthCredit
-    """What a changed cap explains of the change of the response lengths."""
+    """What a changed cap and dropping explain of the change of the response lengths."""
 
     @property
     def largest(self) -> Cause | None:
@@ -240,7 +240,8 @@ class _Lengths:
         others = [each for each in changes if each.name != CAP and not is_same_size(each.name, each.before, each.after)]
         most = speed_of_cap(before, after, cap) if model is not None and engines is not None and not others else 1.0
         of_cap = min(max(engines or 1.0, min(1.0, most)), max(1.0, most))
-        return cls(law, cap, measured, length_credit(law, cap, measured), engines, of_cap)
+        credit = length_credit(law, cap, measured, dropping_change(before, after))
+        return cls(law, cap, measured, credit, engines, of_cap)
 
     def of_cap(self) -> Change | None:
         """What the model is asked for the changed cap; None where it cannot be."""
@@ -256,7 +257,7 @@ class _Lengths:
 
     def beyond_cap(self) -> Change:
         """What the model is asked for the change that no cap explains, beside that for the cap."""
-        change, with_cap = self.measured.change or 0.0, self.of_cap() or Change()
+        change, with_cap = self.credit.of_generated, self.of_cap() or Change()
         if self.law is None:
             return Change(length_factor=1.0 + change)
         cap_tokens = self.law.cap_tokens if with_cap.max_output_tokens is None else with_cap.max_output_tokens
@@ -361,7 +362,7 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
     causes: list[_Asked] = []
     measured, credit = lengths.measured, lengths.credit
     if credit.beyond is not None and measured.before is not None:
-        expected = f"{measured.before * (1.0 + credit.of_cap):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
+        expected = f"{measured.before * (1.0 + credit.explained):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
         ends = (expected, f"{measured.after:.4g}")
         causes.append(_Asked("measured", "response_lengths", *ends, lengths.beyond_cap()))
     training = _training_speed(before, after)
@@ -394,7 +395,7 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     counts = [(each.processed_tokens, each.train_gpu_s) for each in tables]
     sides = [Series(tokens.astype(float), gpu_s) for tokens, gpu_s in counts if tokens is not None]
     per_step = [float(tokens.mean()) for tokens, _ in counts if tokens is not None]
-    if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > _ALIKE_RATIO:
+    if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > ALIKE_RATIO:
         return None
     speed = difference(sides[0], sides[1], "ratio")
     if speed.change is None or not speed.is_significant or abs(speed.change) < SPEED_RATIO:
@@ -409,7 +410,7 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
     if before.model is None or after.model is None:
         return None
     means = [run.model.calibration.steps_per_version for run in (before, after) if run.model is not None]
-    if max(means) / min(means) < _ALIKE_RATIO:
+    if max(means) / min(means) < ALIKE_RATIO:
         return None
     return max(1, round(means[0])), max(1, round(means[1]))
 

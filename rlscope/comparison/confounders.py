@@ -7,7 +7,7 @@ from typing import Final
 
 from rlscope.comparison.attribution import Attribution
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_settings
+from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_settings, version_steps
 from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
@@ -35,7 +35,11 @@ class Kind(StrEnum):
     OTHER_DEVICE = "other_device"
     OTHER_GPUS = "other_gpus"
     LENGTHS = "lengths"
-    """Mean response lengths differ."""
+    """Mean lengths of the generated responses differ."""
+    DROPPED_LENGTHS = "dropped_lengths"
+    """Trained responses are shorter or longer because others are dropped: an effect of the change."""
+    PUBLISH_INTERVAL = "publish_interval"
+    """A version is made of more optimizer steps in one run than in the other."""
     DRIFT = "drift"
     """Response lengths drift within a run."""
     NOISY = "noisy"
@@ -70,6 +74,7 @@ def confounders_of(
         _devices(before, after),
         _gpus(before, after),
         _lengths(before, after, found, said),
+        _published(before, after),
         _noise(found),
         _steps(before, after, found),
         _settings(before, after, settings),
@@ -120,15 +125,23 @@ def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
 
 
 def _lengths(before: ComparedRun, after: ComparedRun, found: Differences, said: Attribution) -> Iterator[Confounder]:
-    lengths = found.row("response_tokens")
-    is_known = lengths.is_significant or found.basis == "whole"
-    # What a changed cap does to lengths is its effect, not another explanation.
-    is_of_cap = said.lengths.of_cap != 0.0 and said.lengths.beyond is None
-    if lengths.change is not None and is_known and not is_of_cap and abs(lengths.change) >= _LENGTH_RATIO:
-        yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+    lengths, credit = found.row("response_tokens"), said.lengths
+    if lengths.change is not None:
+        # What a changed cap does to lengths is its effect, not another explanation; so is what dropping does.
+        rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
+        if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or found.basis == "whole"):
+            yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+        if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or found.basis == "whole"):
+            yield Confounder(Kind.DROPPED_LENGTHS, f"{credit.of_dropping}")
     for run in (before, after):
         if run.drifts:
             yield Confounder(Kind.DRIFT, run.name)
+
+
+def _published(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+    spans = version_steps(before, after)
+    if spans is not None:
+        yield Confounder(Kind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
 
 
 def _noise(found: Differences) -> Iterator[Confounder]:

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, Totals
+from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, Totals, version_steps
 from rlscope.comparison.statistics import Difference, Scale, Series, changed, corrected, difference
 
 Basis = Literal["steady", "whole"]
@@ -30,17 +30,31 @@ Quantity = Literal[
     "staleness_p95",
     "staleness_in_flight",
     "staleness_in_queue",
+    "staleness_mean_steps",
+    "staleness_p95_steps",
+    "staleness_in_flight_steps",
+    "staleness_in_queue_steps",
     "update_s",
     "dropped_ratio",
 ]
 """tokens_per_s: trained response tokens per second. tokens_per_gpu_s: the same per GPU of the run. response_tokens: of
-a trained sample, mean. update_s: from publication to an engine. dropped_ratio: dropped as stale, of the tokens that
-left the queue."""
+a trained sample, mean. staleness_mean: in versions. staleness_mean_steps: in optimizer steps, where the runs publish at
+other intervals. update_s: from publication to an engine. dropped_ratio: dropped as stale or abandoned, of the tokens
+that left the queue."""
 Learned = Literal["reward", "loss", "entropy"]
-BreakdownName = Literal["rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness", "tokens_per_step"]
+BreakdownName = Literal[
+    "rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness_steps", "staleness", "tokens_per_step"
+]
 
-ABSOLUTE: Final = frozenset({"staleness_mean", "staleness_p95", "staleness_in_flight", "staleness_in_queue"})
-"""Quantities that may be 0 and are compared by their difference; so is dropped_ratio."""
+_IN_STEPS: Final[Mapping[Quantity, Quantity]] = {
+    "staleness_mean": "staleness_mean_steps",
+    "staleness_p95": "staleness_p95_steps",
+    "staleness_in_flight": "staleness_in_flight_steps",
+    "staleness_in_queue": "staleness_in_queue_steps",
+}
+"""Quantities in versions, and the same in optimizer steps."""
+_ABSOLUTE: Final = frozenset({*_IN_STEPS, *_IN_STEPS.values(), "dropped_ratio"})
+"""Quantities that may be 0 and are compared by their difference."""
 LEARNING_STEPS: Final = 10
 """Steps that reward and loss are averaged over: as many as a steady stretch has at least."""
 
@@ -146,14 +160,34 @@ def _tested(part: Part, judged: Iterator[Difference]) -> Part:
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
-    measured = [_measures(run, basis) for run in (before, after)]
+    measured, spans = [_measures(run, basis) for run in (before, after)], version_steps(before, after)
     rows: list[Row] = []
     for quantity in measured[0]:
         if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
             continue
-        scale: Scale = "absolute" if quantity in ABSOLUTE or quantity == "dropped_ratio" else "ratio"
-        rows.append(Row(quantity, _between(measured[0][quantity], measured[1][quantity], scale)))
+        scale: Scale = "absolute" if quantity in _ABSOLUTE else "ratio"
+        values = [each[quantity] for each in measured]
+        if spans is not None and quantity in _IN_STEPS:
+            # Versions of other lengths: a difference in their number says nothing, so it is not tested.
+            values = [value.value if isinstance(value, Series) else value for value in values]
+        if spans is not None and quantity == "staleness_mean":
+            rows += _rows_in_steps(measured, spans)
+        rows.append(Row(quantity, _between(values[0], values[1], scale)))
     return tuple(rows)
+
+
+def _rows_in_steps(
+    measured: Sequence[Mapping[Quantity, Series | float | None]], spans: tuple[float, float]
+) -> Iterator[Row]:
+    for quantity, in_steps in _IN_STEPS.items():
+        values = [_times(each[quantity], span) for each, span in zip(measured, spans, strict=True)]
+        yield Row(in_steps, _between(values[0], values[1], "absolute"))
+
+
+def _times(value: Series | float | None, factor: float) -> Series | float | None:
+    if isinstance(value, Series):
+        return Series(value.numerators * factor, value.denominators)
+    return None if value is None else value * factor
 
 
 def _between(before: Series | float | None, after: Series | float | None, scale: Scale) -> Difference:
@@ -333,7 +367,14 @@ def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iter
         if parts is None:
             return
         sides.append(parts)
-    yield _closing("staleness", None, sides)
+    spans = version_steps(before, after)
+    if spans is not None:
+        in_steps = [
+            {name: part * Fraction(span) for name, part in side.items()}
+            for side, span in zip(sides, spans, strict=True)
+        ]
+        yield _closing("staleness_steps", in_steps)
+    yield _closing("staleness", sides)
 
 
 def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] | None:
@@ -350,14 +391,14 @@ def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] |
     return {"in_flight": Fraction(totals.in_flight_mean), "in_queue": Fraction(totals.in_queue_mean)}
 
 
-def _closing(name: BreakdownName, role: str | None, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:
+def _closing(name: BreakdownName, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:
     ends = [sum(side.values(), Fraction(0)) for side in sides]
     parts = [
         Part(each, None, None, float(sides[0][each]), float(sides[1][each]), float(sides[1][each] - sides[0][each]))
         for each in sides[0]
     ]
     parts.sort(key=lambda part: -abs(part.change))
-    return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
+    return Breakdown(name, None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
 
 
 class _Factors(NamedTuple):

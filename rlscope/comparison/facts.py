@@ -11,17 +11,20 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts
+from rlscope.analysis.ledger import StateKey
+from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
 from rlscope.model.arrays import Counts, Reals
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
+from rlscope.model.observed import steps_per_version
 from rlscope.model.system import Layout
 from rlscope.trace.imported import Certainty, Imported
 
-ALSO_ASKED: Final = ("response_lengths", "training_metrics")
+ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
 """Questions of which a comparison takes the answers, and the analysis of a run does not."""
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
@@ -34,18 +37,12 @@ _SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
 _SIZE_RATIO: Final = 1.05
 """Of two sizes that are taken as one: two runs on one machine differ by as much in what a pass takes."""
 _SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
-
+ALIKE_RATIO: Final = 1.25
+"""Steps of about as many tokens: attention and overhead then change the time of a token by little. Means of 2.4 and 2.6
+optimizer steps per version are of one publish interval."""
 
 Setting = int | float | str | bool | None
 """A value of the config."""
-
-
-class StateKey(NamedTuple):
-    """A state of the ledger."""
-
-    role: str
-    state: str
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +161,20 @@ class ComparedRun:
     update_s: Reals = field(default_factory=lambda: np.zeros(0))
     """From publication to each engine, of the updates applied in the steady stretch, in order."""
     dropped_ratio: float | None = None
-    """Of the tokens that left the queue in the steady stretch, those not trained on because they were stale."""
+    """Of the tokens that left the queue in the stretch of the verdict, those dropped as stale or abandoned."""
+    dropping_ratio: float = 0.0
+    """Mean length of the trained samples over that of all that were trained or dropped as stale or abandoned, less 1.
+    Over the whole run; 0 if nothing was dropped."""
+    steps_per_version: float | None = None
+    """Optimizer steps from one published version to the next; None if none was published, or no step has a period."""
     passes: pl.DataFrame | None = None
     """The answer of pass_latency."""
     learning: pl.DataFrame | None = None
     """The answer of training_metrics."""
     lengths: pl.DataFrame | None = None
     """The answer of response_lengths."""
+    delivered_lengths: pl.DataFrame | None = None
+    """The answer of delivered_lengths."""
     drifts: bool = False
     """Whether response lengths drifted within its steady stretch."""
     counts_prompts: bool = False
@@ -204,6 +208,10 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         passes=answers.get("pass_latency"),
         learning=answers.get("training_metrics"),
         lengths=answers.get("response_lengths"),
+        delivered_lengths=answers.get("delivered_lengths"),
+        dropped_ratio=_dropped_ratio(answers.get("judged_outcomes")),
+        dropping_ratio=_dropping_ratio(answers.get("delivery_outcomes")),
+        steps_per_version=_steps_per_version(answers.get("trainer_steps"), window),
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
         counts_prompts=analysis.throughput.counted_tokens is not None,
@@ -221,7 +229,6 @@ def _with_steps(run: ComparedRun, analysis: AnalysisResult, table: StepTable) ->
         steady=_steady_time(analysis, table),
         steady_totals=_steady_totals(analysis, table),
         update_s=_update_s(analysis),
-        dropped_ratio=_dropped_ratio(analysis.answers.get("judged_outcomes")),
     )
 
 
@@ -269,6 +276,12 @@ def is_same_size(name: str, before: object, after: object) -> bool:
     if name not in _SIZES or not isinstance(before, int | float) or not isinstance(after, int | float):
         return False
     return min(before, after) > 0 and max(before, after) <= _SIZE_RATIO * min(before, after)
+
+
+def version_steps(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
+    """Optimizer steps of a version in both runs, if they differ: versions are then no common unit. None otherwise."""
+    own, other = before.steps_per_version, after.steps_per_version
+    return None if not own or not other or max(own, other) < ALIKE_RATIO * min(own, other) else (own, other)
 
 
 def takes_as_long(before: ComparedRun, after: ComparedRun) -> bool:
@@ -499,10 +512,24 @@ def _update_s(analysis: AnalysisResult) -> Reals:
 
 
 def _dropped_ratio(outcomes: pl.DataFrame | None) -> float | None:
-    if outcomes is None or not outcomes["tokens"].sum():
+    return None if outcomes is None or not outcomes["tokens"].sum() else dropped_ratio(outcomes)
+
+
+def _dropping_ratio(outcomes: pl.DataFrame | None) -> float:
+    if outcomes is None:
+        return 0.0
+    columns = outcomes.drop_nulls("mean_output_tokens").select("outcome", "samples", "mean_output_tokens")
+    taken = {outcome: (samples, mean) for outcome, samples, mean in columns.rows() if outcome in ("trained", *DROPPED)}
+    samples, tokens = sum(count for count, _ in taken.values()), sum(count * mean for count, mean in taken.values())
+    return taken["trained"][1] * samples / tokens - 1.0 if "trained" in taken and len(taken) > 1 and tokens else 0.0
+
+
+def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) -> float | None:
+    if steps is None:
         return None
-    tokens: dict[str, int] = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
-    return tokens.get("dropped_stale", 0) / sum(tokens.values())
+    if window is not None:
+        steps = steps.filter(pl.col("step").is_between(window.first_step, window.last_step))
+    return steps_per_version(steps["published"].fill_null(0).to_numpy())
 
 
 def devices_of(workers: pl.DataFrame | None) -> dict[str, str]:

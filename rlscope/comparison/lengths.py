@@ -1,4 +1,7 @@
-"""How much of a changed response length a changed cap explains, and the length factor that the model is asked with.
+"""How much of a changed response length dropping and a changed cap explain, and the length factor for the model.
+
+Long samples take longest and are the first to be dropped as stale, so a change that makes samples staler makes the
+trained ones shorter than the generated ones: an effect of the change.
 
 A lower cap cuts what the baseline's own law of lengths has above it. A higher one frees the responses that ran into the
 old one: how much longer those get the baseline cannot know, so what was measured is the cap's, up to where all of them
@@ -36,12 +39,24 @@ class CapChange:
 
 @dataclass(frozen=True, slots=True)
 class LengthCredit:
-    """A measured change of the mean response length, by where it is from: (1 + of_cap) * (1 + beyond) - 1."""
+    """A measured change of the mean length of trained responses, by where it is from; each part plus 1 is a factor."""
 
     of_cap: float
     """Relative change that the cap explains; 0 with one cap."""
     beyond: float | None
-    """What it does not explain; None: nothing beyond noise."""
+    """What neither explains; None: nothing beyond noise."""
+    of_dropping: float = 0.0
+    """Relative change because long samples are dropped more, or less, often; those that were generated have no part."""
+
+    @property
+    def explained(self) -> float:
+        """Relative change that cap and dropping explain."""
+        return (1.0 + self.of_cap) * (1.0 + self.of_dropping) - 1.0
+
+    @property
+    def of_generated(self) -> float:
+        """Relative change of the generated responses, by the cap and beyond it."""
+        return (1.0 + self.of_cap) * (1.0 + (self.beyond or 0.0)) - 1.0
 
 
 def cap_change(before: ComparedRun, after: ComparedRun) -> CapChange | None:
@@ -58,17 +73,29 @@ def law_of(run: ComparedRun) -> LengthLaw | None:
     return None if run.model is None else run.model.calibration.system.workload.lengths
 
 
-def length_credit(law: LengthLaw | None, cap: CapChange | None, measured: Difference) -> LengthCredit:
+def dropping_change(before: ComparedRun, after: ComparedRun) -> float:
+    """Relative change of the mean trained length that is due to which samples were dropped."""
+    return (1.0 + after.dropping_ratio) / (1.0 + before.dropping_ratio) - 1.0
+
+
+def length_credit(
+    law: LengthLaw | None, cap: CapChange | None, measured: Difference, of_dropping: float = 0.0
+) -> LengthCredit:
     """Share a measured change of the mean length out. Without a law all that has the direction of the cap is its own.
 
-    measured: the difference of the mean length between the runs, a ratio.
+    measured: the difference of the mean length of trained responses between the runs, a ratio.
     """
-    change = measured.change or 0.0
+
+    def generated(change: float) -> float:
+        return (1.0 + change) / (1.0 + of_dropping) - 1.0
+
+    change = generated(measured.change or 0.0)
     least, most = (0.0, 0.0) if cap is None else _explained(law, cap)
     of_cap = min(max(change, least), most)
     interval, is_tested = measured.interval, measured.is_significant or of_cap != 0.0
-    is_beyond = interval is not None and is_tested and not interval.low <= of_cap <= interval.high
-    return LengthCredit(of_cap, (1.0 + change) / (1.0 + of_cap) - 1.0 if is_beyond else None)
+    is_outside = interval is not None and not generated(interval.low) <= of_cap <= generated(interval.high)
+    is_beyond = is_outside and is_tested and abs(change - of_cap) > _TOLERANCE
+    return LengthCredit(of_cap, (1.0 + change) / (1.0 + of_cap) - 1.0 if is_beyond else None, of_dropping)
 
 
 def _explained(law: LengthLaw | None, cap: CapChange) -> tuple[float, float]:

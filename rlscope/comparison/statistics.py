@@ -247,7 +247,8 @@ def _of_waves(residuals: Reals, total: float) -> _Spread:
     most = max(_LEAST_WAVES, round(_WAVES * steps ** (2.0 / 3.0)))
     phases = np.pi / steps * np.outer(np.arange(1, most + 1), np.arange(steps) + 0.5)
     powers = 2.0 * (np.cos(phases) @ residuals) ** 2 / total**2
-    return max((_Spread(float(powers[:n].mean()), float(n)) for n in (most, _LEAST_WAVES)), key=lambda each: each.variance)
+    spreads = [_Spread(float(powers[:waves].mean()), float(waves)) for waves in (most, _LEAST_WAVES)]
+    return max(spreads, key=lambda spread: spread.variance)
 
 
 def _between_quarters(series: Series, scale: Scale) -> _Spread | None:

@@ -40,17 +40,22 @@ class TrainerSteps:
     @property
     def per_version(self) -> float | None:
         """Steps from one publication to the next, mean; None where none was published."""
-        places = np.flatnonzero(self.published)
-        if not places.size:
-            return None
-        # Of a version that began before the stretch, or ends after it, only some steps are seen.
-        following = int(self.published[places[0] + 1 :].sum())
-        return float(places[-1] - places[0]) / following if following else self.published.size / self.published.sum()
+        return steps_per_version(self.published)
 
     @property
     def trained(self) -> Flags:
         """Which of them say how many tokens they trained on, and for how long."""
         return (self.tokens > 0) & (self.train_s > 0.0)
+
+
+def steps_per_version(published: Counts) -> float | None:
+    """Steps from one publication to the next, mean; published: 1 for each step that published, in order, else 0."""
+    places = np.flatnonzero(published)
+    if not places.size:
+        return None
+    # Of a version that began before the stretch, or ends after it, only some steps are seen.
+    following = int(published[places[0] + 1 :].sum())
+    return float(places[-1] - places[0]) / following if following else float(published.size / published.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,11 @@ from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
 from rlscope.comparison.runs import compare_runs, named
+from rlscope.pipeline import analyze
 from rlscope.reports.sections.training import metrics_frame
+from rlscope.reports.text.comparison import caution
 from tests.comparison.made_runs import DECODE, IDLE, SECOND, WAIT, WORK, made_run
+from tests.kept import analysis_of
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
 EVEN = [2.0] * 20
@@ -258,3 +263,88 @@ def test_time_in_which_no_worker_was_there_is_a_part_of_its_own(before: rlscope.
     assert closed == {DECODE: 150 * 10**9, StateKey("sampler", NOT_RUNNING, None): 50 * 10**9}
     assert _closed({DECODE: 200 * 10**9 - 5}, {"sampler": 2}, 100 * 10**9) == {DECODE: 200 * 10**9}
     assert np.sum(list(_closed({}, {"trainer": 1}, 10).values())) == 10
+
+
+def aged(versions: float, steps_per_version: float, count: int = 20) -> ComparedRun:
+    """A run whose tokens are that stale, nine tenths of it from the queue, with a little noise."""
+    wobble = [1000.0 * versions * (1.0 + 0.02 * (-1) ** step) for step in range(count)]
+    run = made_run(
+        periods_s=[2.0] * count, in_flight=[0.1 * each for each in wobble], in_queue=[0.9 * each for each in wobble]
+    )
+    return replace(run, steps_per_version=steps_per_version)
+
+
+def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps() -> None:
+    """1.88 versions of one step, then 1.22 of three: fresher in versions, and staler in fact."""
+    (pair,) = compare_runs(aged(1.88, 1.0), [aged(1.22, 3.0)]).pairs
+    in_steps = pair.differences.row("staleness_mean_steps")
+    assert (in_steps.before, in_steps.after) == (pytest.approx(1.88), pytest.approx(3.66))
+    assert in_steps.is_significant and in_steps.interval is not None and in_steps.interval.low > 0
+    versions = pair.differences.row("staleness_mean")
+    assert (versions.before, versions.after) == (pytest.approx(1.88), pytest.approx(1.22))
+    assert (versions.p_value, versions.interval, versions.is_significant) == (None, None, False)
+    parts = pair.differences.breakdown("staleness_steps")
+    assert parts is not None and parts.change == pytest.approx(in_steps.change)
+    assert {part.name: part.after for part in parts.parts} == {
+        "in_flight": pytest.approx(0.366),
+        "in_queue": pytest.approx(3.294),
+    }
+    assert [each.kind for each in pair.confounders] == [Kind.PUBLISH_INTERVAL]
+
+
+@pytest.mark.parametrize(("steps_per_version", "in_steps"), [(1.24, False), (1.25, True)])
+def test_versions_of_nearly_as_many_steps_are_one_unit(steps_per_version: float, in_steps: bool) -> None:
+    found = differences_of(aged(2.0, 1.0), aged(2.0, steps_per_version))
+    assert ("staleness_mean_steps" in [row.quantity for row in found.rows]) is in_steps
+    assert (found.row("staleness_mean").p_value is None) is in_steps
+    assert (found.breakdown("staleness_steps") is not None) is in_steps
+
+
+def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlscope.Analysis) -> None:
+    """Publications of one run wait for its staleness cap, those of the other for nothing."""
+    waiting = analysis_of("capped_staleness").result
+    window = waiting.run.window
+    assert window is not None
+    inside = waiting.answers["training_steps"].filter(pl.col("step").is_between(window.first_step, window.last_step))
+    published = inside.filter(pl.col("version_out") > pl.col("version_in"))["step"].to_list()
+    spans = [then - first for first, then in pairwise(published)]
+    assert run_of(waiting).steps_per_version == pytest.approx(sum(spans) / len(spans)) and sum(spans) > 2 * len(spans)
+    assert run_of(before.result).steps_per_version == 1.0
+
+
+def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_confounder() -> None:
+    """Both generate 100 tokens a sample; where the long ones are dropped, 80 of them are trained."""
+    plain = made_run(periods_s=EVEN, settings={"max_staleness": 4})
+    fresh = made_run(periods_s=EVEN, settings={"max_staleness": 1}, tokens=[800] * 20)
+    (pair,) = compare_runs(plain, [replace(fresh, dropping_ratio=-0.2)]).pairs
+    assert [each.kind for each in pair.confounders] == [Kind.DROPPED_LENGTHS]
+    assert "response_lengths" not in [each.name for each in pair.attribution.causes]
+    assert pair.attribution.lengths.beyond is None
+    said = caution(pair.confounders[0], "B")
+    assert "20.0% shorter in B because long samples are dropped more often: an effect of the change" in said
+
+
+def test_generated_lengths_that_changed_beside_dropping_stay_a_confounder() -> None:
+    """120 tokens a sample were generated, and 96 of them trained."""
+    plain = made_run(periods_s=EVEN)
+    other = replace(made_run(periods_s=EVEN, tokens=[960] * 20), dropping_ratio=-0.2)
+    (pair,) = compare_runs(plain, [other]).pairs
+    assert pair.attribution.lengths.beyond == pytest.approx(0.2)
+    assert [each.kind for each in pair.confounders] == [Kind.LENGTHS, Kind.DROPPED_LENGTHS]
+    assert "response_lengths" in [each.name for each in pair.attribution.causes]
+
+
+def test_what_dropping_does_to_lengths_is_counted_from_the_deliveries(tmp_path: Path) -> None:
+    """10 tokens are trained; 40 are dropped as stale, and 100 filtered, which is no loss of staleness."""
+    workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
+    lengths = {"short": (10, "trained"), "long": (40, "dropped_stale"), "other": (100, "filtered")}
+    folder = write_run(
+        tmp_path / "run",
+        workers,
+        samples=[sample_row(name, "e0", [(0, 0, tokens)]) for name, (tokens, _) in lengths.items()],
+        deliveries=[delivery_row(name, "t0", outcome, step=1) for name, (_, outcome) in lengths.items()],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+    )
+    run = run_of(analyze(folder))
+    assert run.dropping_ratio == pytest.approx(10 / 25 - 1)
+    assert run.dropped_ratio == pytest.approx(40 / 150)

@@ -2,10 +2,13 @@
 
 import io
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
@@ -23,8 +26,19 @@ from rlscope.model.forecast.layouts import Spread
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import comparison_card, render_comparison
 from rlscope.reports.terminal.comparison import print_comparison
-from rlscope.reports.text.comparison import breakdown_words, caution, headline, label, letter_of, promise_sentence
+from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.comparison import (
+    breakdown_words,
+    caution,
+    headline,
+    label,
+    letter_of,
+    pairs_in_words,
+    promise_sentence,
+    state_bars,
+)
 from tests.comparison.made_runs import made_run
+from tests.kept import analysis_of
 from tests.reports.analysis_fixture import HOSTILE
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -166,6 +180,58 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
         assert all(any(column) for column in zip(*rows[1:], strict=True))
     before, folded = page.split('<details class="fold"')
     assert before.count('class="rows compared"') == 1 < folded.count('class="rows compared"')
+
+
+def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pair: rlscope.Comparison) -> None:
+    wasteful = analysis_of("overproduction").result
+    (_, sampler) = brief_of(wasteful).steady_roles
+    (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
+    shares = {name: share for name, _, share in state_bars(run_of(wasteful), "steady")["sampler"]}
+    assert shares["discarded"] == pytest.approx(dropped, rel=0.01) and dropped > 0.4
+    assert math.fsum(shares.values()) == pytest.approx(1.0)
+    comparison = Comparison(compare_runs(pair.baseline, [run_of(wasteful)]))
+    page = render_comparison(comparison.result)
+    bars = page[page.index('class="wide bars"') :]
+    assert "var(--swatch-discarded" in bars and "generation for dropped samples" in bars
+    assert '<pattern id="lane-discarded"' in page
+    assert "generation for dropped samples" in json.dumps(comparison.charts.states().to_dict())
+    assert "discarded" not in {name for name, *_ in state_bars(made_run(periods_s=EVEN), "steady")["sampler"]}
+
+
+@pytest.mark.parametrize(("ratio", "runs"), [(0.0, ["A", "B"]), (-0.05, ["A", "B", "B, trained"])])
+def test_trained_lengths_have_a_line_of_their_own_where_dropping_changed_them(ratio: float, runs: list[str]) -> None:
+    generated = pl.DataFrame(
+        {"length_from_tokens": [0, 10], "length_to_tokens": [9, 19], "finished_samples": [5, 5], "capped_samples": 0}
+    )
+    delivered = pl.DataFrame({"outcome": ["trained", "trained", "dropped_stale"], "length_to_tokens": [9, 19, 19],
+                              "samples": [3, 1, 4]})  # fmt: skip
+    run = replace(made_run(periods_s=EVEN), lengths=generated)
+    other = replace(run, delivered_lengths=delivered, dropping_ratio=ratio)
+    drawn = Comparison(compare_runs(run, [other])).charts.lengths().to_dict()
+    (rows,) = drawn["datasets"].values()
+    assert sorted({row["run"] for row in rows}) == runs
+    shares = [row["share_ratio"] for row in rows if row["run"] == "B, trained"]
+    assert shares == ([0.75, 1.0] if ratio else [])
+
+
+def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
+    run = replace(made_run(periods_s=EVEN), staleness_tokens=((0, 1), (2, 3)), steps_per_version=1.0)
+    for span, unit, ages in ((1.0, "versions", {0, 2}), (1.6, "optimizer steps", {0, 3})):
+        drawn = Comparison(compare_runs(run, [replace(run, steps_per_version=span)])).charts.staleness().to_dict()
+        (rows,) = drawn["datasets"].values()
+        assert drawn["encoding"]["x"]["title"] == f"staleness, {unit}"
+        assert {row["staleness"] for row in rows if row["run"] == "B"} == ages
+
+
+def test_no_row_beside_tested_ones_has_an_empty_significance(pair: rlscope.Comparison) -> None:
+    (words,) = pairs_in_words(pair.result)
+    untested = [row for row in words.rows if not row.interval]
+    assert untested and {row.verdict for row in untested} == {"not tested"}
+    for each in words.breakdowns:
+        assert len({bool(row.verdict) for row in each.rows}) == 1
+    whole = [replace(run, table=None, steady=None, learning=None) for run in pair.result.runs]
+    (words,) = pairs_in_words(compare_runs(whole[0], whole[1:]))
+    assert {row.verdict for row in words.rows} == {""}
 
 
 def test_names_from_runs_stay_text_in_every_format() -> None:

@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import DISCARDED
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
@@ -27,7 +28,10 @@ def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = frame.with_columns(order=pl.Series([order_of(name) for name in frame["state"]], dtype=pl.Int64))
     bars = list(dict.fromkeys(rows["bar"]))
     found = sorted(rows["state"].unique(), key=order_of)
-    colors = [f"var(--state-{state_of(name).slug}, {state_of(name).light})" for name in found]
+    colors = [
+        DISCARDED if name == "discarded" else f"var(--state-{state_of(name).slug}, {state_of(name).light})"
+        for name in found
+    ]
     return (
         alt.Chart(rounded(rows))
         .mark_bar(height={"band": 0.8}, stroke="var(--page, #ffffff)", strokeWidth=1)
@@ -62,13 +66,13 @@ def rewards_by_gpu_hours(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def staleness(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Share of the trained tokens at each staleness, a bar a run; frame holds run, staleness, share_ratio."""
-    runs = names(frame, "run")
+    """Share of the trained tokens at each staleness, a bar a run; frame holds run, staleness, unit, share_ratio."""
+    runs, unit = names(frame, "run"), frame["unit"][0]
     return (
         alt.Chart(rounded(frame))
         .mark_bar()
         .encode(
-            x=alt.X("staleness:O").title("staleness, versions").axis(labelAngle=0, labelOverlap=True),
+            x=alt.X("staleness:O").title(f"staleness, {unit}").axis(labelAngle=0, labelOverlap=True),
             xOffset=alt.XOffset("run:N").sort(runs),
             y=alt.Y("share_ratio:Q").title("share of trained tokens").axis(format=".0%", tickCount=4),
             color=series_colors("run", runs),

@@ -13,13 +13,16 @@ import polars as pl
 from markupsafe import Markup
 
 from rlscope.comparison.differences import Basis, with_gpu_hours
+from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import Compared
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.encoding import Chart
+from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import chart_alone, content_policy, page_scripts, with_pictures
 from rlscope.reports.page.png import FONT, broken_lines, drawn_png
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
+from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.comparison import (
     PairWords,
     RowWords,
@@ -181,28 +184,40 @@ def _step_frame(compared: Compared) -> pl.DataFrame | None:
 
 
 def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
+    """Shares by staleness: in whole optimizer steps where a version has more of them in one run than in another."""
+    in_steps = any(version_steps(compared.baseline, pair.run) is not None for pair in compared.pairs)
     rows = [
-        (letter_of(index), age, tokens / total)
+        (letter_of(index), round(age * (run.steps_per_version or 1.0)) if in_steps else age, tokens / total)
         for index, run in enumerate(compared.runs)
         if (total := sum(tokens for _, tokens in run.staleness_tokens))
         for age, tokens in run.staleness_tokens
     ]
-    return pl.DataFrame(rows, schema=["run", "staleness", "share_ratio"], orient="row") if rows else None
+    if not rows:
+        return None
+    frame = pl.DataFrame(rows, schema=["run", "staleness", "share_ratio"], orient="row")
+    shares = frame.group_by("run", "staleness", maintain_order=True).agg(pl.col("share_ratio").sum())
+    return shares.with_columns(unit=pl.lit("optimizer steps" if in_steps else "versions"))
 
 
 def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
+    """Shares by length of what was generated, and of what was trained on where dropping made that differ."""
     parts: list[pl.DataFrame] = []
     for index, run in enumerate(compared.runs):
-        if run.lengths is None or run.lengths.is_empty():
-            continue
-        samples = pl.col("finished_samples") + pl.col("capped_samples")
-        shares = run.lengths.sort("length_to_tokens").select(
-            pl.lit(letter_of(index)).alias("run"),
-            pl.col("length_to_tokens").alias("length_tokens"),
-            (samples.cum_sum() / samples.sum()).alias("share_ratio"),
-        )
-        parts.append(shares)
+        if run.lengths is not None and not run.lengths.is_empty():
+            finished = run.lengths.with_columns(samples=pl.col("finished_samples") + pl.col("capped_samples"))
+            parts.append(_up_to(finished, letter_of(index)))
+        if run.delivered_lengths is not None and abs(run.dropping_ratio) >= BIAS_RATIO:
+            parts.append(_up_to(run.delivered_lengths.filter(outcome=IS_TRAINED), f"{letter_of(index)}, trained"))
     return pl.concat(parts) if parts else None
+
+
+def _up_to(lengths: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Share of the samples that are at most as long as each bin."""
+    return lengths.sort("length_to_tokens").select(
+        pl.lit(name).alias("run"),
+        pl.col("length_to_tokens").alias("length_tokens"),
+        (pl.col("samples").cum_sum() / pl.col("samples").sum()).alias("share_ratio"),
+    )
 
 
 def _learning_frame(compared: Compared) -> pl.DataFrame | None:
@@ -232,7 +247,9 @@ _FIGURES: Final[Mapping[str, Figure]] = {
         "", "share_ratio", charts.staleness, "no trained token has a known version",
     ),
     "lengths": Figure(
-        "Response lengths, whole runs", "Share of the samples that are at most as long. Further right is longer.",
+        "Response lengths, whole runs",
+        "Share of the generated samples that are at most as long. Further right is longer. The trained ones have a "
+        "line of their own where dropping made them longer or shorter by 5% or more.",
         "", "share_ratio", charts.lengths, "no finished sample was recorded",
     ),
     "rewards": Figure(

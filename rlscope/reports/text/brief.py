@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, StateKey
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
@@ -19,7 +19,7 @@ from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
-from rlscope.reports.text.phases import StateKey, judged_states
+from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -197,7 +197,7 @@ def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) ->
     for role in sorted({key.role for key in steady}, key=role_order):
         own = {key: gpu_s for key, gpu_s in steady.items() if key.role == role}
         total_s = sum(own.values())
-        parts = _with_discarded(own, 0.0 if role == "trainer" else dropped)
+        parts = with_discarded(own, 0.0 if role == "trainer" else dropped)
         shares = [
             RolePart(
                 state_of(key.state), state_label(key.state, key.reason), fmt.percent(gpu_s / total_s), gpu_s / total_s
@@ -210,7 +210,7 @@ def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) ->
     return bars
 
 
-def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
+def with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
     """With the dropped share of every generation as a state of its own."""
     if not dropped:
         return dict(own)

@@ -15,6 +15,7 @@ from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Interval
 from rlscope.reports.text.actions import gain_words
+from rlscope.reports.text.brief import with_discarded
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
@@ -30,8 +31,12 @@ QUANTITIES: Final[Mapping[Quantity, tuple[str, Write]]] = {
     "staleness_p95": ("token staleness, p95", fmt.versions),
     "staleness_in_flight": ("staleness added in flight", fmt.versions),
     "staleness_in_queue": ("staleness added in the queue", fmt.versions),
+    "staleness_mean_steps": ("token staleness, mean", fmt.optimizer_steps),
+    "staleness_p95_steps": ("token staleness, p95", fmt.optimizer_steps),
+    "staleness_in_flight_steps": ("staleness added in flight", fmt.optimizer_steps),
+    "staleness_in_queue_steps": ("staleness added in the queue", fmt.optimizer_steps),
     "update_s": ("weight update, until an engine has it", fmt.duration),
-    "dropped_ratio": ("tokens dropped as stale", fmt.percent),
+    "dropped_ratio": ("tokens dropped as stale or abandoned", fmt.percent),
 }
 _LEARNED: Final[Mapping[Learned, str]] = {"reward": "reward", "loss": "loss", "entropy": "token entropy"}
 _CAUSES: Final[Mapping[str, str]] = {
@@ -76,7 +81,7 @@ class RowWords(NamedTuple):
     interval: str
     """95%; empty where there is none."""
     verdict: str
-    """Whether it is significant: yes, no, or empty where nothing was tested."""
+    """Whether it is significant: yes, no or not tested; empty if no row beside it was tested."""
 
 
 class CauseWords(NamedTuple):
@@ -170,7 +175,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
         causes_sentence=causes_sentence(pair, letter),
         causes=[_cause(each) for each in pair.attribution.causes],
         promise="" if pair.attribution.promise is None else promise_sentence(pair.attribution.promise),
-        rows=[*rows, *(_learning(row) for row in found.learning)],
+        rows=_verdicts_filled([*rows, *(_learning(row) for row in found.learning)]),
         breakdowns=[breakdown_words(each) for each in found.breakdowns if each.name in _TITLES],
         stretch=_stretch(baseline, pair, letter),
     )
@@ -356,6 +361,15 @@ def caution(each: Confounder, letter: str) -> str:
                 f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
                 "Part of the difference may come from that."
             )
+        case Kind.DROPPED_LENGTHS:
+            longer, most = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
+            apart = fmt.percent(abs(float(each.about)))
+            return (
+                f"Trained responses are {apart} {longer} in {letter} because long samples are dropped {most} often: an "
+                "effect of the change, not another cause of the difference."
+            )
+        case Kind.PUBLISH_INTERVAL:
+            return f"Optimizer steps of one version: {ends}. Staleness is compared in optimizer steps."
         case Kind.DRIFT:
             return f"Response lengths drift within {each.about}: its rate holds for the steps compared only."
         case Kind.NOISY:
@@ -394,6 +408,12 @@ def _difference_words(name: str, found: Difference, write: Write, signed: Write)
     return RowWords(name, write(found.before), write(found.after), signed(found.change), interval, verdict)
 
 
+def _verdicts_filled(rows: Sequence[RowWords]) -> list[RowWords]:
+    """The rows; if some were tested, the others say that they were not."""
+    is_tested = any(row.verdict for row in rows)
+    return [row._replace(verdict=row.verdict or "not tested") if is_tested else row for row in rows]
+
+
 def _yes(is_significant: bool) -> str:
     return "yes" if is_significant else "no"
 
@@ -423,6 +443,11 @@ _TITLES: Final[Mapping[str, tuple[str, Write, Write]]] = {
     "step_s": ("Step period by what the trainers did", fmt.duration, _signed(fmt.duration)),
     "gpu_s_per_1k_tokens": ("GPU time of 1,000 trained tokens", fmt.gpu_time, _signed(fmt.gpu_time)),
     "role_share": ("Share of GPU time", fmt.percent, fmt.signed_points),
+    "staleness_steps": (
+        "Token staleness by where it arises, in steps",
+        fmt.optimizer_steps,
+        _signed(fmt.optimizer_steps),
+    ),
     "staleness": ("Token staleness by where it arises", fmt.versions, _signed(fmt.versions)),
     "tokens_per_step": ("Trained tokens of a step by batch and length", fmt.tokens, _signed(fmt.tokens)),
 }
@@ -453,7 +478,8 @@ def breakdown_words(each: Breakdown) -> BreakdownWords:
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
         rows.append(RowWords("other", write(before), write(after), signed(change), "", ""))
     total = (write(each.before), write(each.after), signed(each.change))
-    return BreakdownWords(f"{title}, {each.role}" if each.role else title, [*rows, RowWords("total", *total, "", "")])
+    rows = _verdicts_filled([*rows, RowWords("total", *total, "", "")])
+    return BreakdownWords(f"{title}, {each.role}" if each.role else title, rows)
 
 
 def _part(part: Part, each: Breakdown, write: Write, signed: Write) -> RowWords:
@@ -487,14 +513,18 @@ def basis_words(basis: Basis) -> str:
 
 
 def state_bars(run: ComparedRun, basis: Basis) -> Mapping[str, Sequence[tuple[str, str, float]]]:
-    """By role: state, label and share of its GPU time, work first; of the stretch compared."""
+    """By role: state, label and share of its GPU time, work first; of the stretch compared.
+
+    The dropped share of generation is a state of its own, as in the bars of a report.
+    """
     time = run.steady if basis == "steady" and run.steady is not None else run.whole
     bars: dict[str, list[tuple[str, str, float]]] = {}
-    for key, gpu_ns in sorted(
-        time.states.items(), key=lambda item: (role_order(item[0].role), order_of(item[0].state))
-    ):
-        total = time.of_role(key.role)
-        if gpu_ns > 0 and total:
-            own = bars.setdefault(key.role, [])
-            own.append((state_of(key.state).name, state_label(key.state, key.reason), gpu_ns / total))
-    return bars
+    for role in sorted(time.gpus, key=role_order):
+        total = time.of_role(role)
+        own = {key: float(gpu_ns) for key, gpu_ns in time.states.items() if key.role == role and gpu_ns > 0}
+        parts = with_discarded(own, 0.0 if role == "trainer" else run.dropped_ratio or 0.0)
+        bars[role] = [
+            (state_of(key.state).name, state_label(key.state, key.reason), gpu_ns / total)
+            for key, gpu_ns in sorted(parts.items(), key=lambda item: order_of(item[0].state))
+        ]
+    return {role: parts for role, parts in bars.items() if parts}

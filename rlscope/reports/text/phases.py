@@ -8,7 +8,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, StateKey
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.text.states import state_of
 
@@ -25,14 +25,6 @@ _NEXT: Final[Mapping[str, str]] = {
     ),
     "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
 }
-
-
-class StateKey(NamedTuple):
-    """A state of the ledger."""
-
-    role: str
-    state: str
-    reason: str | None
 
 
 class Phase(NamedTuple):

@@ -126,7 +126,7 @@ def analyze_run(
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
-    refusal = None if run.imported is None else run.imported.refusal
+    refusal = evidence.data_quality.refusal
     lost = {each.cause: each.gpu_s for each in losses}
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")

@@ -333,7 +333,8 @@ TIMES: Final[dict[str, tuple[str, str]]] = {
 """The columns with the first and last time of a row, by table; neither may be NULL."""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "samples": ("sample_id", "segment"),
+    # A worker that is started again may use its ids again.
+    "samples": ("sample_id", "segment", "finished_ns"),
     "deliveries": ("sample_id", "worker_id", "taken_ns", "outcome", "step"),
     "engine_steps": ("worker_id", "start_ns", "end_ns"),
     "train_steps": ("worker_id", "step", "start_ns"),

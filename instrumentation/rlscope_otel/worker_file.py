@@ -1,6 +1,7 @@
 """`workers/<worker_id>.json`: who this process is, its clocks, and how much it wrote and lost.
 
-Every process has a file of its own. When the name is taken (a worker that was restarted, or two given one name) the
+Every start of a recorder has a file of its own, whose name is the id of that start. When the name is taken (a worker
+that was restarted, or two given one name) the
 newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counters and Parquet files stay true.
 """
 
@@ -61,13 +62,15 @@ class Progress:
     merged: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """By table and `FIRST_LAST`, the CRC-32 of the files that others were merged into."""
     clock_samples: Sequence[Mapping[str, object]] = ()
+    config: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The settings that this start was given: run.json keeps those of the first."""
 
 
 class WorkerFile:
     """This worker's place among the workers of a run folder."""
 
     def __init__(self, run_dir: Path, wanted_id: str, started_ns: int) -> None:
-        self.worker_id = wanted_id
+        self.worker_id = self._name = wanted_id
         self.claimed = False
         self._folder = run_dir / "workers"
         self._started_ns = started_ns
@@ -93,6 +96,7 @@ class WorkerFile:
     def _document(self, worker_id: str, identity: Identity, progress: Progress) -> dict[str, object]:
         return {
             "worker_id": worker_id,
+            "name": self._name,
             "run_id": progress.run_id,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -104,6 +108,7 @@ class WorkerFile:
             "rows": {table: written.rows for table, written in progress.written.items()},
             "written": {table: _statement(table, progress) for table in progress.written},
             "dropped": dict(progress.dropped),
+            **({"config": dict(progress.config)} if progress.config else {}),
             **({"clock_samples": list(progress.clock_samples)} if progress.clock_samples else {}),
         }
 

@@ -237,4 +237,5 @@ class Writer:
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
             merged=self._merger.merged,
             clock_samples=self._clock_samples.stated(),
+            config=self._given_config,
         )

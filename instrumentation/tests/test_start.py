@@ -176,6 +176,14 @@ def test_a_worker_name_that_is_taken_gets_a_suffix_and_the_first_worker_stays_tr
     assert {(row["worker_id"], row["running"]) for row in rows("engine_steps")} == {("w0", 1), ("w0.r1", 2)}
 
 
+def test_every_start_states_the_name_that_it_asked_for_and_its_own_settings(tmp_path: Path, worker) -> None:
+    for cap in (1, 7):
+        with start_run(tmp_path, "trainer", "t0", config={"max_staleness": cap}):
+            pass
+    stated = [(worker(name)["name"], worker(name)["config"]) for name in ("t0", "t0.r1")]
+    assert stated == [("t0", {"max_staleness": 1}), ("t0", {"max_staleness": 7})]
+
+
 def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path: Path, run, rows) -> None:
     (tmp_path / "engine_steps").mkdir()
     (tmp_path / "engine_steps" / "w0-000001.parquet").write_bytes(b"somebody's")

@@ -17,6 +17,9 @@ WITH faults AS (
         count_if(version_source NOT IN ('engine', 'segment', 'time_join', 'admission'))
     FROM samples
     UNION ALL
+    SELECT 'samples', 'share their sample_id and segment with another', coalesce(sum(rows), 0)
+    FROM (SELECT count(*) AS rows FROM samples GROUP BY sample_id, segment HAVING count(*) > 1)
+    UNION ALL
     SELECT 'deliveries', 'have an outcome that the trace format does not know',
         count_if(outcome NOT IN ('trained', 'dropped_stale', 'filtered', 'abandoned'))
     FROM deliveries

@@ -13,12 +13,15 @@ from rlscope.model.numerics.clock_steps import MOST_DRIFT_RATIO
 from rlscope.trace.clocks import Clocks, HostClock
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
-from rlscope.trace.imported import Certainty, Imported
+from rlscope.trace.imported import COMPLETE_RATIO, Certainty, Imported
+from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun
 
 _NEARLY: Final = 0.85
 """Of the most drift that is looked for: an estimate stays below what it cannot pass."""
 _STEPS_OF_A_DRIFT: Final = 3
+SHARED_IDS: Final = "share their sample_id and segment with another"
+"""The fault of `sample_row_faults` by which samples of several workers count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,14 @@ class DataQuality:
     clock_uncertainty_s: float | None = None
     """How far times of two hosts may be off against each other, at worst: infinite where nothing bounds it, None for a
     run on one host."""
+    no_verdict: tuple[str, ...] = ()
+    """Why the rows are no ground for a verdict; empty if they are one."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there is no verdict, in one clause; None if nothing speaks against one."""
+        refused = None if self.imported is None else self.imported.refusal
+        return "; ".join([*([refused] if refused else []), *self.no_verdict]) or None
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -114,12 +125,13 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         f"{row['table_name']}: {row['rows']:,} rows {row['fault']}"
         for row in answers["row_faults"].iter_rows(named=True)
     )
+    doubts = tuple(_doubts(run, answers))
     return DataQuality(
         skipped_files=run.skipped_files,
         dropped_rows=run.dropped_rows,
         workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
         clock_offsets=tuple(_clock_offsets(run.clocks)),
-        gaps=(*run.gaps, *empty, *faults, *_clock_gaps(run.clocks)),
+        gaps=(*doubts, *run.gaps, *empty, *faults, *_clock_gaps(run.clocks)),
         imported=run.imported,
         sampled_engines=tuple(
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
@@ -127,7 +139,24 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         ),
         completeness=run.completeness,
         clock_uncertainty_s=_clock_uncertainty_s(run.clocks),
+        no_verdict=doubts,
     )
+
+
+def _doubts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Yield why the counts of samples cannot be right."""
+    faults, stored = answers["row_faults"], run.row_counts["samples"]
+    shared = int(faults.filter(pl.col("fault") == SHARED_IDS)["rows"].sum())
+    if shared > (1.0 - COMPLETE_RATIO) * stored:
+        yield f"{shared:,} of {stored:,} sample rows share their id with another, so no token count is right"
+    trained = int(answers["delivery_outcomes"].filter(outcome="trained")["tokens"].sum())
+    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    # A sample may be trained on in several steps, and is then counted in each.
+    if trained > generated and int(ask(run, "repeated_uses")["tokens"].sum()):
+        yield (
+            f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, which cannot be: "
+            "some samples were delivered to one step more than once"
+        )
 
 
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:

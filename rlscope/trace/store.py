@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,6 +43,7 @@ from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
+from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
 from rlscope.trace.shares import BUCKETED, Share, Split, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
@@ -160,16 +161,17 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = No
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
-        given, rows, found = _created(connection, link, folder, tables, given)
+        given, rows, found, sessions = _created(connection, link, folder, tables, given)
         kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
         stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
-        # A sample that two workers stored is counted once, which shares of workers cannot do.
-        is_divided = divide is not None and "samples" not in rows.distinct
+        # Shares of workers can neither count a sample once that two workers stored, nor tell apart ids used again.
+        is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
             _create_macros(connection, folder, split)
             _suit_size(connection, rows.counts)
             _lock_down(connection, scratch, folder)
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
+            is_plain -= set(sessions.replaced)
             as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
             with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
                 yield OpenRun(
@@ -182,7 +184,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = No
                     row_counts=rows.counts,
                     dropped_rows=dropped_rows(given.workers),
                     skipped_files=skipped,
-                    gaps=(*given.gaps, *chain(*rows.gaps.values())),
+                    gaps=(*sessions.gaps, *given.gaps, *chain(*rows.gaps.values())),
                     settings=given.manifest.config,
                     completeness=given.completeness,
                     imported=given.manifest.imported,
@@ -446,23 +448,49 @@ def _created(
     folder: Path,
     tables: Mapping[str, TableFiles],
     given: _Given,
-) -> tuple[_Given, _Rows, Found]:
-    """Every table as it was recorded, and what that says of the clocks.
+) -> tuple[_Given, _Rows, Found, Sessions]:
+    """Every table of the last recording as it was recorded, and what that says of the clocks.
 
     The times of a host whose clock is far from the others' are left out if nothing says how far.
     """
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
-    connection.from_arrow(workers_table(given.workers)).create_view("workers")
+    sessions = _separated(connection, folder, given.workers, rows)
+    connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
     # Times of an imported run may be laid out, and prove nothing.
-    found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
+    found = _estimated(connection, folder, sessions.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
     hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
     if not apart or hosts - found.clocks.corrected <= found.clocks.references:
-        return given, rows, found
+        return _of_session(given, sessions), _recounted(connection, rows, sessions), found, sessions
     for table in (*TABLES, "workers"):
         connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
+    undo(connection, sessions, rows.kept)
     given = _read_files(folder, may_be_apart=False)
     return _created(connection, link, folder, tables, given)
+
+
+def _separated(
+    connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]], rows: _Rows
+) -> Sessions:
+    try:
+        return keep_sessions_apart(connection, workers, rows.kept)
+    except duckdb.Error as error:
+        raise UnreadableDataError.while_reading(folder, error) from error
+
+
+def _of_session(given: _Given, sessions: Sessions) -> _Given:
+    """What is known of the run, with the workers and the settings of the last recording."""
+    if sessions.settings is None:
+        return given
+    manifest = replace(given.manifest, config={**given.manifest.config, **sessions.settings})
+    return given._replace(manifest=manifest, config=read_config(manifest.config)[0], workers=sessions.workers)
+
+
+def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) -> _Rows:
+    """The counts without the rows of earlier recordings."""
+    if sessions.settings is None:
+        return rows
+    return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
 
 
 def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:

@@ -220,7 +220,10 @@ def test_ids_that_were_overwritten_are_missed_by_the_deliveries_where_no_checksu
     path = folder / "samples" / "e0-000001.parquet"
     rewrite(path, lambda held: held.set_column(0, "sample_id", pa.array(["x"] * held.num_rows)))
     with open_run(folder) as run:
-        assert ask(run, "row_faults").rows() == [("deliveries", "name a sample that was not recorded", 2)]
+        assert ask(run, "row_faults").rows() == [
+            ("deliveries", "name a sample that was not recorded", 2),
+            ("samples", "share their sample_id and segment with another", 2),
+        ]
 
 
 def test_folders_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,8 @@ def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tm
     spoiled = made_run()
     spoiled.tables["samples"][20]["finished_ns"] += 3600 * NS
     with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
-        answers = {name: ask(run, name) for name in ("worker_extents", "row_faults", "sampled_engines")}
+        asked = ("worker_extents", "row_faults", "sampled_engines", "delivery_outcomes", "token_balance")
+        answers = {name: ask(run, name) for name in asked}
         quality = assess_quality(run, answers)
         most_s = spread_ns(run) / NS
         (offset,) = quality.clock_offsets

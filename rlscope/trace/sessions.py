@@ -1,0 +1,242 @@
+"""Keeps apart what several starts recorded into one run folder: ids that were used again, and earlier recordings.
+
+Every start of a recorder has a worker file of its own, so the worker of a row says which start it is from. Where
+trainers start again at a step that an earlier start had made, everything before the last such start is another
+recording and is left out. Elsewhere all starts are one run: a sample id that two of them used stands for two samples.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from duckdb import DuckDBPyConnection
+from rlscope_otel.schema import TABLES, TIMES
+
+from rlscope import format as fmt
+from rlscope.trace.clocks import RECORDED
+from rlscope.trace.files import is_integer
+
+_RENAMED: Final = f"{RECORDED}with_reused_ids_"
+_UNCUT: Final = f"{RECORDED}with_earlier_"
+"""What the names of tables begin with as they were before ids were told apart, or earlier recordings left out."""
+_REUSED: Final = f"{RECORDED}reused_ids"
+_TRAINERS: Final = ("trainer", "colocated")
+_BY_SAMPLE: Final = ("samples", "deliveries")
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The workers of the recording that is analyzed, and what was done to keep it apart from others."""
+
+    workers: list[dict[str, object]]
+    gaps: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Tables that differ from the files."""
+    settings: Mapping[str, object] | None = None
+    """Settings that the last recording was started with; None if the folder holds one recording."""
+
+
+class _Life(NamedTuple):
+    """One start of a worker."""
+
+    start_ns: int
+    end_ns: int
+    worker_id: str
+    name: str
+    """The name that its recorder asked for: starts of one worker share it."""
+    is_trainer: bool
+
+
+class _Cut(NamedTuple):
+    """Where the last recording begins."""
+
+    at_ns: int
+    """The start of its first worker."""
+    steps: Sequence[tuple[int, int]]
+    """The first and last steps of the trainers of the recording before it."""
+
+
+def keep_sessions_apart(
+    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], kept: Collection[str]
+) -> Sessions:
+    """Put the rows of one run in the place of the tables. kept: tables that are no views.
+
+    Raises duckdb.Error for a file that breaks.
+    """
+    documents = [dict(worker) for worker in workers]
+    lives = sorted(map(_life, documents))
+    restarts = _restarts(lives)
+    if not restarts:
+        return Sessions(documents)
+    cut, gaps = _last_recording(lives, connection)
+    if cut is not None:
+        present = {life.worker_id for life in lives if max(life.end_ns, life.start_ns + 1) > cut.at_ns}
+        documents = [_since(cut.at_ns, each) for each in documents if each["worker_id"] in present]
+        restarts = [at_ns for at_ns in restarts if at_ns > cut.at_ns]
+        _leave_out_before(connection, cut.at_ns, sorted(present), kept)
+    reused = _tell_ids_apart(connection, restarts, kept)
+    return Sessions(
+        workers=documents,
+        gaps=(*gaps, _reused_words(reused)) if reused else gaps,
+        replaced=tuple(TABLES) if cut is not None else _BY_SAMPLE if reused else (),
+        settings=None if cut is None else _settings(documents, cut.at_ns),
+    )
+
+
+def undo(connection: DuckDBPyConnection, sessions: Sessions, kept: Collection[str]) -> None:
+    """Drop what `keep_sessions_apart` keeps below the tables of the run."""
+    for table in sessions.replaced:
+        for below in (_UNCUT, _RENAMED):
+            connection.execute(f"DROP {_kind(table, kept)} IF EXISTS {below}{table}")
+    connection.execute(f"DROP TABLE IF EXISTS {_REUSED}")
+
+
+def _life(worker: Mapping[str, object]) -> _Life:
+    start = cast("int", worker["started_ns"])
+    ends = [end for key in ("stopped_ns", "last_flush_ns") if is_integer(end := worker.get(key))]
+    worker_id, name = str(worker["worker_id"]), worker.get("name")
+    name = name if isinstance(name, str) else worker_id
+    return _Life(start, max([start, *ends[:1]]), worker_id, name, worker.get("role") in _TRAINERS)
+
+
+def _restarts(lives: Sequence[_Life]) -> list[int]:
+    """When workers started after another one had ended."""
+    first_end_ns = min((life.end_ns for life in lives), default=0)
+    return sorted({life.start_ns for life in lives if life.start_ns >= first_end_ns and life.end_ns > first_end_ns})
+
+
+def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> tuple[_Cut | None, tuple[str, ...]]:
+    """Where the last recording begins, if the folder holds several; and a sentence if trainers started again."""
+    trainers = [life for life in lives if life.is_trainer]
+    if len(list(_generations(trainers))) < 2:
+        return None, ()
+    made = "SELECT worker_id, min(step), max(step) FROM train_steps GROUP BY worker_id"
+    steps = {str(worker_id): (first, last) for worker_id, first, last in connection.execute(made).fetchall()}
+    # A trainer without steps may have crashed before its first, if it was started again; else it trains nothing.
+    names = {life.name for life in trainers if life.worker_id in steps}
+    generations = list(_generations([life for life in trainers if life.name in names]))
+    cuts: list[_Cut] = []
+    own: list[tuple[int, int]] = []
+    for place, generation in enumerate(generations):
+        made_steps = [steps[life.worker_id] for life in generation if life.worker_id in steps]
+        again = not own or min(made_steps)[0] <= max(last for _, last in own)
+        if place and made_steps and again:
+            ended_ns = max(life.end_ns for each in generations[:place] for life in each)
+            cuts.append(_Cut(min(life.start_ns for life in lives if life.start_ns >= ended_ns), own))
+            own = []
+        own = [*own, *made_steps]
+    if cuts:
+        return cuts[-1], (_cut_words(cuts[-1]),)
+    return None, (_resumed_words(len(generations)),) if len(generations) > 1 else ()
+
+
+def _generations(trainers: Sequence[_Life]) -> Iterator[list[_Life]]:
+    """Yield the trainers that ran side by side; each list starts after those of the one before had ended."""
+    own: list[_Life] = []
+    for life in trainers:
+        if own and life.start_ns >= max(each.end_ns for each in own):
+            yield own
+            own = []
+        own.append(life)
+    if own:
+        yield own
+
+
+def _since(at_ns: int, worker: Mapping[str, object]) -> dict[str, object]:
+    """The worker without its time before the recording began."""
+    return {**worker, "started_ns": max(at_ns, cast("int", worker["started_ns"]))}
+
+
+def _settings(workers: Sequence[Mapping[str, object]], at_ns: int) -> dict[str, object]:
+    """The settings that the workers of the last recording were started with; run.json has those of the first."""
+    settings: dict[str, object] = {}
+    for worker in workers:
+        config = worker.get("config")
+        if isinstance(config, dict) and cast("int", worker["started_ns"]) >= at_ns:
+            settings |= cast("dict[str, object]", config)
+    return settings
+
+
+def _tell_ids_apart(connection: DuckDBPyConnection, restarts: Sequence[int], kept: Collection[str]) -> int:
+    """Rename the samples and groups whose ids several starts used; return how many ids those are.
+
+    A sample is of the start that it finished in, a delivery of the last sample of its id that had finished by then.
+    """
+    start = f"len(list_filter({list(restarts)}, lambda at_ns: at_ns <= finished_ns))"
+    connection.execute(f"""
+        CREATE OR REPLACE TABLE {_REUSED} AS
+        WITH repeated AS (
+            SELECT sample_id FROM samples GROUP BY sample_id HAVING count(*) > count(DISTINCT segment)
+        )
+        SELECT sample_id, any_value(group_id) AS group_id, {start} AS start, max(finished_ns) AS finished_ns
+        FROM samples SEMI JOIN repeated USING (sample_id)
+        GROUP BY sample_id, start
+        QUALIFY count(*) OVER (PARTITION BY sample_id) > 1""")
+    ids = connection.execute(f"SELECT count(DISTINCT sample_id) FROM {_REUSED}").fetchall()[0][0]
+    if not ids:
+        return 0
+    renamed = ", ".join(
+        f"if({name} IN (SELECT {name} FROM {_REUSED}), {_named(name, start)}, {name}) AS {name}"
+        for name in ("sample_id", "group_id")
+    )
+    _replace(connection, "samples", kept, _RENAMED, f"SELECT * REPLACE ({renamed}) FROM {_RENAMED}samples")
+    select = f"""
+        SELECT taken.* REPLACE ({_named("taken.sample_id", "coalesce(start, 0)")} AS sample_id)
+        FROM {_RENAMED}deliveries AS taken ASOF LEFT JOIN {_REUSED} AS reused
+        ON taken.sample_id = reused.sample_id AND coalesce(queued_ns, taken_ns) >= reused.finished_ns"""
+    _replace(connection, "deliveries", kept, _RENAMED, select)
+    return int(ids)
+
+
+def _named(name: str, start: str) -> str:
+    return f"if({start} = 0, {name}, {name} || '~' || {start})"
+
+
+def _leave_out_before(
+    connection: DuckDBPyConnection, at_ns: int, workers: Sequence[str], kept: Collection[str]
+) -> None:
+    """Leave out the rows of other workers and those before a time.
+
+    An earlier sample that is delivered later stays, unless a later one has its id.
+    """
+    names = ", ".join("'" + each.replace("'", "''") + "'" for each in workers)
+    # The samples ask for the deliveries.
+    for table in sorted(TABLES, key="samples".__eq__):
+        rows = f"SELECT * FROM {_UNCUT}{table}"
+        since = f"worker_id IN ({names}) AND {TIMES[table][1]} >= {at_ns}"
+        select = f"{rows} WHERE {since}"
+        if table == "samples":
+            waiting = f"SELECT sample_id FROM deliveries EXCEPT SELECT sample_id FROM {_UNCUT}samples WHERE {since}"
+            select += f" OR sample_id IN ({waiting})"
+        _replace(connection, table, kept, _UNCUT, select)
+
+
+def _replace(connection: DuckDBPyConnection, table: str, kept: Collection[str], below: str, select: str) -> None:
+    kind = _kind(table, kept)
+    connection.execute(f"ALTER {kind} {table} RENAME TO {below}{table}")
+    connection.execute(f"CREATE {kind} {table} AS {select}")
+
+
+def _kind(table: str, kept: Collection[str]) -> str:
+    return "TABLE" if table in kept else "VIEW"
+
+
+def _reused_words(ids: int) -> str:
+    used = fmt.counted(ids, "sample id", "sample ids")
+    return f"samples: a worker that was started again used {used} again; told apart by time, each sample counts once"
+
+
+def _resumed_words(starts: int) -> str:
+    return (
+        f"train_steps: trainers were started {starts} times, and each start continued the steps of the one before; "
+        "analyzed as one run, pauses included"
+    )
+
+
+def _cut_words(cut: _Cut) -> str:
+    steps = (min(first for first, _ in cut.steps), max(last for _, last in cut.steps)) if cut.steps else None
+    made = f"made steps {steps[0]:,} to {steps[1]:,}" if steps else "made no step"
+    return (
+        f"this folder holds more than one recording; only the last is analyzed, from {fmt.instant(cut.at_ns)} on. "
+        f"The one before {made}. Record each run into a folder of its own"
+    )

@@ -95,8 +95,9 @@ class OnRay(Split):
         actor = ray.remote(ShareHolder).options(
             max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD"
         )
-        where = ray.put(stored)
-        self._actors = [actor.remote(where, versions()) for _ in range(count)]
+        # Ray keeps an object for as long as somebody refers to it, and an actor that starts again reads it again.
+        self._stored = ray.put(stored)
+        self._actors = [actor.remote(self._stored, versions()) for _ in range(count)]
         try:
             self._check()
         except BaseException:

@@ -179,28 +179,14 @@ def schema_text(name: str) -> str:
 
 _JSON_INTRODUCTION: Final = """# JSON documents
 
-What the commands print for programs. Every key is always there; what is not known is null. Units are in the names: `_s`
-seconds, `_ns` nanoseconds, `_ratio` a share or a relative change (0.1 is 10%); staleness is in policy versions. Within
+What the commands print for programs. Every key is always there; unknown values are null. Units are in the names: `_s`
+seconds, `_ns` nanoseconds, `_ratio` a share or a relative change (0.1 is 10%). Staleness is in policy versions. Within
 a `schema_version` keys are only ever added, so validate a document with the schema of the version that printed it.
 
-Measured are `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
-`staleness`, and `gpu_s` of `verdict.losses`. Modelled are gains, intervals, probabilities and staleness of layouts and
+Measured: `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
+`staleness`, and `gpu_s` of `verdict.losses`. Modeled: gains, intervals, probabilities and staleness of layouts and
 actions. `tokens_per_s` of a layout or an action of a run is both: its modelled gain on the measured steady rate, so
 `recommendation.current.tokens_per_s` is that rate.
-
-## What changed from version 1
-
-- New: `actions`, everything that brings 5% or more, in the order in which to do it.
-- `verdict` has `cause`, `tied_with` and `then`; `bottleneck` may be `lockstep`. `losses` are ordered by what the
-  removal of each cause would bring, and have that gain and `recoverable_tokens_per_s`.
-- `recommendation.action` may be `probe`: `best` is then the layout to try. For `change` it is the layout of the first
-  action of kind `change` that moves the layout. For `keep` no gains are given: those of `candidates` are null, and so
-  are `alternative` and `probability_better`.
-- `recommendation.alternative` is a layout that is faster than `best`, and staler or less sure. It was the best of the
-  other layouts of a run that keeps its own.
-- `probability_worthwhile` stands beside `probability_better`.
-- `reason` has other values.
-- `tokens_per_s` of layouts is anchored to the measured rate; it was modelled.
 
 | printed by | keys | schema |
 |---|---|---|

@@ -16,7 +16,6 @@
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
     rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
     rlscope.list_runs("runs", sort="tokens_per_s").frame()
-    rlscope.report("runs/monday", "report.html")
     rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
     rlscope.compact("runs/monday", verify=True).files_after
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
         open,
         plan,
         push,
-        report,
         what_if,
     )
     from rlscope.errors import RlscopeError
@@ -71,7 +69,6 @@ __all__ = [
     "open",
     "plan",
     "push",
-    "report",
     "what_if",
 ]
 

@@ -316,14 +316,12 @@ class Analysis:
 
         return as_markdown(self.result)
 
-    def to_html(self, path: Folder, *, stills: bool = False) -> Path:
-        """Write the page, one file that loads nothing, and return its path; stills: with static pictures of its charts,
-        for viewers without scripts. Raises OutputError.
-        """
+    def to_html(self, path: Folder) -> Path:
+        """Write the report, one file that loads nothing, and return its path. Raises OutputError."""
         from rlscope.reports.page.html import render
         from rlscope.text_out import write_file
 
-        return write_file(Path(path), render(self.with_drawn(), stills=stills).encode())
+        return write_file(Path(path), render(self.with_drawn()).encode())
 
     def to_png(self, path: Folder) -> Path:
         """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""
@@ -519,30 +517,6 @@ def list_runs(
     sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
     entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing)
     return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
-
-
-def report(
-    path: Folder,
-    output: Folder | None = None,
-    *,
-    png: Folder | None = None,
-    also: Folder | Sequence[Folder] = (),
-    progress: Progress | None = None,
-) -> tuple[Path, ...]:
-    """Write the page of the run in a folder, a picture of its first screen, or both; returns what was written.
-
-    output: where the page goes; None: report.html in the run's folder, or no page beside a picture. png: where the
-    picture goes. Raises what `analyze` does, and OutputError for a file that cannot be written.
-    """
-    page = output is not None or png is None
-    analysis, written = analyze(path, also=also, progress=progress, page=page), list[Path]()
-    if progress is not None:
-        progress("drawing the page")
-    if png is not None:
-        written.append(analysis.to_png(png))
-    if page:
-        written.append(analysis.to_html(output or analysis.page_path))
-    return tuple(written)
 
 
 def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "PerfettoExport":

@@ -76,7 +76,7 @@ def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
         "analyze", "check", "compact", "compare", "doctor", "export_perfetto", "list_runs", "open", "plan", "push",
-        "report", "what_if",
+        "what_if",
     ]  # fmt: skip
     assert rlscope.__all__ == names == dir(rlscope)
     for name in names:
@@ -101,7 +101,6 @@ def test_every_parameter_of_a_public_function_is_typed_and_every_error_is_told()
         rlscope.what_if,
         rlscope.plan,
         rlscope.check,
-        rlscope.report,
         rlscope.compact,
     ):
         signature = inspect.signature(function)
@@ -173,7 +172,7 @@ def test_a_question_that_cannot_be_asked_says_what_can(
         run.query(name, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("function", [rlscope.open, rlscope.analyze, rlscope.what_if, rlscope.check, rlscope.report])
+@pytest.mark.parametrize("function", [rlscope.open, rlscope.analyze, rlscope.what_if, rlscope.check])
 def test_a_folder_that_is_no_run_is_refused_by_every_function(function: Callable[..., object], tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"found no run\.json"):
         function(tmp_path)
@@ -243,7 +242,6 @@ def test_an_analysis_answers_questions_and_sql_of_its_run(analysis: rlscope.Anal
     assert analysis.sql("SELECT count(*) AS n FROM deliveries")["n"][0] > 0
 
 
-@pytest.mark.usefixtures("stills_drawn_once")
 def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_path: Path) -> None:
     assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "samplers"
     assert analysis.to_markdown().startswith("### ")
@@ -375,15 +373,6 @@ def test_a_check_is_written_in_every_form_and_refuses_others(run_dir: Path) -> N
         rlscope.check(run_dir, fail_if="staleness.token.p95 > 1")
 
 
-@pytest.mark.usefixtures("stills_drawn_once")
-def test_a_report_is_the_page_or_the_picture_or_both_and_says_what_it_wrote(run_dir: Path, tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.html", tmp_path / "card.png"
-    assert rlscope.report(run_dir, page, png=picture) == (picture, page)
-    assert rlscope.report(run_dir, png=picture) == (picture,) and not (run_dir / "report.html").exists()
-    assert rlscope.report(run_dir) == (run_dir / "report.html",)
-    assert "</html>" in page.read_text() and picture.read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RlscopeError)]
     drawn = [line for line in (errors.__doc__ or "").splitlines() if "──" in line]
@@ -395,7 +384,6 @@ def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
             assert (line.index("─") > 1) == (parent is not RlscopeError), kind
 
 
-@pytest.mark.usefixtures("stills_drawn_once")
 def test_the_notebook_of_the_examples_runs_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "examples" / "notebook.py"
     cells = [

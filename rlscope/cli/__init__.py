@@ -35,7 +35,6 @@ __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
-    analyze.report,
     import_.import_,
     doctor.doctor,
     what_if.what_if,

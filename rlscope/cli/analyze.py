@@ -1,4 +1,4 @@
-"""`rlscope analyze`: the verdict card and the page; `rlscope report`: the page, or a picture for a slide."""
+"""`rlscope analyze`: the card, the report, and a picture of the card."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -51,9 +51,9 @@ Page = Annotated[
     ),
 ]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Write no HTML report, which takes longer than the summary.")]
-Stills = Annotated[
-    bool,
-    typer.Option("--stills", help="Draw the report's charts as static pictures too, for viewers without scripts."),
+Picture = Annotated[
+    Path | None,
+    typer.Option("--png", metavar="FILE", callback=checked_output, help="Write the card as a PNG for a slide."),
 ]
 Quiet = Annotated[
     bool,
@@ -88,6 +88,7 @@ PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node; only whole nod
 def analyze(
     path: RunPath,
     output: Page = None,
+    png: Picture = None,
     json_to: JsonTo = None,
     card_format: Card = CardFormat.TEXT,
     max_staleness: Cap = None,
@@ -103,7 +104,6 @@ def analyze(
     gpu_owner: GpuOwner = None,
     ray: Ray = None,
     no_page: NoPage = False,
-    stills: Stills = False,
     quiet: Quiet = False,
     require_complete: Complete = False,
 ) -> None:
@@ -125,16 +125,18 @@ def analyze(
         print_or_write(json_to, analysis.to_json())
     if not quiet:
         _print(analysis, card_format, notes if json_to == STDOUT else Console())
+    if png is not None:
+        note_written(notes, analysis.to_png(png))
     if not no_page:
         # Last, because it takes longest, and because it may fail where the summary does not.
-        _write_page(analysis, output, notes, stills=stills)
+        _write_page(analysis, output, notes)
     if require_complete:
         _fail_unless_complete(analysis)
 
 
-def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console, *, stills: bool) -> None:
+def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console) -> None:
     with progress_on(notes, "drawing the page"):
-        page = analysis.to_html(output or analysis.page_path, stills=stills)
+        page = analysis.to_html(output or analysis.page_path)
     note_written(notes, page)
 
 
@@ -164,32 +166,3 @@ def _print(analysis: rlscope.Analysis, card_format: CardFormat, console: Console
     from rlscope.reports.terminal.card import print_card
 
     print_card(analysis.result, console)
-
-
-def report(
-    path: RunPath,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            show_default="PATH/report.html, or none with --png",
-            callback=checked_output,
-            help="The HTML report.",
-        ),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(
-            "--png", metavar="FILE", callback=checked_output, help="Write the first screen as a PNG for a slide."
-        ),
-    ] = None,
-    also: Also = None,
-    quiet: Quiet = False,
-) -> None:
-    """Write the HTML report, a PNG of its first screen, or both."""
-    notes = Console(stderr=True, quiet=quiet)
-    with progress_on(notes) as progress:
-        written = rlscope.report(path, output, png=png, also=also or (), progress=progress)
-    for each in written:
-        note_written(notes, each)

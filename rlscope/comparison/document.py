@@ -14,7 +14,7 @@ from rlscope.alerts.metrics import STEADY
 from rlscope.analysis.ledger import IDLE_STATES
 from rlscope.errors import AnalysisError
 
-_VERSION: Final = 2
+_VERSION: Final = 1
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "idle.trainer_ratio": ("trainer", "colocated"),
     "idle.sampler_ratio": ("sampler", "colocated"),

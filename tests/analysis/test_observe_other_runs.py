@@ -145,7 +145,7 @@ def test_each_run_is_named_once(tmp_path: Path) -> None:
             read(own, *again)
 
 
-@pytest.mark.parametrize("command", ["analyze", "report", "what-if"])
+@pytest.mark.parametrize("command", ["analyze", "what-if"])
 def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path: Path, command: str) -> None:
     own = record(tmp_path / "own")
     with pytest.raises(RunFolderError, match="nowhere: found no such file or folder"):

@@ -20,7 +20,6 @@ from tests.trace_folder import activity, delivery_row, engine_row, sample_row, t
 SECOND = 10**9
 COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()")
 COLOURED = ("NO_COLOR", "FORCE_COLOR")
-pytestmark = pytest.mark.usefixtures("stills_drawn_once")
 
 
 class Ended(NamedTuple):
@@ -105,17 +104,11 @@ def test_two_things_cannot_both_be_printed(run_dir: Path, execute: Callable[...,
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_report_writes_the_page_beside_the_run(run_dir: Path) -> None:
-    assert invoke("report", run_dir).exit_code == 0
+def test_analyze_writes_the_page_beside_the_run_and_a_picture_where_it_is_told(run_dir: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "verdict.png"
+    assert invoke("analyze", run_dir, "--png", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert "</html>" in (run_dir / "report.html").read_text(encoding="utf-8")
-
-
-def test_report_with_a_picture_writes_no_page_unless_it_is_told_to(run_dir: Path, tmp_path: Path) -> None:
-    picture, page = tmp_path / "verdict.png", tmp_path / "page.html"
-    assert invoke("report", run_dir, "--png", picture).exit_code == 0
-    assert picture.read_bytes().startswith(b"\x89PNG") and not (run_dir / "report.html").exists()
-    assert invoke("report", run_dir, "--png", picture, "-o", page).exit_code == 0
-    assert page.exists() and not (run_dir / "report.html").exists()
 
 
 def test_analyze_writes_json_and_page_where_it_is_told(run_dir: Path, tmp_path: Path) -> None:

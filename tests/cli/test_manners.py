@@ -52,9 +52,8 @@ def analysis(run_dir: Path) -> rlscope.Analysis:
 def known(analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch) -> Known:
     drawn: list[Path] = []
 
-    def to_html(_self: rlscope.Analysis, path: Path, *, stills: bool = False) -> Path:
+    def to_html(_self: rlscope.Analysis, path: Path) -> Path:
         drawn.append(path)
-        assert not stills
         if path.name == "report.html" and path.is_dir():
             raise OutputError.of(path, found="a folder", expected="the name of a file", next_step="Name another one.")
         return path
@@ -69,7 +68,7 @@ def nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the work began before the outputs were checked")
 
-    for name in ("analyze", "report", "compare", "what_if", "plan", "check", "list_runs", "export_perfetto", "open"):
+    for name in ("analyze", "compare", "what_if", "plan", "check", "list_runs", "export_perfetto", "open"):
         monkeypatch.setattr(rlscope, name, fail)
 
 
@@ -80,8 +79,7 @@ def invoke(*arguments: str | Path, stdin: str | None = None) -> Result:
 OUTPUTS = [
     ("analyze", "{run}", "-o"),
     ("analyze", "{run}", "--json"),
-    ("report", "{run}", "-o"),
-    ("report", "{run}", "--png"),
+    ("analyze", "{run}", "--png"),
     ("compare", "{run}", "{run}", "-o"),
     ("compare", "{run}", "{run}", "--png"),
     ("compare", "{run}", "{run}", "--json"),

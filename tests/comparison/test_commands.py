@@ -11,7 +11,6 @@ from tests.comparison.conftest import TRACES
 from tests.kept import analyze_kept
 
 SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
-pytestmark = pytest.mark.usefixtures("stills_drawn_once")
 
 
 def invoke(*arguments: object) -> Result:

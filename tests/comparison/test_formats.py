@@ -44,7 +44,6 @@ from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, 
 
 EVEN = [2.0] * 20
 SECOND = 10**9
-pytestmark = pytest.mark.usefixtures("stills_drawn_once")
 
 
 def faults(text: str) -> list[str]:

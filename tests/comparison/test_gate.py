@@ -139,8 +139,8 @@ def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tm
     [
         ("", "Invalid JSON"),
         ("[]", "Input should be"),
-        ('{"schema_version": 1}', "schema_version: Input should be greater than or equal to 2"),
-        ('{"schema_version": 2}', "run: Field required"),
+        ('{"schema_version": 2}', "schema_version: Input should be less than or equal to 1"),
+        ('{"schema_version": 1}', "run: Field required"),
     ],
 )
 def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(text: str, found: str, tmp_path: Path) -> None:

@@ -7,11 +7,6 @@ import pytest
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def stills_of_every_page(stills_drawn_once: None) -> None:
-    """Pages here hold their stills, each drawn once."""
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Closed with its module: until then playwright's event loop runs in this thread, and asyncio bears no other."""

@@ -32,7 +32,7 @@ Figure = Annotated[
 ]
 """A number as measured; null where it is not known."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 1
 """Of every document. Changes only if a key changes its meaning or goes."""
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

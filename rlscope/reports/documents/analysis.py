@@ -330,7 +330,7 @@ class AnalysisDocument(Document):
 
     model_config = ConfigDict(title="rlscope analyze --json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     run: RunJson
     """The run."""

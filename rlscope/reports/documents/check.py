@@ -100,7 +100,7 @@ class CheckDocument(Document):
 
     model_config = ConfigDict(title="rlscope check --format json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     run_id: str
     """Identifier of the run."""

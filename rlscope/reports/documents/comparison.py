@@ -244,7 +244,7 @@ class CompareDocument(Document):
 
     model_config = ConfigDict(title="rlscope compare --json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     baseline: ComparedRunJson
     """Run A."""

@@ -195,7 +195,7 @@ class DoctorDocument(Document):
 
     model_config = ConfigDict(title="rlscope doctor --json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     pieces: tuple[PieceJson, ...]
     """Everything that answers need, in the order in which they need it."""

@@ -97,7 +97,7 @@ class ListDocument(Document):
 
     model_config = ConfigDict(title="rlscope list --format json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     runs: tuple[RunEntryJson, ...]
     """The runs, in the order asked for."""

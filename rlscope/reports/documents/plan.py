@@ -69,7 +69,7 @@ class PlanDocument(Document):
 
     model_config = ConfigDict(title="rlscope plan --json")
 
-    schema_version: Literal[2]
+    schema_version: Literal[1]
     """Version of this contract."""
     recommendation: AdviceJson
     """The layout to start with; where the plan names the layout in use, whether to leave it."""

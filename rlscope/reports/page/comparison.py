@@ -74,7 +74,7 @@ def render_comparison(compared: Compared) -> str:
     """The page as one string."""
     page = _page(compared, list(figures_of(compared).values()))
     return with_pictures(
-        filled("comparison.html", page=page), {each.anchor: each for each in page.figures if each.spec}, stills=True
+        filled("comparison.html", page=page), {each.anchor: each for each in page.figures if each.spec}
     )
 
 

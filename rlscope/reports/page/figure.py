@@ -1,16 +1,9 @@
-"""A figure of the page: a chart, its caption, its queries, and its numbers as a table.
+"""A figure of the page: a chart, its caption, its queries, and its numbers as a table."""
 
-A chart can have a static SVG of the same spec too, for viewers without scripts. It keeps the page's CSS variables for
-its colours, so it follows light and dark mode. It has no tooltips; the table below it has the numbers.
-"""
-
-import json
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
-import vl_convert
 from markupsafe import Markup
 
 from rlscope import format as fmt
@@ -18,55 +11,10 @@ from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts.encoding import Chart, spec
 from rlscope.reports.charts.series import drawable
 from rlscope.reports.charts.timeline import update_moments
-from rlscope.reports.page.templating import CHART_CONFIG, asset
 from rlscope.reports.text.states import reason_label, state_of
 from rlscope.trace.questions import questions
 
 WIDTH_PX: Final = 760
-# Text is measured when the page is made and drawn by the reader's viewer, hence common fonts.
-_FONT: Final = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
-_WORDS_OF_MARKS: Final = re.compile(
-    r'(<(?:path|text|line|rect|g)[^>]*?) aria-label="[^"]*" role="graphics-symbol" aria-roledescription="[^"]*"'
-)
-_LONG_FRACTION: Final = re.compile(r"(\.\d)\d+")
-_ID: Final = re.compile(r'id="([\w-]+)"')
-
-
-def still(spec: str, anchor: str) -> Markup:
-    """The chart as SVG for the page.
-
-    `anchor` makes its ids unique on the page.
-    """
-    document: dict[str, Any] = json.loads(spec)
-    config = {"font": _FONT, **_merged(json.loads(asset(CHART_CONFIG)), document.get("config", {}))}
-    drawn = vl_convert.vegalite_to_svg({**document, "width": WIDTH_PX, "config": config})
-    return Markup(_own_ids(_shorter(drawn), anchor))
-
-
-def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Both configs merged two levels deep; the chart's own settings win, as on the live page."""
-    both = {name: {**value, **own[name]} for name, value in config.items() if isinstance(own.get(name), dict)}
-    return {**config, **own, **both}
-
-
-def _shorter(svg: str) -> str:
-    """Without the labels of single marks, and with coordinates rounded to a tenth of a pixel."""
-    start = svg.index("<svg")
-    head, marks = svg[start : svg.index(">", start) + 1], svg[svg.index(">", start) + 1 :]
-    return head + "".join(map(_shorter_tag, re.split(r"(<[^>]*>)", marks)))
-
-
-def _shorter_tag(part: str) -> str:
-    """A shortened tag; text between tags is unchanged."""
-    return _LONG_FRACTION.sub(r"\1", _WORDS_OF_MARKS.sub(r"\1", part)) if part.startswith("<") else part
-
-
-def _own_ids(svg: str, anchor: str) -> str:
-    for name in dict.fromkeys(_ID.findall(svg)):
-        svg = svg.replace(f'id="{name}"', f'id="{anchor}-{name}"').replace(f"url(#{name})", f"url(#{anchor}-{name})")
-    return svg
-
-
 TABLE_ROWS_MAX: Final = 120
 _OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
 _OF_ALERTS: Final = ("alert", "severity", "value")

@@ -25,7 +25,7 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
-from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
+from rlscope.reports.page.figure import WIDTH_PX, Drawn
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
@@ -166,43 +166,29 @@ class _Page(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """The chart in a figure's place; without a spec or a still the page says that it was left out."""
+    """The chart in a figure's place; without a spec the page says that it was left out."""
 
     anchor: str
     spec: str | None
-    still: Markup | None
-    is_still_asked: bool
 
 
-def render(analysis: AnalysisResult, *, stills: bool = False) -> str:
-    """The page as one string of at most PAGE_MAX_BYTES; stills: with a static picture of each chart too."""
+def render(analysis: AnalysisResult) -> str:
+    """Return the report as one string of at most PAGE_MAX_BYTES."""
     page = _page(analysis)
     figures = [figure for made in page.sections for figure in figures_in(made.words)]
-    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures}, stills=stills)
+    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
 
 
-def with_pictures(html: str, figures: Mapping[str, Drawn], *, stills: bool = False) -> str:
-    """The page with as many charts as fit: those drawn by scripts first, then static ones if they are asked for.
-
-    A static chart takes about 80 ms to draw, and is seen only where no scripts run.
-    """
+def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
+    """Return the page with as many charts as fit."""
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
-    pictures = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec and stills}
-    place_bytes = len(filled("picture.html", picture=_Picture("", "0", None, stills)).encode())
+    place_bytes = len(filled("picture.html", picture=_Picture("", "0")).encode())
     room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
-    live = fitting(_sizes(specs), room_bytes)
-    kept_bytes = sum(len(specs[anchor].encode()) for anchor in live)
-    drawn = fitting({name: size for name, size in _sizes(pictures).items() if name in live}, room_bytes - kept_bytes)
+    live = fitting({anchor: len(spec.encode()) for anchor, spec in specs.items()}, room_bytes)
     for anchor, spec in specs.items():
-        picture = pictures[anchor] if anchor in drawn else None
-        shown = _Picture(anchor, spec if anchor in live else None, picture, stills)
+        shown = _Picture(anchor, spec if anchor in live else None)
         html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
     return html
-
-
-def _sizes(pictures: Mapping[str, str]) -> dict[str, int]:
-    """In bytes; a static chart adds the name of its figure twice."""
-    return {anchor: len(text.encode()) + 2 * len(anchor) for anchor, text in pictures.items()}
 
 
 def content_policy(scripts: Sequence[str]) -> str:

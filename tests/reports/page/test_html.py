@@ -115,14 +115,10 @@ def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept)
     assert fitting({"large": 30, "small": 10, "middle": 20}, room_bytes) == kept
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "has_charts", "said"),
-    [(1_500_000, True, "The static chart is left out"), (1_000, False, "This chart is left out")],
-)
-def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch, max_bytes, has_charts, said):
-    monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", max_bytes)
-    page = Page(render(full_analysis(), stills=True))
-    assert bool(page.specs) == has_charts and said in page.text
+def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch):
+    monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", 1_000)
+    page = Page(render(full_analysis()))
+    assert not page.specs and "This chart is left out" in page.text
     assert "Response length" in page.text, "the numbers stay"
 
 
@@ -250,14 +246,6 @@ def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_
     assert html_module._bundle() == "vega()\r\n" and len(made) == 3
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/no")
     assert html_module._bundle() == "vega()\r\n" and len(made) == 4
-
-
-def test_static_pictures_are_drawn_only_where_they_are_asked_for():
-    plain, asked = render(full_analysis()), render(full_analysis(), stills=True)
-    charts = len(Page(plain).specs)
-    note = "the option --stills adds a static picture"
-    assert (plain.count('class="still"'), plain.count(note)) == (0, charts)
-    assert (asked.count('class="still"'), asked.count(note)) == (charts, 0)
 
 
 def test_what_stands_between_backticks_is_code_and_everything_else_stays_text():

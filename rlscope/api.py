@@ -515,7 +515,7 @@ def list_runs(
 
     # What cannot be asked is refused before hours of analysis.
     sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
-    entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing)
+    entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing, filters=filters)
     return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
 
 

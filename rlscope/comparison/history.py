@@ -112,8 +112,13 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 _FILTER: Final = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*")
 
 
-def list_entries(folder: Path, *, use_cache: bool, progress: Callable[[str], None]) -> tuple[RunEntry, ...]:
-    """Every run below a folder, by path; the folder itself if it is one. Raises RunFolderError where there is none."""
+def list_entries(
+    folder: Path, *, use_cache: bool, progress: Callable[[str], None], filters: Sequence[str] = ()
+) -> tuple[RunEntry, ...]:
+    """Every run below a folder, by path; the folder itself if it is one. Raises RunFolderError where there is none.
+
+    filters: of `filtered_entries`; a run that those on its path leave out is not analysed.
+    """
     if not folder.is_dir():
         raise RunFolderError.of(
             folder, found="no such directory", expected="a folder of runs", next_step="Check the path."
@@ -126,10 +131,16 @@ def list_entries(folder: Path, *, use_cache: bool, progress: Callable[[str], Non
             expected="a folder with runs in it",
             next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded.",
         )
+    by_path = {os.path.relpath(run, folder): run for run in found}
+    on_path = [text for text in filters if text.lstrip().startswith("path")]
+    wanted = filtered_entries([RunEntry(path, run.name) for path, run in by_path.items()], on_path)
     entries: list[RunEntry] = []
-    for number, run in enumerate(found, start=1):
-        progress(f"run {number} of {len(found)}: {run.name}")
-        entries.append(_entry(run, os.path.relpath(run, folder), use_cache=use_cache))
+    for number, each in enumerate(wanted, start=1):
+
+        def say(doing: str, place: str = f"run {number} of {len(wanted)}, {each.path}") -> None:
+            progress(f"{place}: {doing}")
+
+        entries.append(_entry(by_path[each.path], each.path, say, use_cache=use_cache))
     return tuple(entries)
 
 
@@ -183,14 +194,14 @@ def _passes(held: Value, sign: str, wanted: str) -> bool:
         return sign == "!="
 
 
-def _entry(run: Path, path: str, *, use_cache: bool) -> RunEntry:
+def _entry(run: Path, path: str, progress: Callable[[str], None], *, use_cache: bool) -> RunEntry:
     if not use_cache:
-        return _analysed(run, path)
+        return _analysed(run, path, progress)
     signature, kept = _signature(run), cache_folder() / f"{_digest(str(run.resolve()))}.json"
     known = _kept_entry(kept, signature, path)
     if known is not None:
         return known
-    entry = _analysed(run, path)
+    entry = _analysed(run, path, progress)
     _keep(kept, signature, entry)
     return entry
 
@@ -237,9 +248,11 @@ def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
         fresh.replace(kept)
 
 
-def _analysed(run: Path, path: str) -> RunEntry:
+def _analysed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry:
+    progress("opening the run")
     try:
-        return entry_of(analyze(run, also_ask=()), path)
+        # What only a page draws is not asked.
+        return entry_of(analyze(run, progress=progress, also_ask=()), path)
     except RlscopeError as error:
         return RunEntry(path, run.name, problem=str(error))
 

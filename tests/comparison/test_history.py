@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The runs that were analysed, and not taken from the cache; all are the same to the analysis."""
     done: list[Path] = []
 
-    def counted(run: Path, **_how: Any):
+    def counted(run: Path, *, progress: Callable[[str], None], also_ask: Sequence[str], **_how: Any):
+        assert not also_ask, "the list draws nothing"
+        progress("fitting the model")
         done.append(run)
         return empty_analysis()
 
@@ -210,6 +213,30 @@ def test_an_unknown_column_is_refused_before_anything_is_analysed(tmp_path: Path
     with pytest.raises(ArgumentError, match="tokens_per_s"):
         rlscope.list_runs(tmp_path / "runs", **bad)
     assert analysed == []
+
+
+def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analysed(tmp_path: Path, analysed: list[Path]) -> None:
+    for name in ("monday/a", "monday/b", "tuesday/a"):
+        small_run(tmp_path / "runs" / name)
+    runs = rlscope.list_runs(tmp_path / "runs", filters=["path ~ monday", "steps != 5", "path != monday/b"])
+    assert [each.path for each in runs.entries] == ["monday/a"]
+    assert [run.name for run in analysed] == ["a"] and analysed[0].parent.name == "monday"
+
+
+def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path: Path, analysed: list[Path]) -> None:
+    said: list[str] = []
+    for name in ("a", "b"):
+        small_run(tmp_path / "runs" / name)
+    rlscope.list_runs(tmp_path / "runs", progress=said.append)
+    assert said == [
+        "run 1 of 2, a: opening the run",
+        "run 1 of 2, a: fitting the model",
+        "run 2 of 2, b: opening the run",
+        "run 2 of 2, b: fitting the model",
+    ]
+    said.clear()
+    rlscope.list_runs(tmp_path / "runs", progress=said.append)
+    assert said == []  # All from the cache.
 
 
 def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pa
     wasteful = analysis_of("overproduction").result
     (_, sampler) = brief_of(wasteful).steady_roles
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
-    shares = {name: share for name, _, share in state_bars(run_of(wasteful), "steady")["sampler"]}
+    (_, bar) = state_bars(run_of(wasteful), "steady")
+    shares = {part.state.name: part.share_ratio for part in bar.parts}
     assert shares["discarded"] == pytest.approx(dropped, rel=0.01) and dropped > 0.4
     assert math.fsum(shares.values()) == pytest.approx(1.0)
     comparison = Comparison(compare_runs(pair.baseline, [run_of(wasteful)]))
@@ -194,7 +195,8 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pa
     assert "var(--swatch-discarded" in bars and "generation for dropped samples" in bars
     assert '<pattern id="lane-discarded"' in page
     assert "generation for dropped samples" in json.dumps(comparison.charts.states().to_dict())
-    assert "discarded" not in {name for name, *_ in state_bars(made_run(periods_s=EVEN), "steady")["sampler"]}
+    (_, bar) = state_bars(made_run(periods_s=EVEN), "steady")
+    assert [part.state.name for part in bar.parts] == ["decoding"]
 
 
 @pytest.mark.parametrize(("ratio", "runs"), [(0.0, ["A", "B"]), (-0.05, ["A", "B", "B, trained"])])

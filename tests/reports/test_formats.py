@@ -20,6 +20,7 @@ from rlscope.reports.page.html import render
 from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
 from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text.brief import brief_of
+from tests.kept import analysis_of as kept_analysis
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
@@ -133,7 +134,8 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
     assert f"**GPU time, whole run:** {brief.spent}" in markdown and f"losses, {losses}" in markdown
     assert f"GPU time {brief.spent}, whole run" in terminal
     assert f"whole run, {brief.spent}" in page and f"Losses {brief.stretch}" in page
-    assert f"GPU time, whole run: {brief.spent}" in svg_text(as_svg(analysis))
+    spent = f"steady stretch: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
+    assert f"GPU time, {spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
     assert "measured throughput, steady steps" in terminal and "measured throughput, steady steps" in page
 
@@ -191,7 +193,36 @@ def test_the_lines_of_the_picture_stay_inside_it(name):
 def test_what_does_not_fit_the_picture_ends_in_an_ellipsis(text):
     lines = png.broken_lines(text, 20, 400, 2)
     assert len(lines) <= 2 and lines[-1].endswith("…")
-    assert all(png._width_px(line, 20, bold=False) <= 400 + 20 for line in lines)
+    assert all(png._width_px(line, 20, bold=False) <= 400 for line in lines)
+
+
+def test_the_picture_cuts_no_word_of_a_sentence():
+    text = "Trainers wait for samples 36.3% of the time, as 31.6% of sampler GPU time goes into dropped samples"
+    words = text.split()
+    for width_px in range(300, 1200, 25):
+        lines = png.broken_lines(text, 20, width_px, 2)
+        shown = " ".join(lines).removesuffix(" …").split()
+        assert shown == words[: len(shown)] and (len(shown) == len(words)) == (not lines[-1].endswith("…"))
+
+
+def test_a_long_headline_is_written_smaller_rather_than_cut():
+    words = (
+        "Trainers wait for samples 36.3% of the time, as 31.6% of sampler GPU time goes into samples that are dropped"
+    )
+    assert png._fitting_px("Balanced", png._HEADLINES_PX, 1200, 2) == 38
+    assert png._fitting_px(words, png._HEADLINES_PX, 1200, 2) == 34
+    assert " ".join(png.broken_lines(words, 34, 1200, 2, bold=True)) == words
+    assert png._fitting_px(words * 9, png._HEADLINES_PX, 1200, 2) == 26
+
+
+@pytest.mark.parametrize(("trace", "state", "label"), [("fleet", "waiting_for_samples", "waiting for samples")])
+def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(trace, state, label):
+    analysis = kept_analysis(trace).result
+    brief = brief_of(analysis)
+    (waits,) = (part for part in brief.steady_roles[0].parts if part.state.name == state)
+    text = svg_text(as_svg(analysis))
+    assert waits.share in brief.headline and f"{label} {waits.share}" in text
+    assert f"GPU time, steady stretch: {brief.steady_spent}" in text and "whole run" not in text
 
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():

@@ -20,9 +20,10 @@ from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import chart_alone, content_policy, page_scripts, with_pictures
-from rlscope.reports.page.png import FONT, broken_lines, drawn_png
+from rlscope.reports.page.png import FONT, DrawnBar, broken_lines, drawn_bar, drawn_png
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
+from rlscope.reports.text.brief import RoleBar
 from rlscope.reports.text.comparison import (
     PairWords,
     RowWords,
@@ -33,24 +34,13 @@ from rlscope.reports.text.comparison import (
     runs_in_words,
     state_bars,
 )
-from rlscope.reports.text.states import STATES, State, state_of
+from rlscope.reports.text.states import STATES, State, role_order
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
+_BAR_PX: Final = 590.0
 _SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
 """No chart has the time axis that zoom.js is for."""
-
-
-class _Bar(NamedTuple):
-    """Where the GPU time of one role of one run went."""
-
-    name: str
-    parts: list[tuple[State, str, float]]
-
-    @property
-    def named(self) -> list[tuple[State, str, float]]:
-        """The largest few."""
-        return sorted(self.parts, key=lambda part: -part[2])[:4]
 
 
 class _Page(NamedTuple):
@@ -60,7 +50,7 @@ class _Page(NamedTuple):
     title: str
     runs: list[RunWords]
     pairs: list[PairWords]
-    bars: list[_Bar]
+    bars: list[RoleBar]
     basis: str
     figures: list[Drawn]
     states: tuple[State, ...]
@@ -112,13 +102,14 @@ def _basis(compared: Compared) -> Basis:
     return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
 
 
-def _bars(compared: Compared, basis: Basis) -> list[_Bar]:
-    found: dict[str, list[_Bar]] = {}
-    for index, run in enumerate(compared.runs):
-        for role, parts in state_bars(run, basis).items():
-            states = [(state_of(name), text, share) for name, text, share in parts]
-            found.setdefault(role, []).append(_Bar(f"{role} {letter_of(index)}", states))
-    return [bar for bars in found.values() for bar in bars]
+def _bars(compared: Compared, basis: Basis) -> list[RoleBar]:
+    """A bar per role and run, the runs of a role side by side."""
+    bars = [
+        (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
+        for index, run in enumerate(compared.runs)
+        for bar in state_bars(run, basis)
+    ]
+    return [bar for _, bar in sorted(bars, key=lambda each: role_order(each[0]))]
 
 
 class ComparisonCharts:
@@ -164,10 +155,10 @@ def figures_of(compared: Compared) -> dict[str, Drawn]:
 
 def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
     rows = [
-        (f"{role} {letter_of(index)}", role, letter_of(index), name, text, share)
-        for index, run in enumerate(compared.runs)
-        for role, parts in state_bars(run, basis).items()
-        for name, text, share in parts
+        (f"{bar.role} {letter}", bar.role, letter, part.state.name, part.label, part.share_ratio)
+        for letter, run in ((letter_of(index), run) for index, run in enumerate(compared.runs))
+        for bar in state_bars(run, basis)
+        for part in bar.parts
     ]
     rows.sort(key=lambda row: (row[1] != "trainer", row[1]))
     columns = ["bar", "role", "run", "state", "label", "share_ratio"]
@@ -274,14 +265,15 @@ class _Picture(NamedTuple):
     notes: list[str]
     rows: list[RowWords]
     letter: str
-    bars: list[_Bar]
-    legend: list[list[tuple[State, str, float]]]
+    bars: list[DrawnBar]
+    bar_step_px: int
 
 
 def _picture(compared: Compared) -> str:
     """The picture as SVG, with strings from the runs escaped."""
     pair = pairs_in_words(compared)[0]
     bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
+    legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)
     runs = [f"{run.letter}: {run.name}, {run.about}" for run in runs_in_words(compared)[:2]]
     picture = _Picture(
         font=FONT,
@@ -292,7 +284,7 @@ def _picture(compared: Compared) -> str:
         notes=broken_lines(" ".join(pair.cautions), 14, 1200, 1),
         rows=pair.rows[:_ROWS_IN_PICTURE],
         letter=pair.title.split()[0],
-        bars=bars,
-        legend=[bar.named[:3] for bar in bars],
+        bars=[drawn_bar(bar, _BAR_PX, legend_lines) for bar in bars],
+        bar_step_px=bar_step_px,
     )
     return filled("comparison.svg", picture=picture)

@@ -22,6 +22,8 @@ HEIGHT_PX: Final = 720
 # Rendered at twice the size, so that it is sharp on a projector.
 _SCALE: Final = 2.0
 FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
+_HEADLINES_PX: Final = (38, 34, 30, 26)
+"""Sizes of a headline: the largest in which it fits into two lines."""
 _BAR_PX: Final = 560.0
 _LEGEND_LINES: Final = 2
 # The colour swatch and the space after the label.
@@ -50,7 +52,9 @@ class _Key(NamedTuple):
     line: int
 
 
-class _Bar(NamedTuple):
+class DrawnBar(NamedTuple):
+    """The bar of a role with the places of its parts."""
+
     role: RoleBar
     segments: list[_Segment]
     legend: list[_Key]
@@ -63,8 +67,11 @@ class _Picture(NamedTuple):
     brief: Brief
     alarm: list[str]
     headline: list[str]
+    headline_px: int
     next_step: list[str]
-    bars: list[_Bar]
+    spent: str
+    """What the bars are of."""
+    bars: list[DrawnBar]
     choice: list[str]
     why: list[str]
     achieved: list[str]
@@ -76,21 +83,24 @@ class _Picture(NamedTuple):
 def as_svg(analysis: AnalysisResult) -> str:
     """The picture as SVG, with strings from the run escaped."""
     brief = brief_of(analysis)
-    choice = brief.choice
+    choice, headline_px = brief.choice, _fitting_px(brief.headline, _HEADLINES_PX, 1200, 2)
+    bars = brief.steady_roles or brief.roles
     achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
     picture = _Picture(
         font=FONT,
         brief=brief,
         alarm=broken_lines(brief.alarm or "", 16, 1180, 2),
-        headline=broken_lines(brief.headline, 38, 1200, 2, bold=True),
+        headline=broken_lines(brief.headline, headline_px, 1200, 2, bold=True),
+        headline_px=headline_px,
         next_step=broken_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
-        bars=[_bar(role) for role in brief.roles[:2]],
+        spent=f"steady stretch: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}",
+        bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in bars[:2]],
         choice=broken_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
         why=broken_lines(choice.why if choice else "", 14, 540, 3),
         achieved=broken_lines(achieved, 16, 1200, 1),
         quality=broken_lines(brief.quality, 14, 1160, 1),
-        states=list({part.state.slug: part.state for role in brief.roles for part in role.parts}.values()),
-        run=broken_lines(f"{brief.run_id} · {brief.about}", 14, 1200, 1)[0],
+        states=list({part.state.slug: part.state for role in bars for part in role.parts}.values()),
+        run=broken_lines(f"{brief.run_id} · {brief.about} · {brief.spent}", 14, 1200, 1)[0],
     )
     return filled("verdict.svg", picture=picture)
 
@@ -120,24 +130,25 @@ def _has_font() -> bool:
     return vl_convert.svg_to_png(frame.format(letter)) != vl_convert.svg_to_png(frame.format(""))
 
 
-def _bar(role: RoleBar) -> _Bar:
+def drawn_bar(role: RoleBar, bar_px: float, legend_lines: int) -> DrawnBar:
+    """The bar of a role, that wide, with as many lines of legend."""
     segments, x_px = list[_Segment](), 0.0
     for part in role.parts:
-        width_px = part.share_ratio * _BAR_PX
+        width_px = part.share_ratio * bar_px
         segments.append(_Segment(part.state, x_px, width_px))
         x_px += width_px
-    return _Bar(role, segments, _legend(role.named))
+    return DrawnBar(role, segments, _legend(role.named, bar_px, legend_lines))
 
 
-def _legend(parts: Sequence[RolePart]) -> list[_Key]:
+def _legend(parts: Sequence[RolePart], bar_px: float, lines: int) -> list[_Key]:
     keys, x_px, line = list[_Key](), 0.0, 0
     for part in parts:
         width_px = _KEY_PX + _width_px(f"{part.label} {part.share}", 13, bold=False)
-        if x_px and x_px + width_px > _BAR_PX:
+        if x_px and x_px + width_px > bar_px:
             x_px, line = 0.0, line + 1
         keys.append(_Key(part, x_px, line))
         x_px += width_px
-    return [key for key in keys if key.line < _LEGEND_LINES]
+    return [key for key in keys if key.line < lines]
 
 
 def broken_lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
@@ -149,17 +160,23 @@ def broken_lines(text: str, size_px: float, width_px: float, most: int, *, bold:
         while words and _width_px(f"{line} {words[0]}", size_px, bold=bold) <= width_px:
             line = f"{line} {words.pop(0)}"
         lines.append(line)
-    if words and lines:
-        lines[-1] += " …"
-    return [_cut(line, size_px, width_px, bold=bold) for line in lines]
+    is_cut = bool(words)
+    return [_cut(line, size_px, width_px, bold=bold, goes_on=is_cut and line is lines[-1]) for line in lines]
 
 
-def _cut(line: str, size_px: float, width_px: float, *, bold: bool) -> str:
-    """The line cut to the width, with an ellipsis."""
-    whole = line
-    while line and _width_px(line, size_px, bold=bold) > width_px:
-        line = line[:-1]
-    return line if line == whole else f"{line[:-2].rstrip()} …"
+def _fitting_px(text: str, sizes_px: Sequence[int], width_px: float, most: int) -> int:
+    """The largest of the sizes, given largest first, in which bold text needs no ellipsis; else the smallest."""
+    wholes = (px for px in sizes_px if "…" not in "".join(broken_lines(text, px, width_px, most, bold=True)[-1:]))
+    return next(wholes, sizes_px[-1])
+
+
+def _cut(line: str, size_px: float, width_px: float, *, bold: bool, goes_on: bool) -> str:
+    """The line with an ellipsis if it goes on or is too wide: after a whole word, unless it is a single one."""
+    ending = " …" if goes_on else ""
+    while _width_px(line + ending, size_px, bold=bold) > width_px and line:
+        head, _, _ = line.rpartition(" ")
+        line, ending = head or line[:-1], " …"
+    return line + ending
 
 
 def _width_px(text: str, size_px: float, *, bold: bool) -> float:

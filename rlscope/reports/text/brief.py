@@ -192,25 +192,31 @@ def dropped_of(analysis: AnalysisResult) -> float:
 
 
 def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) -> list[RoleBar]:
-    dropped = dropped_of(analysis)
-    bars: list[RoleBar] = []
-    for role in sorted({key.role for key in steady}, key=role_order):
-        own = {key: gpu_s for key, gpu_s in steady.items() if key.role == role}
-        total_s = sum(own.values())
-        parts = with_discarded(own, 0.0 if role == "trainer" else dropped)
-        shares = [
-            RolePart(
-                state_of(key.state), state_label(key.state, key.reason), fmt.percent(gpu_s / total_s), gpu_s / total_s
-            )
-            for key, gpu_s in sorted(parts.items(), key=lambda item: order_of(item[0].state))
-        ]
-        bars.append(
-            RoleBar(role.capitalize(), fmt.gpu_time(total_s), _money(total_s, analysis.run), shares, _named(shares))
-        )
-    return bars
+    roles = sorted({key.role for key in steady}, key=role_order)
+    bars = [role_bar(role, steady, dropped_of(analysis)) for role in roles]
+    totals_s = [sum(gpu_s for key, gpu_s in steady.items() if key.role == bar.role) for bar in bars]
+    return [
+        bar._replace(role=bar.role.capitalize(), gpu_time=fmt.gpu_time(total_s), money=_money(total_s, analysis.run))
+        for bar, total_s in zip(bars, totals_s, strict=True)
+    ]
 
 
-def with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
+def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> RoleBar:
+    """Where the GPU time of a role went, with the dropped share of generation; no words on how much it was.
+
+    states: GPU time by state, of any roles and in any unit. dropped: share of generation, 0..1.
+    """
+    own = {key: spent for key, spent in states.items() if key.role == role and spent > 0}
+    total = sum(own.values())
+    parts = _with_discarded(own, 0.0 if role == "trainer" else dropped)
+    shares = [
+        RolePart(state_of(key.state), state_label(key.state, key.reason), fmt.percent(spent / total), spent / total)
+        for key, spent in sorted(parts.items(), key=lambda item: order_of(item[0].state))
+    ]
+    return RoleBar(role, "", "", shares, _named(shares))
+
+
+def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
     """With the dropped share of every generation as a state of its own."""
     if not dropped:
         return dict(own)

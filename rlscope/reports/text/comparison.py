@@ -15,9 +15,9 @@ from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Interval
 from rlscope.reports.text.actions import gain_words
-from rlscope.reports.text.brief import with_discarded
+from rlscope.reports.text.brief import RoleBar, role_bar
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.states import order_of, role_order, state_label, state_of
+from rlscope.reports.text.states import role_order, state_label
 
 Write = Callable[[float | None], str]
 
@@ -512,19 +512,8 @@ def basis_words(basis: Basis) -> str:
     return _BASES[basis]
 
 
-def state_bars(run: ComparedRun, basis: Basis) -> Mapping[str, Sequence[tuple[str, str, float]]]:
-    """By role: state, label and share of its GPU time, work first; of the stretch compared.
-
-    The dropped share of generation is a state of its own, as in the bars of a report.
-    """
+def state_bars(run: ComparedRun, basis: Basis) -> list[RoleBar]:
+    """Where the GPU time of each role went in the stretch compared, as in the bars of a report."""
     time = run.steady if basis == "steady" and run.steady is not None else run.whole
-    bars: dict[str, list[tuple[str, str, float]]] = {}
-    for role in sorted(time.gpus, key=role_order):
-        total = time.of_role(role)
-        own = {key: float(gpu_ns) for key, gpu_ns in time.states.items() if key.role == role and gpu_ns > 0}
-        parts = with_discarded(own, 0.0 if role == "trainer" else run.dropped_ratio or 0.0)
-        bars[role] = [
-            (state_of(key.state).name, state_label(key.state, key.reason), gpu_ns / total)
-            for key, gpu_ns in sorted(parts.items(), key=lambda item: order_of(item[0].state))
-        ]
-    return {role: parts for role, parts in bars.items() if parts}
+    bars = [role_bar(role, time.states, run.dropped_ratio or 0.0) for role in sorted(time.gpus, key=role_order)]
+    return [bar for bar in bars if bar.parts]

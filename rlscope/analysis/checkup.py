@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import polars as pl
@@ -16,6 +16,7 @@ from rlscope.trace.store import OpenRun
 
 NOTICED_RATIO: Final = 0.05
 """Of a worker's time in no recorded state: less is the code between two hooks."""
+_LOSSES_NAMED: Final = 3
 _SETTINGS: Final = (
     "samples_per_step",
     "group_size",
@@ -63,6 +64,8 @@ class Checkup:
     """Entries of run.json's config that the model uses and that are there."""
     missing_settings: tuple[str, ...]
     imported: Imported | None
+    lost: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By table, what was recorded and cannot be read: files that are damaged, and rows that are missing."""
 
 
 def examine(run: OpenRun) -> Checkup:
@@ -87,7 +90,18 @@ def examine(run: OpenRun) -> Checkup:
         settings=present,
         missing_settings=tuple(name for name in _SETTINGS if name not in present),
         imported=run.imported,
+        lost=_lost(run),
     )
+
+
+def _lost(run: OpenRun) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for file in run.skipped_files:
+        found.setdefault(file.path.split("/")[0], []).append(f"{file.path} was skipped: {file.why}")
+    for gap in run.completeness.gaps:
+        if gap.kind == "missing":
+            found.setdefault(gap.table, []).append(gap.detail)
+    return {table: "; ".join(sentences[:_LOSSES_NAMED]) for table, sentences in found.items()}
 
 
 def _worker_times(run: OpenRun, extents: pl.DataFrame) -> tuple[WorkerTime, ...]:

@@ -1,7 +1,7 @@
 """What the analysis could not see: skipped files, dropped rows, workers without an end, clocks that disagree."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -21,7 +21,9 @@ _NEARLY: Final = 0.85
 """Of the most drift that is looked for: an estimate stays below what it cannot pass."""
 _STEPS_OF_A_DRIFT: Final = 3
 SHARED_IDS: Final = "share their sample_id and segment with another"
-"""The fault of `sample_row_faults` by which samples of several workers count as one."""
+UNRECORDED: Final = "name a sample that was not recorded"
+"""Faults of `sample_row_faults`: samples of several workers count as one; the tokens of a delivery are not known."""
+_MOST_LOST_RATIO: Final = 1.0 - COMPLETE_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         f"{row['table_name']}: {row['rows']:,} rows {row['fault']}"
         for row in answers["row_faults"].iter_rows(named=True)
     )
-    doubts = tuple(_doubts(run, answers))
+    lost, doubts = tuple(_lost_rows(run, frozenset(extents["worker_id"]))), tuple(_doubts(run, answers))
     return DataQuality(
         skipped_files=run.skipped_files,
         dropped_rows=run.dropped_rows,
@@ -139,24 +141,48 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         ),
         completeness=run.completeness,
         clock_uncertainty_s=_clock_uncertainty_s(run.clocks),
-        no_verdict=doubts,
+        no_verdict=(*lost, *doubts),
     )
 
 
 def _doubts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> Iterator[str]:
     """Yield why the counts of samples cannot be right."""
-    faults, stored = answers["row_faults"], run.row_counts["samples"]
-    shared = int(faults.filter(pl.col("fault") == SHARED_IDS)["rows"].sum())
-    if shared > (1.0 - COMPLETE_RATIO) * stored:
+    unrecorded = unrecorded_ratio(run, answers)
+    if unrecorded > _MOST_LOST_RATIO and any(file.path.split("/")[0] == "samples" for file in run.skipped_files):
+        yield f"samples: files were skipped, and {fmt.percent(unrecorded)} of the trained samples are not in the others"
+    shared, stored = _faulty(answers, SHARED_IDS), run.row_counts["samples"]
+    if shared > _MOST_LOST_RATIO * stored:
         yield f"{shared:,} of {stored:,} sample rows share their id with another, so no token count is right"
     trained = int(answers["delivery_outcomes"].filter(outcome="trained")["tokens"].sum())
     generated = int(answers["token_balance"]["generated_tokens"].sum())
     # A sample may be trained on in several steps, and is then counted in each.
-    if trained > generated and int(ask(run, "repeated_uses")["tokens"].sum()):
+    if trained > generated and int(ask(run, "use_faults")["repeated_tokens"].sum()):
         yield (
             f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, which cannot be: "
             "some samples were delivered to one step more than once"
         )
+
+
+def _lost_rows(run: OpenRun, workers: Collection[str]) -> Iterator[str]:
+    """Yield the tables of samples of which so many rows are missing that the token counts are wrong."""
+    for table in ("samples", "deliveries"):
+        gaps = [gap for gap in run.completeness.gaps if gap.table == table and gap.worker_id in workers]
+        missing = sum(gap.rows for gap in gaps if gap.kind == "missing")
+        written = missing + run.row_counts[table]
+        if missing > _MOST_LOST_RATIO * written:
+            yield f"{table}: {missing:,} of {written:,} rows that were written are lost"
+
+
+def unrecorded_ratio(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> float:
+    """Return the share of the trained samples, 0 to 1, that were not recorded and so have no tokens."""
+    trained = int(answers["delivery_outcomes"].filter(outcome="trained")["samples"].sum())
+    if not trained or _faulty(answers, UNRECORDED) <= _MOST_LOST_RATIO * trained:
+        return 0.0
+    return min(1.0, int(ask(run, "use_faults")["unrecorded_samples"].sum()) / trained)
+
+
+def _faulty(answers: Mapping[str, pl.DataFrame], fault: str) -> int:
+    return int(answers["row_faults"].filter(pl.col("fault") == fault)["rows"].sum())
 
 
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:

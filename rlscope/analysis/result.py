@@ -134,8 +134,8 @@ class RunFacts:
     colocated_gpus: int
     steps: int
     samples_trained: int
-    tokens_trained: int
-    """Response tokens trained, counted once per use."""
+    tokens_trained: int | None
+    """Response tokens trained, counted once per use; None if more than 5% of the trained samples were not recorded."""
     max_staleness: int | None
     """The cap in the run's config; None when it states none."""
     window: SteadyWindow | None

@@ -6,9 +6,11 @@ from itertools import accumulate
 
 import polars as pl
 
+from rlscope.analysis.data_quality import unrecorded_ratio
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
+from rlscope.trace.imported import COMPLETE_RATIO
 from rlscope.trace.store import OpenRun
 
 
@@ -19,6 +21,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     window = steady_window(steps)
     started_ns = min(extents["start_ns"], default=run.created_ns or 0)
     trained = answers["delivery_outcomes"].filter(outcome="trained")
+    is_known = unrecorded_ratio(run, answers) <= 1.0 - COMPLETE_RATIO
     return RunFacts(
         run_id=run.run_id,
         started_ns=started_ns,
@@ -29,7 +32,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         colocated_gpus=gpus["colocated"],
         steps=len(steps),
         samples_trained=int(trained["samples"].sum()),
-        tokens_trained=int(trained["tokens"].sum()),
+        tokens_trained=int(trained["tokens"].sum()) if is_known else None,
         max_staleness=run.config.max_staleness,
         window=window,
         window_reason=window_reason(window, steps["step"]),
@@ -76,7 +79,8 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
-    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    trained = facts.tokens_trained
+    generated = int(answers["token_balance"]["generated_tokens"].sum()) if trained is not None else 0
     generated_per_s = generated / facts.duration_s if facts.duration_s and generated else None
     if not recorded and steps["tokens"].null_count() < len(steps):
         return _counted_throughput(facts, steps, generated_per_s)
@@ -85,9 +89,9 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
         delivered = int(inside["response_tokens"].sum())
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
-        named = recorded and (delivered > 0 or not facts.tokens_trained)
+        named = recorded and (delivered > 0 or trained == 0) and trained is not None
         steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
-    achieved = facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None
+    achieved = trained / facts.duration_s if facts.duration_s and recorded and trained is not None else None
     effective_share = effective_share_of_all(answers.get("version_moments"))
     return Throughput(
         achieved_tokens_per_s=achieved,

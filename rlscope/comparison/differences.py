@@ -200,13 +200,13 @@ def _between(before: Series | float | None, after: Series | float | None, scale:
 def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
     """Every quantity of a run, the rate first: step by step where the run has steps, else its total."""
     (totals, time), facts = _stretch(run, basis), run.facts
-    has_lengths = facts.samples_trained and facts.tokens_trained and not run.counts_prompts
+    tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
     whole: dict[Quantity, Series | float | None] = {
         "tokens_per_s": totals.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
         "samples_per_step": facts.samples_trained / facts.steps if facts.steps and facts.samples_trained else None,
-        "response_tokens": facts.tokens_trained / facts.samples_trained if has_lengths else None,
+        "response_tokens": tokens / facts.samples_trained if tokens else None,
         "staleness_mean": totals.staleness_mean,
         "staleness_p95": totals.staleness_p95,
         "staleness_in_flight": totals.in_flight_mean,

@@ -54,7 +54,7 @@ class GpuTime:
     """By role; those above 0."""
     length_ns: int
     tokens: int
-    """Response tokens trained in the stretch."""
+    """Response tokens trained in the stretch; 0 if they are not known."""
     steps: int
     """Training steps that ended in it."""
 
@@ -368,7 +368,7 @@ def _layout(analysis: AnalysisResult) -> RunLayout:
 def _whole_time(analysis: AnalysisResult) -> GpuTime:
     run = analysis.run
     states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
-    return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained, run.steps)
+    return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained or 0, run.steps)
 
 
 def _whole_totals(analysis: AnalysisResult) -> Totals:

@@ -197,7 +197,7 @@ def _leave_out_before(
 ) -> None:
     """Leave out the rows of other workers and those before a time.
 
-    An earlier sample that is delivered later stays, unless a later one has its id.
+    An earlier sample of these workers that is delivered later stays, unless a later one has its id.
     """
     names = ", ".join("'" + each.replace("'", "''") + "'" for each in workers)
     # The samples ask for the deliveries.
@@ -207,7 +207,7 @@ def _leave_out_before(
         select = f"{rows} WHERE {since}"
         if table == "samples":
             waiting = f"SELECT sample_id FROM deliveries EXCEPT SELECT sample_id FROM {_UNCUT}samples WHERE {since}"
-            select += f" OR sample_id IN ({waiting})"
+            select += f" OR (worker_id IN ({names}) AND sample_id IN ({waiting}))"
         _replace(connection, table, kept, _UNCUT, select)
 
 

@@ -320,7 +320,7 @@ def test_clock_samples_of_another_form_are_ignored(samples: Any, tmp_path: Path)
 
 
 _OF_A_VERDICT: Final = (
-    "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes",
+    "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes", "row_faults",
 )  # fmt: skip
 
 

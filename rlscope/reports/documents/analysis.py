@@ -88,8 +88,9 @@ class RunJson(Document):
     """Optimizer steps."""
     samples_trained: int
     """Samples trained on."""
-    tokens_trained: int
-    """Response tokens trained on, counted once per use."""
+    tokens_trained: int | None
+    """Response tokens trained on, counted once per use; null if more than 5% of the trained samples were not
+    recorded."""
     max_staleness: int | None
     """Staleness cap of the run's config, in versions; null if it states none."""
     window: WindowJson | None

@@ -83,7 +83,8 @@ def first_screen(analysis: AnalysisResult) -> FirstScreen:
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
     # A log that counts the tokens of a step does not say which of them were trained on.
-    trained = "" if analysis.throughput.counted_tokens else f"{fmt.tokens(run.tokens_trained)} trained"
+    is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
+    trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
     cap = "no cap" if run.max_staleness is None else f"cap\N{NO-BREAK SPACE}{run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)

@@ -49,6 +49,8 @@ def _phases_drawn(analysis: AnalysisResult) -> Callable[[pl.DataFrame, RunFacts]
 
 def _rates(analysis: AnalysisResult) -> Drawn:
     """The rates over time; without deliveries they are not known by the moment, and zeros would be a claim."""
+    if analysis.run.tokens_trained is None:
+        return drawn_frame(_RATES._replace(empty=_LOST), "figure-throughput", None, analysis.run)
     if analysis.throughput.counted_tokens is None:
         return drawn(_RATES._replace(reading=rates_reading(analysis)), analysis)
     return drawn_frame(_RATES._replace(empty=_BY_STEP_ALONE), "figure-throughput", None, analysis.run)
@@ -151,6 +153,7 @@ _OTHERS: Final = ("checkpoint", "eval", "reward", "other")
 """The states of activities that trainer_steps counts together."""
 _APART_RATIO: Final = 0.1
 """Less is what is in flight when a run begins and ends."""
+_LOST: Final = "the tokens of the trained samples are not known"
 _BY_STEP_ALONE: Final = "tokens are known by training step alone, not by the moment"
 _RATES: Final = Figure(
     "Measured tokens per second",

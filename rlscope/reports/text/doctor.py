@@ -52,10 +52,33 @@ _ANY_SAMPLE_FILES: Final = (
 def pieces(run: Checkup) -> list[Piece]:
     """Everything that answers need, in the order in which they need it."""
     found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
+    found = [_with_losses(piece, run) for piece in found]
     found += [_queue(run), _updates(run), _readings(run), _settings(run)]
     if run.imported is not None:
         found += _of_the_file(run.imported)
     return found
+
+
+_TABLES: Final[Mapping[str, str]] = {
+    "training steps": "train_steps",
+    "forward passes": "engine_steps",
+    "samples and their lengths": "samples",
+    "versions of the tokens": "samples",
+    "deliveries": "deliveries",
+}
+"""By piece, the table that it is counted in."""
+_RESTORE: Final = "the hook is there: restore these files from a copy, or record the run again"
+
+
+def _with_losses(piece: Piece, run: Checkup) -> Piece:
+    """The piece, with what was recorded of it and is lost: no hook would bring that back."""
+    lost = run.lost.get(_TABLES.get(piece.name, ""))
+    if lost is None:
+        return piece
+    status: Status = "missing" if piece.status == "missing" else "in part"
+    return piece._replace(
+        status=status, found=f"{piece.found}; {lost}", adds=piece.adds or "what the lost rows say", how=_RESTORE
+    )
 
 
 def _of_the_file(imported: Imported) -> list[Piece]:

@@ -32,6 +32,10 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     ),
 }
 """The next step where no ranking of actions says what brings how much."""
+_REPAIR: Final = (
+    "Repair the data, of which `rlscope doctor` names what is lost: restore files from a copy, give every sample "
+    "an id of its own, or record the run again."
+)
 _BOTH_SIDES: Final = (
     "Move no GPUs yet: samplers and trainers lose about as much. Find in the timelines what each waits for, and "
     "remove it."
@@ -241,6 +245,8 @@ def next_step(analysis: AnalysisResult) -> str:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
         return next_data()
+    if analysis.data_quality.no_verdict:
+        return _REPAIR
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD[analysis.verdict.unrecorded_side]
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":

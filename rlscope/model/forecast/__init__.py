@@ -1,1 +1,1 @@
-"""What layouts would achieve: forecasts, recommendation, gap, what-if, sensitivity, held-out check and plans."""
+"""Forecasts: predictions for other layouts and changes, and the recommendation that follows from them."""

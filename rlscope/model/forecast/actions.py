@@ -1,8 +1,8 @@
-"""One thing to do about a run, alone: what it brings, and which cause it is against.
+"""Actions that could make a run faster, each on its own: its gain, and the cause that it addresses.
 
-An action is a layout, a limit moved by a step, a cost removed, or a side made a tenth faster; each alone is put into
-the calibrated system and solved again, draw by draw, by the event simulator where the closed forms cannot be trusted.
-`ranking` orders them.
+An action is a layout, a limit moved by one step, a cost removed, or one side made 10% faster. Each is applied alone to
+the calibrated system, which is solved again for every draw, by the event simulator if the closed forms cannot be
+trusted. `ranking` orders the actions.
 """
 
 import math
@@ -44,11 +44,11 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 
 Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep", "checkpoints"]
-"""What the run loses its rate to. samplers, trainers: that side is too slow. staleness_cap: any limit on what is in
-flight or how stale it may be. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
+"""Causes of lost throughput. samplers, trainers: that side is too slow. staleness_cap: any limit on samples in flight
+or their staleness. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
 ActionKind = Literal["change", "probe", "fix"]
-"""change: a setting, at least 90% likely to bring 5% or more. probe: a setting that is worth a try, and less sure. fix:
-not a setting; its gain is that of all of the cost removed, or of a side a tenth faster."""
+"""change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try.
+fix: not a setting; its gain assumes that the whole cost is removed, or that one side is 10% faster."""
 ActionWhat = Literal[
     "layout",
     "running_limit",
@@ -66,65 +66,65 @@ ActionWhat = Literal[
     "checkpoints",
     "colocated",
 ]
-"""What an action changes. layout: the split of the GPUs, with the running requests of an engine. asynchronous: the
-split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means. colocated:
-every GPU samples and then trains, in turn."""
+"""Object of an action. layout: the split of the GPUs, with the running requests of an engine. asynchronous: also the
+split, if it differs. trainer_speed, forward_speed: one side made 10% faster, by any means. colocated: every GPU
+alternates between sampling and training."""
 
 SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
 DRAWS: Final = 60
-"""Three of them lie beyond each end of the interval."""
+"""Number of draws: three lie beyond each end of the interval."""
 _FASTER: Final = 1.1
-"""A side made so much faster: about what a few days of work on it can bring."""
+"""Speedup of one side: about what a few days of work on it can achieve."""
 _TWICE: Final = 2.0
-"""How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
-it from a limit on what is in flight, which a side that takes no time never meets."""
+"""Speedup of one side that reveals what the side costs, as if it had twice the GPUs. With a larger speedup, a slow side
+can no longer be distinguished from a limit on samples in flight, which a side that takes no time never reaches."""
 _FORM_ERROR: Final = 0.05
-"""Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, in
-today's rate and in the other, of which half is in common."""
+"""Log deviation of the gain of a change or removal if every parameter is known: the closed forms err in both the
+current and the changed rate, and half of that error is shared."""
 _SEED: Final = 4
 _SEEDED_CAUSES: Final = 6
-"""Causes whose removal is solved on its own, first in `Cause`: what keeps the numbers below apart."""
+"""Number of causes whose removal is solved separately, the first ones in `Cause`; keeps the seeds below distinct."""
 _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
-"""What lets samples grow older in optimizer steps than the cap did."""
+"""Actions that let samples grow older in optimizer steps than the cap did."""
 _LIMIT_FACTOR: Final = 2
-"""A limit is moved by a doubling: by less it may bind again at once."""
+"""Limits are doubled: after a smaller raise the limit may be reached again at once."""
 _CAP_STEPS: Final = (1, 2, 4)
-"""Versions by which a staleness cap is raised: the fewest that bring WORTHWHILE_RATIO."""
+"""Versions to raise a staleness cap by; the smallest raise that gains WORTHWHILE_RATIO is used."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """One thing to do, alone."""
+    """One action on its own."""
 
     kind: ActionKind
     what: ActionWhat
     cause: Cause
-    """What it is against."""
+    """Cause that the action addresses."""
     before: Layout | float | None
-    """The setting as it is; None where there is none."""
+    """Current setting; None if there is none."""
     after: Layout | float | None
-    """As it would be; None: removed."""
+    """Proposed setting; None if it is removed."""
     gain_ratio: Spread
-    """Of trained tokens per second over today's, less 1."""
+    """Trained tokens per second over the current rate, minus 1."""
     worthwhile_probability: float
-    """Share of the draws, 0..1, in which it brings 5% or more."""
+    """Share of the draws, 0..1, that gain 5% or more."""
     gains: Reals
-    """Of every draw."""
+    """Gain in every draw."""
     staleness: StalenessForecast | None
-    """With it; None where the queue grows for ever."""
+    """Staleness after the action; None if the queue grows without bound."""
     grade: Grade | None
-    """How near its decode passes are to what the run visited."""
+    """Distance of the decode passes from those that the run visited."""
     is_staler: bool = False
-    """Whether it raises staleness beyond what is recommended without being asked."""
+    """Whether the action raises staleness beyond what is recommended unasked."""
     engines: tuple[str, ...] = ()
-    """The slow ones, for slow_engines, where they have names."""
+    """Names of the slow engines, for slow_engines; empty if engines have no names."""
 
 
 class Bench:
-    """Today's layout, solved again with one thing changed."""
+    """Solver of the current layout with one thing changed."""
 
     def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds, settings: Settings) -> None:
-        # What all layouts share cancels in a gain.
+        # Errors that all layouts share cancel in a gain.
         self._calibration = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
         self._grounds, self._settings = grounds, settings
         self._today, self._layout = today, calibration.layout
@@ -135,13 +135,13 @@ class Bench:
             self._rates = self._rates * (today.tokens_per_s / grounds.anchor_ratio / closed)
 
     def actions(self, observed: Observed) -> Iterator[Action]:
-        """Every action on today's layout that brings something."""
+        """Yield every action on the current layout that gains something."""
         for tried in (*self._fixes(observed), *self._limits()):
             if tried is not None and tried.gain_ratio.median > 0.0:
                 yield tried
 
     def overlapped(self) -> Action:
-        """A synchronous run's own split, with samplers that run a step ahead of the trainers."""
+        """Keep a synchronous run's split, with samplers that run a step ahead of the trainers."""
         layout, batch = self._layout, self._calibration.system.workload.samples_per_step
         ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
         asked = self._changed(lambda system: replace(system, admission=ahead))
@@ -153,9 +153,9 @@ class Bench:
         )
 
     def colocated(self, against: Cause) -> Action | None:
-        """Every GPU samples and then trains, where that is worth a change; None where it is not, or cannot run.
+        """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
 
-        What switching between the two costs, and whether both fit on a GPU, is not known.
+        The cost of switching between the two, and whether both fit on a GPU, are unknown.
         """
         calibration, layout = self._calibration, self._layout
         gpus = layout.trainer_gpus + layout.sampler_gpus
@@ -170,7 +170,7 @@ class Bench:
         )
 
     def removals(self) -> dict[Cause, Reals]:
-        """Gains of every draw were a cause gone: a side of twice the speed, no limit, no lockstep."""
+        """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
         system = self._calibration.system
         changes: dict[Cause, Callable[[System], System]] = {
             "samplers": lambda each: with_forward_speed(each, _TWICE),
@@ -202,7 +202,7 @@ class Bench:
         system = self._calibration.system
         if update_seconds(system.update) or not system.update.kv_kept:
             yield self._fix("weight_updates", "weight_updates", update_seconds(system.update), _without_updates)
-        # Where no environment was recorded, the time is that of clients between two samples.
+        # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
         saved_s = self._checkpoint_s(observed)
@@ -216,16 +216,17 @@ class Bench:
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 
     def _checkpoint_s(self, observed: Observed) -> float:
-        """Seconds of a version that trainers save or evaluate, of all that the phase of that name holds."""
+        """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
         lost_s = self._grounds.lost_gpu_s.get("checkpoints", 0.0) / max(1, observed.trainer_gpus)
         phase_s = float(observed.steps.other_s.sum())
         held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
         return min(1.0, lost_s / phase_s) * held[0].step_s if phase_s and held else 0.0
 
     def _evened(self, keeping_up: float) -> Action | None:
-        """Every engine as fast as the others: in a simulation each has its own speed, elsewhere all share one.
+        """Make every engine as fast as the others.
 
-        The curve is that of all engines together, which the slow ones hold back.
+        In a simulation each engine has its own speed. In the closed forms all engines share one curve, which slow
+        engines hold back.
         """
         slowness = self._calibration.engine_slowness
         if slowness is None:
@@ -268,7 +269,7 @@ class Bench:
         yield from self._publications()
 
     def _raised_cap(self, cap: int) -> Action | None:
-        """The cap raised by the fewest versions that bring enough; where none does, by one."""
+        """Raise the cap by the fewest versions that gain enough, or by one if no raise does."""
         admission, tried = self._calibration.system.admission, list[Action]()
         for steps in _CAP_STEPS:
             changed = replace(admission, max_staleness=cap + steps)
@@ -279,7 +280,7 @@ class Bench:
         return tried[0]
 
     def _publications(self) -> Iterator[Action | None]:
-        """Publish half as often: each version then costs as much, and there are half as many."""
+        """Publish half as often: each version costs the same, and there are half as many."""
         if not update_seconds(self._calibration.system.update):
             return
         now = self._calibration.steps_per_version
@@ -300,7 +301,7 @@ class Bench:
         solved = self._solve(change)
         if solved is None:
             return None
-        # A cost that is gone slows nothing down, and a side that is a tenth faster makes no more than a tenth more.
+        # Removing a cost slows nothing down, and a side that is 10% faster gains at most 10%.
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
         return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
@@ -318,7 +319,7 @@ class Bench:
         *,
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
-        """within: the least and the most that it can bring, whatever the error of the form."""
+        """Build an action from its solution. within: bounds on the gain, whatever the error of the closed form."""
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
         gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
         gains = np.clip(gains, *within)
@@ -345,7 +346,7 @@ class Bench:
         setting: tuple[Layout | float | None, Layout | float | None],
         staleness: StalenessForecast | None,
     ) -> bool:
-        """Whether samples stay fresh enough. A version that more steps make is as much staler than today's are."""
+        """Whether samples stay fresh enough. A version that spans more steps is staler by the same factor."""
         grounds, (before, after) = self._grounds, setting
         if what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
@@ -356,7 +357,7 @@ class Bench:
     def _solve(
         self, change: Callable[[System], System], *, evened: bool = False
     ) -> tuple[Reals, StalenessForecast | None] | None:
-        """Gains over today's rate, and staleness; None where it cannot run so. evened: with no engine slower."""
+        """Gains over the current rate, and staleness; None if the change cannot run. evened: no engine is slower."""
         calibration, layout, asked = self._calibration, self._layout, self._changed(change)
         asked = replace(asked, engine_slowness=None) if evened else asked
         closed = float(rates_of(asked, asked.system, (layout,))[0])
@@ -376,11 +377,11 @@ class Bench:
 
 
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:
-    """Gains with the error of the form itself, which the solution with the change does not share with today's.
+    """Add the error of the closed form that the changed solution does not share with the current one.
 
-    number: of what is changed; each has its own error, the same wherever it is solved, about its own median. log_sd: a
-    side that is a tenth faster shares nearly all of today's error, and has as much less as the change is smaller than a
-    doubling (own assumption).
+    number: identifies the change; each change has its own error about its own median, identical wherever it is solved.
+    log_sd: a side that is 10% faster shares nearly all of the current error, so its own error is smaller in proportion
+    to the change, relative to a doubling (own assumption).
     """
     drawn = np.random.default_rng([_SEED, number + _SEEDED_CAUSES]).standard_normal(gains.size)
     return (1.0 + gains) * np.exp(log_sd * (drawn - np.median(drawn))) - 1.0
@@ -404,7 +405,7 @@ def _has_limits(admission: Admission) -> bool:
 
 
 def _without_limits(system: System) -> System:
-    """With nothing that keeps samples from starting or drops them, but the places and the queue."""
+    """Remove everything that keeps samples from starting or drops them, except the running places and the queue."""
     free = replace(
         system.admission,
         max_staleness=None,

@@ -1,7 +1,7 @@
-"""What a what-if changes, applied to a system. Nothing is solved here.
+"""Apply the change of a what-if to a system, without solving it.
 
-Each change is one premise: all else stays as the run was. Where the run says little about a premise, a `ModelWarning`
-says so. Not covered: how the time of an update grows with the engines, and prompts.
+Each change is one premise: everything else stays as in the run. If the run says little about a premise, a
+`ModelWarning` says so. Not covered: prompts, and how the time of an update grows with the number of engines.
 """
 
 import math
@@ -24,7 +24,7 @@ from rlscope.model.system import (
 from rlscope.model.warnings import ModelWarning
 
 NO_LIMIT: Final = 0
-"""What removes a limit on the queue or on what is in flight, as 0 does in Python's own queues."""
+"""Value that removes a limit on the queue or on samples in flight, like 0 in Python's own queues."""
 FIELD_OF_OPTION: Final[Mapping[str, str]] = {
     "n_train": "trainer_gpus",
     "n_sample": "sampler_gpus",
@@ -35,49 +35,49 @@ FIELD_OF_OPTION: Final[Mapping[str, str]] = {
     "max_in_flight": "max_in_flight_samples",
     "publish_every": "steps_per_version",
 }
-"""Fields of a change whose option has another name."""
+"""Fields of a change whose option has a different name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What changes; None: unchanged."""
+    """Changes to a run; None leaves a quantity unchanged."""
 
     trainer_gpus: int | None = None
     sampler_gpus: int | None = None
     gpus: int | None = None
-    """Both sides together."""
+    """Total of both sides."""
     running_per_engine: int | None = None
-    """The limit."""
+    """Limit on running requests."""
     max_staleness: int | None = None
     length_factor: float | None = None
     """Factor on the length of every response, up to the cap."""
     max_output_tokens: int | None = None
     samples_per_step: int | None = None
-    """Of an optimizer step."""
+    """Samples per optimizer step."""
     trainer_speed: float | None = None
-    """2: forward and backward passes of a step, and its log-probabilities, take half as long."""
+    """With 2, the forward and backward passes of a step and its log-probabilities take half as long."""
     forward_speed: float | None = None
-    """2: decode passes, with the time between them, and prefills take half as long."""
+    """With 2, decode passes, the gaps between them and prefills take half as long."""
     weight_update_s: float | None = None
-    """From the end of a step until both sides go on; its parts keep their proportions."""
+    """Seconds from the end of a step until both sides continue; the parts keep their proportions."""
     queue_capacity_samples: int | None = None
-    """NO_LIMIT: none."""
+    """NO_LIMIT removes the limit."""
     max_in_flight_samples: int | None = None
-    """Cap on running and queued samples together; NO_LIMIT: none."""
+    """Cap on running and queued samples together; NO_LIMIT removes it."""
     max_in_flight_groups: int | None = None
-    """The same cap in groups; NO_LIMIT: none. Not beside max_in_flight_samples."""
+    """The in-flight cap in groups; NO_LIMIT removes it. Excludes max_in_flight_samples."""
     steps_per_version: int | None = None
-    """Optimizer steps of one publication."""
+    """Optimizer steps per publication."""
     added_checkpoint_s: float | None = None
-    """Seconds of an optimizer step that trainers save or evaluate longer; below 0: less."""
+    """Seconds per optimizer step added to saving and evaluation by the trainers; below 0: removed."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, object]) -> "Change":
-        """From values by the names of the options; None where one is unchanged."""
+        """Build a change from values by option name; None leaves a quantity unchanged."""
         return cls(**{FIELD_OF_OPTION.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
 
     def in_flight_samples(self, group_size: int) -> int | None:
-        """The cap on running and queued samples, however it is given; NO_LIMIT: none; None: unchanged."""
+        """Cap on running and queued samples, however it is given; NO_LIMIT removes it, None leaves it unchanged."""
         groups = self.max_in_flight_groups
         return self.max_in_flight_samples if groups is None else groups * group_size
 
@@ -85,9 +85,9 @@ class Change:
 def changed_systems(
     systems: tuple[System, ...], change: Change, steps_per_version: float, new_cap_policy: StalenessPolicy
 ) -> tuple[System, ...]:
-    """The systems of a calibration with the change; all of them share one workload, which is changed once.
+    """Apply the change to the systems of a calibration; they share one workload, which is changed once.
 
-    steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run has not.
+    steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run lacks.
     """
     workload = changed_workload(systems[0].workload, change, steps_per_version)
     speeds = change.forward_speed or 1.0, change.trainer_speed or 1.0
@@ -110,7 +110,10 @@ def changed_systems(
 
 
 def changed_workload(workload: Workload, change: Change, steps_per_version: float) -> Workload:
-    """Lengths, their cap, and what a publication takes. More steps of a version take their batches one by one."""
+    """Change lengths, their cap and the samples per publication.
+
+    Added steps of a version take their batches one by one.
+    """
     ratio = (change.steps_per_version or steps_per_version) / steps_per_version
     samples = workload.samples_per_step * ratio
     if change.samples_per_step is not None:
@@ -125,13 +128,13 @@ def changed_workload(workload: Workload, change: Change, steps_per_version: floa
 
 
 def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
-    """The seconds of a version that has more optimizer steps by a factor; each step takes as long as before."""
+    """Scale the seconds of a version to more optimizer steps by a factor; each step takes as long as before."""
     phases = tuple(replace(phase, step_s=phase.step_s * ratio) for phase in trainer.phases)
     return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
 
 
 def with_forward_speed(system: System, speed: float) -> System:
-    """Decode passes and prefills faster by a factor."""
+    """Speed up decode passes and prefills by a factor."""
     if speed == 1.0:
         return system
     engine, rate_per_s = system.engine, system.engine.prefill_tokens_per_s
@@ -142,7 +145,7 @@ def with_forward_speed(system: System, speed: float) -> System:
 
 
 def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
-    """Passes, their overhead and log-probabilities faster by a factor; checkpoints and pauses unchanged."""
+    """Speed up passes, their overhead and log-probabilities by a factor; checkpoints and pauses stay unchanged."""
 
     def sped_up(phase: TrainerPhase) -> TrainerPhase:
         return replace(phase, step_s=phase.step_s / speed) if phase.shrinks_with_gpus else phase
@@ -156,7 +159,7 @@ def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
 
 
 def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
-    """Checkpoints and evaluation of a version longer by so many seconds, or shorter, to 0 at most."""
+    """Lengthen checkpoints and evaluation of a version by `added_s` seconds, down to 0 if negative."""
     if not added_s:
         return trainer
     own_s = math.fsum(phase.step_s for phase in trainer.phases if phase.name == CHECKPOINTS_PHASE)
@@ -166,12 +169,12 @@ def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
 
 
 def update_seconds(update: WeightUpdate) -> float:
-    """From the end of a step until both sides go on: the longer of the trainers' wait, and delay and pause."""
+    """Seconds from the end of a step until both sides continue: the trainers' wait, or delay plus pause if longer."""
     return max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s)
 
 
 def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
-    """Every part of an update longer by a factor."""
+    """Scale every part of an update by a factor."""
     return replace(
         update,
         engine_pause_s=update.engine_pause_s * factor,
@@ -181,7 +184,7 @@ def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
 
 
 def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
-    """An update that takes as long as asked; where the run shows none, both sides pause for it."""
+    """Make an update take as long as requested; if the run shows no update cost, both sides pause for it."""
     asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
     if seconds > 0.0:
         return scaled_update(update, asked_s / seconds)
@@ -191,9 +194,9 @@ def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
 def warnings_of(
     change: Change, system: System, trainer_gpus: int | None, new_cap_policy: StalenessPolicy
 ) -> tuple[ModelWarning, ...]:
-    """What the run does not show of a change.
+    """Return a warning for each premise of the change that the run does not show.
 
-    trainer_gpus: of the changed layout; None: the run shows how training scales.
+    trainer_gpus: of the changed layout; None if the run shows how training scales.
     """
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
     found: Mapping[ModelWarning, Callable[[], bool]] = {
@@ -206,7 +209,7 @@ def warnings_of(
 
 
 def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
-    """Whether samples whose end was never seen would end elsewhere than at the cap."""
+    """Whether samples whose end was never seen would now end elsewhere than at the cap."""
     is_asked = change.length_factor is not None or change.max_output_tokens is not None
     if not is_asked or not (lengths.capped_ratio or lengths.unseen_ratio):
         return False
@@ -215,7 +218,7 @@ def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
 
 
 def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
-    """Scaled first and cut then: the old cap stays unless the change names another."""
+    """Scale lengths, then cut them: the old cap applies unless the change sets another."""
     if change.length_factor is None and change.max_output_tokens is None:
         return lengths
     cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens
@@ -224,8 +227,10 @@ def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
 
 
 def _admission(system: System, change: Change, new_cap_policy: StalenessPolicy) -> Admission:
-    """A run without a staleness cap is taken to keep a new one as stated, and then to drop nothing from a full queue.
-    A queue without a capacity has nothing to drop for.
+    """Apply the change to the limits.
+
+    A run without a staleness cap keeps a new one as `new_cap_policy` says, and then drops nothing from a full queue. A
+    queue without a capacity has nothing to drop.
     """
     admission = system.admission
     if change.max_staleness is not None and admission.max_staleness is None:

@@ -1,11 +1,11 @@
-"""From the upper bound of the GPUs to what the run achieved, cause by cause.
+"""Explain the gap between the upper bound of the GPUs and the achieved throughput, cause by cause.
 
-Each cause adds one more limit of the run and solves the model again; the rate lost is charged to that limit. So the
-causes add up exactly, and a cause hidden by an earlier one is charged nothing. The order is fixed: hardware and split
-first, then the run's limits, then what the model does not explain. Two causes are measured on the passes themselves:
-engines slower than the others, by the time of their passes over the fitted curve; and batches too small to be
-efficient. Not covered: what lifting one limit alone would gain, which the forecasts say; why an engine is slow; and
-GPUs that differ within one engine.
+Each cause adds one more limit of the run and solves the model again; the rate lost is charged to that limit. The causes
+therefore add up exactly, and a cause hidden by an earlier one is charged nothing. The order is fixed: hardware and
+split first, then the run's limits, then what the model does not explain. Two causes are measured on the passes
+themselves: engines slower than the others, by the time of their passes over the fitted curve; and batches too small to
+be efficient. Not covered: the gain from lifting one limit alone (see the forecasts), why an engine is slow, and GPUs
+that differ within one engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,44 +45,46 @@ GapCause = Literal[
     "unexplained",
 ]
 """running_limit: engines may run fewer requests than would be best. whole_gpus: no split into whole engines and trainer
-replicas keeps both sides busy, which no layout of these GPUs changes. layout_imbalance: the split is not the best of
-those. stragglers: engines slower than the others.
-kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
-synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a
-synchronous run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than
-were allowed. unexplained: what the model predicts beyond what was achieved, or, below 0, short of it."""
+replicas keeps both sides busy; no layout of these GPUs changes that. layout_imbalance: the split is not the best of
+those. stragglers: some engines are slower than the others. kv_cache: batches do not fit in the cache. trainer_phases:
+checkpoints, evaluation and time between steps. synchronous_steps: one side waits while the other works. tail: waits for
+the longest sample, of a step in a synchronous run, else of a group if samples in flight are capped.
+underfilled_batches: fewer requests ran than were allowed. unexplained: the model's prediction minus the achieved rate;
+below 0 if the run beat the prediction."""
 
 EFFICIENT_RATIO: Final = 0.90
-"""Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
+"""Share of the full rate beyond which filling a batch further gains less than 10%: not worth the staleness and KV
+cache."""
 LEAST_ENGINES_COMPARED: Final = 3
-"""Of two engines neither can be called slow."""
+"""Minimum number of engines to compare: of two engines, neither can be called slow."""
 STRAGGLES_RATIO: Final = 1.25
-"""Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
+"""Slowness over the median from which an engine is a straggler: equal hardware differs by less. Such an engine loses at
+least a fifth of its tokens per second."""
 _DRAWS: Final = 60
-"""Of the bound: three lie beyond each end of its interval."""
+"""Draws of the bound: three lie beyond each end of its interval."""
 _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
 
 
 @dataclass(frozen=True, slots=True)
 class GapStep:
-    """One cause."""
+    """One cause of the gap."""
 
     cause: GapCause
     lost_tokens_per_s: float
-    """Trained response tokens per second; below 0 where the run does better than the model says."""
+    """Trained response tokens per second; below 0 if the run does better than the model predicts."""
     left_tokens_per_s: float
-    """What is left after this and all before it."""
+    """Rate that remains after this cause and all causes before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """bound - sum(lost) = achieved, exactly."""
+    """Gap between bound and achieved rate: bound - sum(lost) = achieved, exactly."""
 
     bound_tokens_per_s: float
     steps: tuple[GapStep, ...]
     achieved_tokens_per_s: float
     bound_spread: Spread
-    """Of the bound; each end is no less than that of any layout or setting."""
+    """Spread of the bound; each end is at least that of any layout or setting."""
 
 
 def explain_gap(
@@ -92,12 +94,12 @@ def explain_gap(
     predicted_tokens_per_s: float,
     reached: Sequence[Spread] = (),
 ) -> Gap:
-    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
+    """Walk from the bound to the achieved rate.
 
-    That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous.
-    reached: trained tokens per second that settings are said to reach. The bound is that of the best of the limits on
-    running requests that were tried; forecasts of a layout or a setting may err to above it, and a run may do better
-    than modelled: it is no less than any of them, and neither are the ends of its interval.
+    predicted_tokens_per_s: the model's best prediction for the run's layout: from the event simulator if a cap binds,
+    from the synchronous step if the run is synchronous. reached: trained tokens per second that settings are predicted
+    to reach. The bound is the best over the tried limits on running requests. A forecast may err upwards, and a run may
+    do better than modeled, so the bound and the ends of its interval are raised to at least those rates.
     """
     free = _freed(calibration.system, observed)
     bounds = _bounds(calibration.layout, free, forecasts)
@@ -111,7 +113,7 @@ def explain_gap(
     own_bound = bounds[calibration.layout.running_per_engine]
     whole = _whole_rate(calibration, free, forecasts)
     for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
-        # A limit never helps: where the closed forms differ by rounding, nothing is charged.
+        # A limit never helps: if the closed forms differ by rounding, nothing is charged.
         kept = rate if cause == "unexplained" else min(left, rate)
         steps.append(GapStep(cause, left - kept, kept))
         left = kept
@@ -119,7 +121,7 @@ def explain_gap(
 
 
 def _bound_ends(calibration: Calibration, observed: Observed, limit: int, middle: float) -> tuple[float, float]:
-    """Ends of the 90% interval of the bound at a limit on running requests, about its middle, tokens per second."""
+    """Return the ends of the bound's 90% interval at a limit on running requests, about `middle`, in tokens/s."""
     draws = calibration.draws[:_DRAWS]
     drawn = Spread.of(np.array([_bound(_freed(draw, observed), calibration.layout, limit) for draw in draws]))
     return middle * drawn.low / drawn.median, middle * drawn.high / drawn.median
@@ -127,26 +129,29 @@ def _bound_ends(calibration: Calibration, observed: Observed, limit: int, middle
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchEfficiency:
-    """How well the batches of a stretch used the time of their passes."""
+    """Efficiency of the decode batches in the steady state."""
 
     efficient_running: int
-    """Requests of the smallest batch that makes EFFICIENT_RATIO of the rate of one at the limit."""
+    """Requests in the smallest batch that reaches EFFICIENT_RATIO of the rate at the limit."""
     efficient_time_ratio: float
-    """Share of the decoding time, 0..1, that the same tokens would have taken in efficient batches."""
+    """Share of the decode time, 0..1, that the same tokens would have taken in efficient batches."""
     used_ratios: Reals
-    """That share of a single pass over 1, 2, ... efficient_running requests."""
+    """Equivalent share for a single pass over 1, 2, ... efficient_running requests."""
 
     def time_ratio(self, running: npt.ArrayLike, busy_s: npt.ArrayLike) -> float:
-        """That share of passes over `running` requests each, which took `busy_s` seconds each, not all of them none."""
+        """Share of the passes' time, 0..1, that efficient batches would have taken.
+
+        running: requests of each pass. busy_s: seconds of each pass, at least one above 0.
+        """
         at = np.clip(np.asarray(running, dtype=np.int64), 1, self.efficient_running) - 1
         return float(np.average(self.used_ratios[at], weights=np.asarray(busy_s, dtype=np.float64)))
 
 
 def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEfficiency | None:
-    """Split the decoding time of the stretch by the fitted curve; None where nothing decoded.
+    """Compare the decode time of the steady state with that of efficient batches, by the fitted curve.
 
-    None too where the run does not show which batches are efficient: it had one batch size, or the smallest efficient
-    one lies beyond what its passes carry.
+    None if nothing decoded, or if the run does not show which batches are efficient: it had a single batch size, or the
+    smallest efficient batch lies beyond what its passes cover.
     """
     visited = calibration.curve.visited
     if visited is None or visited.one_batch_size:
@@ -168,7 +173,7 @@ def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEffic
 
 
 def _context_tokens(observed: Observed) -> float:
-    """Resident tokens of a running request, mean over passes; 0 where not recorded."""
+    """Resident tokens per running request, mean over passes; 0 if not recorded."""
     passes = observed.passes
     known = np.isfinite(passes.kv_tokens) & (passes.running > 0)
     if not known.any():
@@ -182,7 +187,7 @@ def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> 
 
 
 def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
-    """Passes per second of all engines, the stragglers replaced by the median engine, over what it was; at least 1.
+    """Passes per second of all engines if stragglers ran like the median engine, over the actual rate; at least 1.
 
     Engines share the work of a step, so together they make sum(1 / slowness). Own derivation.
     """
@@ -195,7 +200,7 @@ def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
 
 
 def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
-    """The engines that `speed_without_stragglers` replaces, by name; none where engines have no names."""
+    """Names of the engines that `speed_without_stragglers` replaces; empty if engines have no names."""
     slowness = engine_slowness(passes, curve)
     if slowness.size < LEAST_ENGINES_COMPARED or slowness.size != len(passes.engine_names):
         return ()
@@ -204,7 +209,7 @@ def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
 
 
 def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
-    """Of each engine with passes that only decode: their time over the curve's, ordered by the engine's number."""
+    """Time of each engine's decode-only passes over the curve's, ordered by engine number."""
     decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
     kv_s = curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens)
     expected_s = passes.passes * (curve.pass_s(np.maximum(passes.running, 1).astype(np.float64)) + kv_s)
@@ -215,7 +220,7 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
 
 
 def _freed(system: System, observed: Observed) -> System:
-    """The system without any limit that is not the hardware's speed, every engine as fast as the median one."""
+    """Remove every limit that is not hardware speed, and make every engine as fast as the median one."""
     trainer = replace(system.trainer, phases=tuple(phase for phase in system.trainer.phases if phase.shrinks_with_gpus))
     speed = speed_without_stragglers(observed.passes, system.engine.curve)
     return System(
@@ -228,7 +233,7 @@ def _freed(system: System, observed: Observed) -> System:
 
 
 def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, float]:
-    """Upper bound of the trained tokens per second of all GPUs, by the limit on running requests of an engine."""
+    """Upper bound on the trained tokens per second of all GPUs, by the limit on running requests per engine."""
     layouts = [each.layout for each in (forecasts.today, *forecasts.others)]
     return {limit: _bound(free, today, limit) for limit in {layout.running_per_engine for layout in layouts}}
 
@@ -239,7 +244,7 @@ def _bound(free: System, today: Layout, limit: int) -> float:
 
 
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:
-    """Trained tokens per second of the best split of whole GPUs at today's limit on running requests."""
+    """Trained tokens per second of the best split of whole GPUs at the current limit on running requests."""
     today = calibration.layout
     alike = {each.layout for each in forecasts.others if each.layout.running_per_engine == today.running_per_engine}
     return max(_rate(free, layout) for layout in (today, *alike))
@@ -248,9 +253,9 @@ def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) ->
 def _rates(
     calibration: Calibration, observed: Observed, free: System, best: tuple[float, float], predicted_tokens_per_s: float
 ) -> Iterator[tuple[GapCause, float]]:
-    """Each cause, and the rate under it and all before it.
+    """Yield each cause with the rate under it and all causes before it.
 
-    best: of any split at today's limit on running requests, and of any split of whole GPUs.
+    best: the bounds of any split at the current limit on running requests, and of any split of whole GPUs.
     """
     whole, layout = calibration.system, calibration.layout
     yield "running_limit", best[0]
@@ -264,16 +269,16 @@ def _rates(
         yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
         yield "staleness_cap", predicted_tokens_per_s
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
-        # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
+        # Use the closed form of admission whoever enforces the cap: the running requests already reflect the cap.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
         underfilled = _rate(replace(whole, admission=admission), ran)
-        # The batches that ran made what was measured: whatever the closed form says of them, they cost no more.
+        # Batches that ran achieved the measured rate, so they cost no more, whatever the closed form predicts.
         yield "underfilled_batches", max(underfilled, observed.trained_tokens_per_s)
     yield "unexplained", observed.trained_tokens_per_s
 
 
 def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, System]]:
-    """What the closed forms know of: the hardware first, then the run's rules."""
+    """Yield the causes that the closed forms cover: hardware first, then the run's rules."""
     system = free
     yield "layout_imbalance", system
     system = replace(system, engine=replace(whole.engine, kv_capacity_tokens=None))
@@ -291,7 +296,7 @@ def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, Sys
 
 
 def _uncapped(admission: Admission) -> Admission:
-    """Without a staleness cap, and nothing dropped."""
+    """Remove the staleness cap, so that nothing is dropped."""
     return replace(admission, max_staleness=None, queue_policy="wait", staleness_policy="admission")
 
 
@@ -300,9 +305,9 @@ def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
 
 
 def _synchronous_rate(system: System, layout: Layout) -> float:
-    """Trained response tokens per second of a synchronous step in which no sample is longer than another.
+    """Trained response tokens per second of a synchronous step in which all samples are equally long.
 
-    Every engine then generates in full batches to the end: the generation of the step, less its tail.
+    Every engine then generates in full batches to the end, so generation takes as long as in the step, minus its tail.
     """
     step = split_step(system, layout)
     if step is None:
@@ -315,12 +320,12 @@ def _synchronous_rate(system: System, layout: Layout) -> float:
 
 
 def mean_running(observed: Observed) -> float:
-    """Requests in a batch, mean over the time in passes."""
+    """Mean number of requests in a batch, weighted by time in passes."""
     passes = observed.passes
     return float(np.average(passes.running, weights=passes.busy_s))
 
 
 def _rate(system: System, layout: Layout) -> float:
-    """Trained response tokens per second; 0 where the layout cannot run at all."""
+    """Trained response tokens per second; 0 if the layout cannot run."""
     state = steady_states(system, (layout,))[0]
     return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s

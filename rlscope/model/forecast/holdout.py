@@ -1,9 +1,9 @@
-"""Check of the model on the run itself: calibrated on one part of a stretch, compared with the rest.
+"""Check the model on the run itself: calibrate on one part of the steady state, compare with the rest.
 
 The model never sees the part that it is compared with. Both sides have intervals: the prediction from its draws, the
-achieved values from the variation of the steps. Not covered: which part of the model is at fault where a prediction
-misses, and idle samplers: where they are held back, the model knows how much they make, not whether few requests run
-all the time or many from time to time.
+achieved values from the variation between steps. Not covered: which part of the model is at fault if a prediction
+misses; and the idle time of samplers that are held back: the model predicts their output, not whether they run few
+requests all the time or many from time to time.
 """
 
 import math
@@ -30,14 +30,14 @@ from rlscope.model.simulate import Settings
 PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
 
 MOST_MISS: Final = 0.10
-"""Of the predicted rate, as for a replay: the model of a run that differs more between its halves is rough."""
+"""Tolerance as a share of the predicted rate, as for a replay: the model is rough if a run's halves differ by more."""
 PREDICTED_DRAWS: Final = 100
-"""Five of them are beyond each end of the interval."""
+"""Draws of the prediction: five lie beyond each end of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """An achieved quantity and the interval from its steps; the interval is the value where none can be given."""
+    """An achieved quantity and its interval over the steps; both ends equal the value if no interval can be given."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ class Achieved:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One quantity, predicted and achieved; a step is an optimizer step."""
+    """One predicted and achieved quantity; a step is an optimizer step."""
 
     quantity: PredictedQuantity
     predicted: Spread
@@ -54,18 +54,18 @@ class Compared:
 
     @property
     def residual_ratio(self) -> float | None:
-        """Achieved over predicted, less 1; None for a prediction of 0."""
+        """Achieved over predicted, minus 1; None if the prediction is 0."""
         return self.achieved.value / self.predicted.median - 1.0 if self.predicted.median else None
 
     @property
     def agrees(self) -> bool:
-        """Whether the two intervals meet."""
+        """Whether the two intervals overlap."""
         return self.predicted.low <= self.achieved.high and self.achieved.low <= self.predicted.high
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """All that was compared, and the parts of the run."""
+    """Comparison of predicted and achieved quantities, and the number of steps on either side."""
 
     calibrated_steps: int
     judged_steps: int
@@ -73,7 +73,7 @@ class Prediction:
 
     @property
     def misses(self) -> bool:
-        """Whether the achieved rate is off by more than MOST_MISS, and beyond both intervals."""
+        """Whether the achieved rate is off by more than MOST_MISS and outside both intervals."""
         rate = next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
         if rate is None or rate.agrees:
             return False
@@ -81,10 +81,11 @@ class Prediction:
 
 
 def level_log_sd(prediction: Prediction | None) -> float:
-    """How far a rate is off for what the model does not know: log deviation, which all layouts share.
+    """Log deviation of a rate due to effects that the model does not include; shared by all layouts.
 
-    The part that was held out, r off in log rate, is one draw of it besides what the intervals say: its variance by the
-    method of moments is r^2 less theirs, and not below 0. Lengths that drift and a machine that is shared show so.
+    The held-out part, off by r in log rate, is one draw of this deviation plus the error in both intervals. By the
+    method of moments its variance is r^2 minus theirs, and at least 0. Causes include lengths that drift and a shared
+    machine.
     """
     compared = () if prediction is None else prediction.compared
     rate = next((each for each in compared if each.quantity == "tokens_per_s"), None)
@@ -97,17 +98,14 @@ def level_log_sd(prediction: Prediction | None) -> float:
 
 
 def _log_variance(low: float, high: float) -> float:
-    """Of a normal law that has so much within its interval."""
+    """Log variance of a normal distribution with this interval."""
     return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
 def compare(
     calibration: Calibration, judged: Observed, settings: Settings, rng: np.random.Generator
 ) -> Prediction | None:
-    """Compare what the calibration predicts for the run's own layout with the part that was held out.
-
-    None where the model says that the layout cannot run.
-    """
+    """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
     best = operating_point(calibration, calibration.system)
     if best is None:
         return None
@@ -125,7 +123,7 @@ def compare(
 
 
 def _simulated_point(calibration: Calibration, best: OperatingPoint, settings: Settings) -> OperatingPoint:
-    """The best estimate's point, by the event simulator where the closed form is not to be trusted."""
+    """Best estimate's operating point, from the event simulator if the closed form cannot be trusted."""
     if calibration.synchronous or not is_doubtful(calibration, calibration.layout):
         return best
     simulated = simulated_run(calibration, calibration.layout, settings)
@@ -140,7 +138,7 @@ def _simulated_point(calibration: Calibration, best: OperatingPoint, settings: S
 
 
 def _moved(point: OperatingPoint, best: OperatingPoint, simulated_point: OperatingPoint) -> OperatingPoint:
-    """A draw's point, moved as the simulation moves the best estimate."""
+    """Shift a draw's point as the simulation shifts the best estimate."""
     if simulated_point is best:
         return point
     speed = simulated_point.tokens_per_s / best.tokens_per_s

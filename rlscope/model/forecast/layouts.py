@@ -1,11 +1,11 @@
-"""Forecasts: what each possible layout would achieve, and how sure that is.
+"""Forecast the throughput and staleness of every possible layout, with their uncertainty.
 
-Every layout is solved once by the closed forms with the best estimate; the run's own and those that come near the best
-are then solved with every draw. A run that is synchronous today is modelled as such in its own layout, and as
-asynchronous in every other. Beyond what the run covered a forecast is as wide as its draws, and its grade says so.
-Preemptions are counted in the run, and simulated in other layouts. Not covered: what only the event simulator sees
-(`simulated.py` corrects forecasts with warnings), requests that a full cache keeps waiting, blocks of a preempted
-request that a prefix cache still holds, and engines that swap to the host's memory.
+The closed forms solve every layout once with the best estimate; the current layout and those that come near the best
+are then solved with every draw. If the run is synchronous, its own layout is modeled as synchronous and every other
+layout as asynchronous. Beyond the range that the run covered, a forecast is as wide as its draws, and its grade says
+so. Preemptions are counted in the run, and simulated in other layouts. Not covered: effects that only the event
+simulator sees (`simulated.py` corrects forecasts that have warnings), requests that wait because the cache is full,
+blocks of a preempted request that a prefix cache still holds, and engines that swap to host memory.
 """
 
 from collections.abc import Sequence
@@ -35,30 +35,30 @@ from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Engine, Layout, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
-"""Why a layout is excluded; trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer."""
+"""Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 INTERVAL_RATIO: Final = 0.90
-"""Share of the draws inside every interval of this stage."""
+"""Share of the draws inside every interval that the model reports."""
 STALE_QUANTILE: Final = 0.95
-"""Of the samples by their oldest token: so many must keep a cap that drops nothing."""
+"""Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 _NEAR_BEST_RATIO: Final = 0.6
-"""Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
+"""Layouts slower than this share of the best layout's best estimate are not drawn: no draw lifts them to the top."""
 _FORM_ERROR: Final = 0.03
-"""Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
-of the closed forms against a simulator of single tokens. Not shared between layouts."""
+"""Log error of a forecast if every parameter is known: the error of the closed forms against a simulator of single
+tokens, by `benchmarks/prediction_error.py`. Independent between layouts."""
 _DOUBTFUL_FORM_ERROR: Final = 0.07
-"""The same where the closed form has a warning and the layout is simulated with the run's rollout scheduling: that
-errs by 0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies,
-matter most. Of twelve systems drawn with other seeds than the benchmark's."""
+"""Log error if the closed form has a warning and the layout is simulated with the run's rollout scheduling. The
+simulation errs by 0.03 if every parameter is known, and such layouts depend most on lengths and update costs, which no
+draw varies. From twelve systems drawn with other seeds than the benchmark's."""
 _SEED: Final = 2
 _LEVEL_SEED: Final = 3
 _MOST_DRAWN: Final = 60
-"""Layouts solved with every draw; the next in rank differ by less than the draws do."""
+"""Maximum number of layouts solved with every draw; the layouts ranked below differ by less than the draws do."""
 
 
 class Spread(NamedTuple):
-    """A quantity over the draws: its median, and the interval that holds 90% of them."""
+    """Median of a quantity over the draws, and the interval that holds 90% of them."""
 
     median: float
     low: float
@@ -66,7 +66,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Reals) -> "Spread":
-        """The spread of equally likely values."""
+        """Return the spread of equally likely values."""
         outside = (1.0 - INTERVAL_RATIO) / 2.0
         low, median, high = np.quantile(values, [outside, 0.5, 1.0 - outside])
         return cls(float(median), float(low), float(high))
@@ -74,71 +74,71 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StalenessForecast:
-    """Staleness that a layout would have, in versions."""
+    """Forecast staleness of a layout, in versions."""
 
     token_mean: float
     sample_p95: int
-    """Of samples by their oldest token."""
+    """p95 over samples, by their oldest token."""
     sample_max: int
     version_steps: float = 1.0
-    """Steps that could have published, for each that did: above 1 where publications wait for the staleness cap, which
-    then keeps samples fresh in versions, but not in optimizer steps."""
+    """Mean number of steps that could have published per step that did. Above 1 if publications wait for the staleness
+    cap, which then keeps samples fresh in versions, but not in optimizer steps."""
 
     @property
     def aged_p95(self) -> float:
-        """The 95th percentile in steps that could have published: what layouts are compared by."""
+        """p95 in steps that could have published; layouts are compared on this."""
         return self.sample_p95 * self.version_steps
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How often requests are preempted, and what that costs."""
+    """Frequency and cost of preemptions."""
 
     per_sample: float
-    """Preemptions of a sample, mean."""
+    """Mean preemptions per sample."""
     engine_ratio: float | None
-    """Share of the engines' time spent on recomputed tokens, 0..1, without what a pass costs besides its tokens; None
-    where prefill was not seen, where updates recompute tokens too, or where it is unknown how many were recomputed."""
+    """Share of the engines' time spent on recomputed tokens, 0..1, excluding a pass's fixed cost. None if prefill was
+    not seen, if updates recompute tokens too, or if the number of recomputed tokens is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """One layout, by the best estimate."""
+    """Step timing of one layout, by the best estimate."""
 
     step_s: float
-    """Period of the versions."""
+    """Seconds from one version to the next."""
     step_tokens: float
-    """Response tokens trained in that time; over a rate of any draw, its period."""
+    """Response tokens trained per version; divided by the rate of any draw, this is that draw's period."""
     trainer_idle_ratio: float
-    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
+    """Share of the trainers' time, 0..1, in which they do not work on a batch; publishing counts as idle."""
     sampler_idle_ratio: float
-    """Share of the engines' time without a decode pass or a prefill, 0..1."""
+    """Share of the engines' time, 0..1, without a decode pass or a prefill."""
     regime: Regime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """One layout; what follows `excluded` is None where it cannot run at all."""
+    """Forecast of one layout; if it cannot run at all, every field after `excluded` is None."""
 
     layout: Layout
     excluded: Exclusion | None
     state: SteadyState | None
-    """By the best estimate."""
+    """Steady state by the best estimate."""
     tokens_per_s: float | None
-    """Trained response tokens, by the best estimate."""
+    """Trained response tokens per second, by the best estimate."""
     drawn_tokens_per_s: Reals | None
-    """The same for every draw; None where the layout is too slow to matter, or excluded."""
+    """Trained response tokens per second in every draw; None if the layout is excluded, or too slow to matter."""
     staleness: StalenessForecast | None
-    """None also where the queue grows for ever."""
+    """None if the layout cannot run, or the queue grows without bound."""
     grade: Grade | None
-    """How near its decode passes are to what the run visited."""
+    """Distance of its decode passes from those that the run visited."""
     pace: StepTiming | None = None
-    """By the best estimate, or by the event simulator where the layout was simulated."""
+    """Timing by the best estimate, or by the event simulator if the layout was simulated."""
     preemption: Preemption | None = None
-    """By the event simulator; None where the layout was not simulated."""
+    """Preemptions by the event simulator; None if the layout was not simulated."""
 
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
-        """Seconds of an optimizer step at a rate of trained response tokens; None where the layout cannot run."""
+        """Seconds of an optimizer step at a rate of trained response tokens; None if the layout cannot run."""
         return (
             None if self.pace is None or not tokens_per_s else self.pace.step_tokens / tokens_per_s / steps_per_version
         )
@@ -146,21 +146,21 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecasts:
-    """All layouts considered; the run's own is one of them."""
+    """Forecasts of all considered layouts, the current one among them."""
 
     today: Forecast
     others: tuple[Forecast, ...]
-    """By the best estimate, fastest first; excluded ones last."""
+    """Fastest first by the best estimate; excluded layouts last."""
 
     @property
     def rivals(self) -> tuple[Forecast, ...]:
-        """Other layouts that can run, keep the cap, and come near the best."""
+        """Other layouts that can run, keep the cap and come near the best."""
         return tuple(each for each in self.others if each.drawn_tokens_per_s is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessLaws:
-    """What the staleness of every layout is read from; made once."""
+    """Length distributions from which the staleness of every layout is computed; built once."""
 
     lengths: LengthLaw
     oldest: LengthLaw
@@ -168,7 +168,7 @@ class StalenessLaws:
 
     @classmethod
     def of(cls, system: System) -> "StalenessLaws":
-        """The laws of a system's lengths."""
+        """Return the length distributions of a system."""
         workload = system.workload
         oldest = oldest_token_law(workload.lengths, workload.unit_samples)
         return cls(workload.lengths, oldest, workload.unit_samples)
@@ -177,9 +177,9 @@ class StalenessLaws:
 def forecast_layouts(
     calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
 ) -> Forecasts:
-    """Forecast every layout; most_staleness: versions that no layout's 95th percentile of samples may exceed.
+    """Forecast every layout, and the current one whatever its staleness.
 
-    The run's own layout is forecast whatever its staleness.
+    most_staleness: maximum p95 staleness over samples, in versions, for a layout to be allowed.
     """
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
     laws = StalenessLaws.of(calibration.system)
@@ -189,7 +189,8 @@ def forecast_layouts(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
     if calibration.synchronous:
-        # The closed form's state is that of an asynchronous run; in a synchronous one every token has its own version.
+        # The closed form's state is that of an asynchronous run; in a synchronous run every token has the newest
+        # version.
         today = _synchronous_today(calibration, today)
     chosen = _worth_drawing(first[1:], today.tokens_per_s or 0.0)
     drawn = _draw(calibration, [today, *chosen])
@@ -198,20 +199,21 @@ def forecast_layouts(
 
 
 def anchored_forecasts(forecasts: Forecasts, ratio: float, own: StalenessForecast | None = None) -> Forecasts:
-    """Every rate times a ratio, every step so much shorter: what was measured sets the level, the model the gains.
+    """Scale all rates and steps by the measured rate over the modeled one.
 
-    own: today's staleness, measured; None: the modelled one stays.
+    The measurement sets the level, the model the gains. own: measured staleness of the current layout; None keeps the
+    modeled one.
     """
     today, *others = (_anchored(each, ratio) for each in (forecasts.today, *forecasts.others))
     return Forecasts(replace(today, staleness=own or today.staleness), tuple(others))
 
 
 def trainers_ceiling(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
-    """The trained rate over today's, were the trainers never to wait: a factor for each draw, about what was measured.
+    """Factor on the trained rate, in each draw, if the trainers never had to wait.
 
-    No engine, limit or queue makes the same trainers faster than that: the steps' period over the part of it that is
-    work (own derivation). publishing: whether they publish as they do. None where the steps do not say how long they
-    trained. The same arguments give the same draws.
+    No engine, limit or queue makes the same trainers faster: the factor is the period of the steps over the part of it
+    that is work (own derivation). publishing: whether publications still take trainer time. None if the steps do not
+    record how long they trained. The same arguments give the same draws.
     """
     steps = observed.steps
     if not steps.trained.all():
@@ -222,7 +224,7 @@ def trainers_ceiling(observed: Observed, draws: int, *, publishing: bool = True)
 
 
 def held_to_trainers(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
-    """The rates of layouts with as many trainer GPUs as today, each draw held to the ceiling over today's."""
+    """Cap the rates of layouts with as many trainer GPUs at the current rate times the ceiling, draw by draw."""
     today = forecasts.today
     if today.drawn_tokens_per_s is None or today.tokens_per_s is None:
         return forecasts
@@ -244,9 +246,9 @@ def held_to_trainers(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
 
 
 def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:
-    """Staleness of what the stretch trained on; None where nothing with a known version was.
+    """Staleness that was measured on the trained samples; None if no trained sample has a known version.
 
-    steps_per_version: optimizer steps between two that may publish.
+    steps_per_version: optimizer steps from one step that may publish to the next.
     """
     if not observed.staleness or not observed.oldest_staleness:
         return None
@@ -274,7 +276,7 @@ def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
 def forecast_of(
     calibration: Calibration, laws: StalenessLaws, state: SteadyState | Refused, most_staleness: int | None
 ) -> Forecast:
-    """The forecast of one steady state by the best estimate, without draws."""
+    """Forecast one steady state by the best estimate, without draws."""
     if isinstance(state, Refused):
         return Forecast(state.layout, state.reason, None, None, None, None, None)
     staleness = staleness_of(state, laws)
@@ -292,7 +294,7 @@ def forecast_of(
 
 
 def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
-    """Staleness in a steady state; None where its queue grows. No sample exceeds a cap that is strict."""
+    """Staleness in a steady state; None if its queue grows. No sample exceeds a strict cap."""
     terms, most = state.staleness, state.staleness_max
     if terms is None or most is None:
         return None
@@ -304,7 +306,10 @@ def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast |
 
 
 def _worth_drawing(forecasts: Sequence[Forecast], own_tokens_per_s: float) -> list[Forecast]:
-    """Those that some draw may lift to the top, and those that are faster than today's: the top may be too stale."""
+    """Layouts that some draw may lift to the top, or that are faster than the current one.
+
+    The latter are needed because the top may be too stale.
+    """
     usable = [each for each in forecasts if each.excluded is None]
     ranked = sorted(usable, key=_rank)[:_MOST_DRAWN]
     best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
@@ -317,17 +322,17 @@ def _rank(forecast: Forecast) -> tuple[bool, float]:
 
 
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
+    """Add a rate for every draw; in a draw that refuses a layout, its rate is 0."""
     layouts = [each.layout for each in forecasts]
     rates = drawn_rates(calibration, layouts)
     return [replace(each, drawn_tokens_per_s=column) for each, column in zip(forecasts, rates.T, strict=True)]
 
 
 def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second, one row per draw and one column per layout; 0 where it cannot run.
+    """Trained response tokens per second, one row per draw and one column per layout; 0 if the layout cannot run.
 
-    Each rate includes the error of the form itself: the same for a layout wherever it is solved, independent between
-    layouts; and one factor common to all that the run leaves open.
+    Each rate includes the error of the closed form, which is independent between layouts and identical wherever a
+    layout is solved, and one factor for everything that the run leaves open, which all layouts share.
     """
     rates = rates_of_each(calibration, calibration.draws, layouts)
     states = steady_states(calibration.system, layouts)
@@ -337,13 +342,13 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
 
 
 def _level_noise(log_sd: float, draws: int) -> Reals:
-    """The same for every layout; about its own median, so that it widens intervals and moves no middle."""
+    """Error shared by all layouts, centered on its own median: it widens intervals without moving medians."""
     drawn = np.random.default_rng(_LEVEL_SEED).standard_normal(draws)
     return log_sd * (drawn - np.median(drawn))
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:
-    """The layout is the seed, so its draws do not depend on the other layouts."""
+    """Error of one layout. The layout is the seed, so its draws do not depend on the other layouts."""
     seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
     return np.random.default_rng(seed).standard_normal(draws)
 
@@ -354,12 +359,12 @@ def _form_error(state: SteadyState | Refused) -> float:
 
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second in each layout; 0 where it cannot run."""
+    """Trained response tokens per second in each layout; 0 if the layout cannot run."""
     return rates_of_each(calibration, (system,), layouts)[0]
 
 
 def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
-    """`rates_of` of every system, one row each."""
+    """Return `rates_of` for every system, one row each."""
     rates = trained_rates_of_each(systems, layouts)
     if calibration.synchronous and calibration.layout in layouts:
         steps = [split_step(system, calibration.layout) for system in systems]
@@ -370,25 +375,25 @@ def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """What a run settles at."""
+    """Steady-state values of a run."""
 
     tokens_per_s: float
-    """Trained response tokens."""
+    """Trained response tokens per second."""
     step_s: float
-    """Period of the versions."""
+    """Seconds from one version to the next."""
     trainer_idle_ratio: float
     """Share of the trainers' time without work on a batch, 0..1."""
     staleness_mean: float | None
-    """Of trained tokens, versions; None where the queue grows for ever."""
+    """Mean over trained tokens, in versions; None if the queue grows without bound."""
 
 
 def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
-    """Where the run's own layout settles; None where the model says that it cannot run."""
+    """Steady state of the run's own layout; None if the model predicts that it cannot run."""
     return operating_points(calibration, (system,))[0]
 
 
 def operating_points(calibration: Calibration, systems: Sequence[System]) -> list[OperatingPoint | None]:
-    """The same of every system."""
+    """Return the operating point of every system."""
     if calibration.synchronous:
         steps = [split_step(system, calibration.layout) for system in systems]
         return [_of_step(step) if step else None for step in steps]
@@ -419,13 +424,13 @@ def _of_state(system: System, state: SteadyState) -> OperatingPoint:
 
 
 def timing_of_state(state: SteadyState) -> StepTiming:
-    """By the closed forms."""
+    """Return the timing by the closed forms."""
     step_tokens = state.trained_tokens_per_s * state.step_s
     return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
 
 
 def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
-    """By the event simulator, which finds no regime: that of the closed forms is kept."""
+    """Return the timing by the event simulator, with the regime of the closed forms: the simulator finds none."""
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
     return StepTiming(
         step_s=simulated.step_s,
@@ -437,10 +442,10 @@ def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
 
 
 def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
-    """Of a synchronous run, in which each side waits while the other works.
+    """Return the timing of a synchronous run, in which each side waits while the other works.
 
-    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
-    or what both wait for.
+    Its regime is whatever costs the most GPU time: the trainers' waits for samples, the samplers' waits for the
+    trainers, or the waits of both.
     """
     sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
     waited_gpu_s: dict[Regime, float] = {
@@ -459,7 +464,7 @@ def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
 
 
 def preemption_seen(observed: Observed, engine: Engine) -> Preemption | None:
-    """What the run lost; None where its engines do not count preemptions, or no sample began."""
+    """Preemptions and their cost in the run; None if its engines do not count preemptions, or no sample began."""
     counts = observed.preemption_counts
     if counts is None or not observed.began_samples:
         return None
@@ -468,8 +473,10 @@ def preemption_seen(observed: Observed, engine: Engine) -> Preemption | None:
 
 
 def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: float | None) -> float | None:
-    """Tokens take as long as when they were computed first: then the prompts took what the calibrated engine says,
-    whose rate is that of whole prompts, and so not that of the tokens computed where a cache spares a part of them.
+    """Preemptions whose recomputed tokens take as long as they did at first.
+
+    Prompts then took the time given by the calibrated engine. Its rate is that of whole prompts, and not that of the
+    computed tokens if a cache spares some of them.
     """
     recomputed_tokens, computed_tokens = counts.recomputed_tokens, float(observed.passes.prefill_tokens.sum())
     if not observed.kv_kept or not rate_per_s or recomputed_tokens is None or recomputed_tokens >= computed_tokens:
@@ -479,7 +486,7 @@ def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: f
 
 
 def preemption_simulated(simulated: Simulated, system: System) -> Preemption | None:
-    """What a simulated layout loses, in steady state; None where it generated nothing in what was measured."""
+    """Preemptions and their cost in a simulated layout, in steady state; None if it generated nothing."""
     if not simulated.generated_tokens:
         return None
     seconds, engine = simulated.engine_seconds, system.engine

@@ -1,10 +1,10 @@
-"""Which layout to start a run with: all splits of the GPUs, by what device and model promise.
+"""Choose the layout to start a run with, from what device and model promise.
 
-Every split is solved with the guesses at their medians, at the limit on running requests that suits it; the leading
-splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A
-limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when
-all guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once (make
-one plan for each), links between nodes, stragglers, and lengths that change while the run learns.
+Every split is solved with the guesses at their medians, at the limit on running requests that suits it. The leading
+splits are simulated if the closed form cannot be trusted, and the best are solved with every draw of the guesses. A
+limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just sufficient when
+all guesses are right leaves no room if the trainers turn out faster. Not covered: several engine sizes at once (make
+one plan for each), links between nodes, stragglers, and lengths that change as the run learns.
 """
 
 import math
@@ -45,68 +45,69 @@ from rlscope.model.forecast.simulated import corrected, is_doubtful
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
 LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
-"""Running requests to try over the most that fit, down to a sixteenth: in quarters of a doubling, since under a cap on
-staleness the rate follows the limit."""
+"""Limits on running requests to try, relative to the maximum that fits, down to 1/16 in quarters of a doubling: under a
+staleness cap, the rate follows the limit."""
 EQUAL_RATIO: Final = 0.01
-"""Layouts within a hundredth of the fastest are as fast: the less stale one is preferred."""
+"""Layouts within 1% of the fastest count as equally fast; the less stale one is preferred."""
 _MOST_SPLITS: Final = 48
-"""Splits that are tried: a step is then a fiftieth of the GPUs, and no layout between two is better by a hundredth."""
+"""Maximum number of splits: one step is then 1/50 of the GPUs, and no layout in between is 1% better."""
 _MOST_SIMULATED: Final = 6
-"""Layouts that are simulated: about a second each."""
+"""Maximum number of simulated layouts: about one second each."""
 _LEADERS: Final = 3
-"""The fastest splits that must be beyond doubt, or simulated."""
+"""Number of fastest splits that must be trustworthy or simulated."""
 _DRAWS_OF_A_LIMIT: Final = 40
-"""Enough for a median that tells limits apart."""
+"""Draws per limit: enough for a median that distinguishes limits."""
 _MOST_DRAWN: Final = 12
-"""Splits solved with every draw: those further down are not the best in any."""
+"""Maximum number of splits solved with every draw: lower-ranked ones are not the best in any draw."""
 _DRAWS_OF_ONE: Final = 25
-"""Draws of one unknown alone, at even quantiles: their ends are the 2% and 98% ones."""
+"""Draws of one unknown alone, at even quantiles: the first and last are the 2% and 98% ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCost:
-    """What not knowing one thing costs."""
+    """Cost of not knowing one quantity."""
 
     unknown: Unknown
     rate_ratio: Spread
-    """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
+    """Rate of the best layout over its rate with all unknowns at their medians, minus 1, if only this one is
+    unknown."""
     regret_ratio: float
-    """Mean gain forgone by the split that is best for most of its values, against the best for each, 0 or more."""
+    """Mean gain forgone, 0 or more, by the split that is best for most values, relative to the best split for each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanResult:
-    """What the model says about a plan. Everything in it is assumed: nothing was measured."""
+    """Everything that the model says about a plan. All of it is assumed: nothing was measured."""
 
     plan: PlanInputs
     calibration: Calibration
     candidates: tuple[Forecast, ...]
-    """One for each split of the GPUs: the fastest first, excluded ones last."""
+    """One forecast per split of the GPUs: the fastest first, excluded ones last."""
     best: Forecast | None
-    """None where no layout can be used."""
+    """None if no layout can be used."""
     best_probability: Mapping[Layout, float]
-    """Share of the draws in which each layout that was drawn is the fastest."""
+    """Share of the draws in which each drawn layout is the fastest."""
     present: Forecast | None
     advice: Recommendation | None
-    """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
+    """Whether to leave the current layout; None if there is none, or no layout to compare it with."""
     bound: WorkBound
     synchronous: SynchronousStep | None
-    """Synchronous: every GPU samples and then trains; None where no engine fits."""
+    """Synchronous alternative in which every GPU alternates between sampling and training; None if no engine fits."""
     kv_running: float
     """Requests that the KV cache of an engine holds safely."""
     unknown_costs: tuple[UnknownCost, ...]
-    """What to measure first, first."""
+    """Unknowns in the order in which to measure them."""
     simulated: frozenset[Layout]
-    """Layouts whose forecast is the event simulator's."""
+    """Layouts whose forecast comes from the event simulator."""
     asked: Forecast | None = None
-    """Of the plan's `asked`, drawn even where it exceeds the staleness cap; no rate where it cannot run."""
+    """Forecast of the plan's `asked` layout, drawn even if it exceeds the staleness cap; no rate if it cannot run."""
 
 
 def plan_layouts(plan: PlanInputs) -> PlanResult:
-    """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
-    GPUs make no split.
+    """Solve all layouts of a plan.
 
-    Nothing is raised where no layout can be used: `best` is None then, and every candidate says why.
+    If no layout can be used, nothing is raised: `best` is None, and every candidate says why. Raises UnplannableError
+    if the model's shape is incomplete, or if the GPUs make no split.
     """
     layouts = layouts_of(plan)
     calibration = assumed_calibration(plan, plan.present or layouts[0])
@@ -138,14 +139,14 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
 
 
 def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
-    """Rate over another layout's, less 1, draw by draw; None where one of them was not drawn."""
+    """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
     if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
         return None
     return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
 
 
 def hours_of(planned: PlanResult, steps: int) -> Spread | None:
-    """Hours that `steps` steps take in the best layout; None where there is none."""
+    """Hours that `steps` steps take in the best layout; None if there is none."""
     if planned.best is None or planned.best.drawn_tokens_per_s is None:
         return None
     workload = planned.calibration.system.workload
@@ -155,20 +156,20 @@ def hours_of(planned: PlanResult, steps: int) -> Spread | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """Every layout of a plan, solved."""
+    """Solutions of every layout of a plan."""
 
     calibration: Calibration
     plan: PlanInputs
     forecasts: Mapping[Layout, Forecast]
-    """By the guesses' medians; simulated where `judged` chose to."""
+    """Forecasts at the medians of the guesses; simulated if `judged` did so."""
     typical_tokens_per_s: Mapping[Layout, float]
-    """Median over draws, by the closed form; of the layouts that can be used."""
+    """Median over draws by the closed form, for layouts that can be used."""
     simulated: frozenset[Layout] = frozenset()
-    """Layouts whose forecast is the event simulator's."""
+    """Layouts whose forecast comes from the event simulator."""
 
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
-    """Every split by every limit on running requests, the present layout among them. Raises UnplannableError."""
+    """Return every split with every limit on running requests, and the current layout. Raises UnplannableError."""
     layouts = possible_layouts(plan.gpus, coarse_granularity(plan), _limits(plan))
     if not layouts:
         raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
@@ -176,13 +177,13 @@ def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
 
 
 def _limits(plan: PlanInputs) -> tuple[int, ...]:
-    """Limits on running requests to try."""
+    """Return the limits on running requests to try."""
     most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
     return tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
 
 
 def coarse_granularity(plan: PlanInputs) -> Granularity:
-    """The plan's own, with trainer GPUs in steps large enough to limit the number of splits."""
+    """Return the plan's granularity with trainer GPUs in steps large enough to bound the number of splits."""
     given = plan.granularity
     splits = len(possible_layouts(plan.gpus, given, (1,)))
     step = math.ceil(splits / _MOST_SPLITS) * math.lcm(given.gpus_per_trainer_replica, given.gpus_per_node)
@@ -207,9 +208,9 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
 
 
 def judged(swept: Sweep) -> Sweep:
-    """The sweep with its leading splits simulated where their closed form is doubtful.
+    """Simulate the leading splits whose closed form is doubtful.
 
-    A leader that the simulator brings down makes room for the next one, which is then considered.
+    A leader that falls back after its simulation makes room for the next one, which is then considered.
     """
     calibration, plan, asked = swept.calibration, swept.plan, set[Layout]()
     while len(asked) < _MOST_SIMULATED:
@@ -226,7 +227,7 @@ def judged(swept: Sweep) -> Sweep:
 
 
 def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
-    """One forecast for each split of the GPUs, at the limit that suits it: the fastest first, excluded ones last."""
+    """Return one forecast per split, at the limit that suits it: the fastest first, excluded ones last."""
     splits: dict[tuple[int, int], list[Forecast]] = {}
     for each in forecasts:
         splits.setdefault((each.layout.trainer_gpus, each.layout.sampler_gpus), []).append(each)
@@ -235,25 +236,25 @@ def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
 
 
 def staleness_rank(forecast: Forecast) -> tuple[int, int]:
-    """Of layouts that are as fast: the least stale first, then the smallest."""
+    """Rank equally fast layouts: the least stale first, then the smallest."""
     staleness = sys.maxsize if forecast.staleness is None else forecast.staleness.sample_p95
     return (staleness, forecast.layout.running_per_engine)
 
 
 def simulated_ratio(forecast: Forecast) -> float:
-    """What the simulator made of the closed form's rate: 1 where it was not asked."""
+    """Simulated rate over the closed form's; 1 if the layout was not simulated."""
     if forecast.state is None or forecast.tokens_per_s is None:
         return 1.0
     return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
 
 
 def _cap(plan: PlanInputs, layout: Layout) -> int | None:
-    """The present layout is what the others are compared with, whatever its staleness."""
+    """The other layouts are compared with the current one, so its staleness does not matter."""
     return None if layout == plan.present else plan.most_staleness
 
 
 def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
-    """Of those as fast as the fastest the least stale; where none can be used, the one that comes nearest to it."""
+    """Return the least stale of the fastest; if none can be used, the one that comes nearest to usable."""
     usable = [each for each in forecasts if each.excluded is None]
     if not usable:
         return min(forecasts, key=staleness_rank)
@@ -267,7 +268,7 @@ def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
 
 
 def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
-    """One candidate for each split, and the present layout; the leading ones with a rate for every draw."""
+    """Return one candidate per split and the current layout; the leading ones have a rate for every draw."""
     present, forecasts = swept.plan.present, swept.forecasts
     others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
     looked_at = [*([forecasts[present]] if present is not None else []), *others[:_MOST_DRAWN]]
@@ -282,7 +283,7 @@ def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
 
 
 def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Sweep:
-    """The layout that is asked about, alone, at the limit that suits it where none is given; empty without one."""
+    """Solve only the requested layout, at a suitable limit if none is given; empty without a request."""
     asked, nothing = plan.asked, Sweep(calibration, plan, {}, {})
     if asked is None:
         return nothing
@@ -313,7 +314,7 @@ def _rank(candidate: Forecast) -> tuple[bool, bool, float]:
 
 
 def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
-    """The fastest by its median over the draws; of those as fast, the least stale."""
+    """Return the fastest by median over the draws; the least stale of those that are as fast."""
     if not drawn:
         return None
     most = max(map(_median_rate, drawn))
@@ -335,7 +336,7 @@ def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
 def _unknown_costs(
     calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast], best: Forecast
 ) -> tuple[UnknownCost, ...]:
-    """Each unknown alone, the others at their medians."""
+    """Return the cost of each unknown alone, with the others at their medians."""
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
     layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
     ratios = np.array([simulated_ratio(each) for each in drawn])

@@ -1,9 +1,9 @@
-"""What a plan knows before a run, and the systems that follow: all guesses at their medians, or drawn.
+"""Prior knowledge of a plan, and the systems that follow from it: all guesses at their medians, or drawn.
 
-Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
-normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of
-all with the others held. Nothing is measured: every grade is `assumed`. Not covered: guesses that depend on each other,
-such as shares that the same software lowers together.
+A guess has a spread; values that a plan states without one, lengths above all, are taken as certain. A draw is one
+standard normal number per unknown, so a guess without a spread stays fixed, and the draws of one unknown are draws of
+all unknowns with the others held. Nothing is measured: every grade is `assumed`. Not covered: guesses that depend on
+each other, such as shares that the same software lowers together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,25 +49,25 @@ Unknown = Literal[
     "weight_update",
     "lengths",
 ]
-"""What a plan may be unsure of. curve_shape: how decode passes turn from memory to compute, or how soon all experts
-are hit; training_rate: the share of the peak that trainers reach; expert_routing: what sending tokens to experts costs
-in training; lengths: a factor on all responses."""
+"""Quantities that a plan may be unsure of. curve_shape: how decode passes turn from memory-bound to compute-bound, or
+how soon all experts are hit. training_rate: the share of the peak that trainers reach. expert_routing: the cost of
+sending tokens to experts in training. lengths: a factor on all responses."""
 Deviations = Mapping[Unknown, float]
-"""Standard deviations from the median; what is not named stays at it."""
+"""Standard deviations from the median, by unknown; 0 for those not listed."""
 
 MASTER_STATE_BYTES: Final = 16.0
 """Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
 copies (ZeRO, Rajbhandari et al. 2020, section 3)."""
 _BOTH_PASSES: Final = 3.0
-"""Forward passes that cost as much as a forward and a backward pass."""
+"""Number of forward passes that cost as much as one forward and one backward pass."""
 UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
 _SEED: Final = 20_260_201
-"""Of every draw: the same plan gives the same answer."""
+"""Seed of every draw: the same plan gives the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeGuess:
-    """Shares of the peaks that an engine reaches; a log_sd of None: as usual for the size of the engine."""
+    """Shares of the peaks that an engine reaches. log_sd None: the usual spread for the size of the engine."""
 
     weight_bandwidth_ratio: float
     weight_bandwidth_log_sd: float | None
@@ -76,40 +76,40 @@ class DecodeGuess:
     kv_bandwidth_ratio: float
     kv_bandwidth_log_sd: float | None
     overhead_scale_s: float | None
-    """Of the half-normal law of the time between passes; None: as usual."""
+    """Scale of the half-normal prior for the time between passes; None: the usual scale."""
     sharpness: LogNormal
-    """p of the p-norm; not used for mixtures of experts."""
+    """Exponent p of the p-norm; not used for mixtures of experts."""
     prefill_ratio: LogNormal
     """Share of the peak rate that prefill reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingGuess:
-    """How fast the trainers train."""
+    """Training speed of the trainers."""
 
     mfu_ratio: LogNormal
-    """Share of the peak; not used where the rate itself is given."""
+    """Share of the peak; not used if the rate itself is given."""
     tokens_per_gpu_s: LogNormal | None
-    """None: by the arithmetic of the model and `mfu_ratio`."""
+    """None: computed from the arithmetic of the model and `mfu_ratio`."""
     model: TrainedModel
     routing_s_per_token: LogNormal | None
-    """GPU-seconds of a token's forward and backward pass that routing to experts adds to the arithmetic; None: nothing,
-    or it is in the share of the peak or in the rate."""
+    """GPU-seconds that routing to experts adds to a token's forward and backward pass. None: nothing, or already
+    included in the share of the peak or in the rate."""
     at_gpus: int
-    """Trainer GPUs with which that rate is reached; other numbers follow by the exponent."""
+    """Trainer GPUs at which that rate is reached; the exponent gives the rate at other numbers."""
     scaling_exponent: float
     scaling_exponent_sd: float
     overhead_s: float
     state_bytes: float
-    """Weights, gradients and optimizer, shared by all trainer GPUs."""
+    """Bytes of weights, gradients and optimizer state, shared by all trainer GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateGuess:
-    """What one publication of weights costs."""
+    """Cost of one publication of weights."""
 
     seconds: LogNormal | None
-    """None: nothing."""
+    """None: no time."""
     pauses_engines: bool
     blocks_trainer: bool
     kv_kept: bool
@@ -117,7 +117,7 @@ class UpdateGuess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanInputs:
-    """A run that is to be laid out."""
+    """Inputs of a plan for a run."""
 
     gpus: int
     granularity: Granularity
@@ -125,27 +125,27 @@ class PlanInputs:
     shape: ModelShape
     workload: Workload
     lengths_from: str | None
-    """The run that recorded them; None: a lognormal law."""
+    """Run that recorded the lengths; None: a lognormal distribution."""
     lengths_log_sd: float
     decode: DecodeGuess
     training: TrainingGuess
     update: UpdateGuess
     admission: Admission
     settings: Settings
-    """Of the event simulator."""
+    """Settings of the event simulator."""
     max_running: int
     kv_capacity_tokens: float
-    """Of one engine."""
+    """KV capacity of one engine."""
     most_staleness: int | None
-    """Versions that no recommended layout's 95th percentile of samples may exceed."""
+    """Maximum p95 staleness over samples, in versions, of a recommended layout."""
     present: Layout | None
-    """A layout that is in use already; None: nothing runs yet."""
+    """Current layout; None if nothing runs yet."""
     asked: "AskedLayout | None" = None
-    """A layout to forecast beside the best one, whether or not it can be used."""
+    """Layout to forecast beside the best one, whether or not it can be used."""
 
 
 class AskedLayout(NamedTuple):
-    """A split of the GPUs, all of them or some."""
+    """A split of all GPUs or of some."""
 
     trainer_gpus: int
     sampler_gpus: int
@@ -154,11 +154,11 @@ class AskedLayout(NamedTuple):
 
 
 class UnplannableError(Exception):
-    """The shape of the model does not say enough. The message says what is missing."""
+    """The shape of the model is incomplete; the message names the missing part."""
 
 
 def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
-    """The system of one draw; no deviations: the medians. Raises UnplannableError."""
+    """Return the system of one draw; without deviations, the system at the medians. Raises UnplannableError."""
     workload = _workload(plan, deviations)
     prior = engine_prior(plan)
     return System(
@@ -177,19 +177,19 @@ def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
 
 
 def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
-    """Prior draws of the system, equally likely."""
+    """Draw equally likely systems from the prior."""
     rows = np.random.default_rng(_SEED).standard_normal((count, len(UNKNOWNS)))
     return tuple(planned_system(plan, dict(zip(UNKNOWNS, row.tolist(), strict=True))) for row in rows)
 
 
 def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
-    """Systems that differ in one unknown: at the middles of `count` equally likely parts of its law."""
+    """Return systems that differ in one unknown, at the middles of `count` equally likely parts of its prior."""
     deviations = ndtri((np.arange(count) + 0.5) / count)
     return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
 
 
 def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
-    """Whether the plan leaves this open at all."""
+    """Whether the plan leaves an unknown open."""
     prior, update = engine_prior(plan), plan.update.seconds
     kv = prior.kv_s_per_token
     rate = plan.training.tokens_per_gpu_s or plan.training.mfu_ratio
@@ -211,7 +211,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
 
 
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
-    """A calibration made from the plan instead of a run; layout: any of those considered."""
+    """Build a calibration from the plan instead of a run; layout: any considered layout."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
     return Calibration(
         system=system,
@@ -227,7 +227,7 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
 
 
 def engine_prior(plan: PlanInputs) -> HardwarePrior:
-    """What a pass should cost, with the plan's own shares and spreads. Raises UnplannableError."""
+    """Prior cost of a pass, with the plan's own shares and spreads. Raises UnplannableError."""
     decode, gpus = plan.decode, plan.granularity.gpus_per_engine
     shares = Shares(decode.weight_bandwidth_ratio, decode.compute_ratio, decode.kv_bandwidth_ratio)
     prior = hardware_prior(plan.shape, plan.device, gpus, shares)
@@ -301,7 +301,7 @@ def _routing_s(guess: TrainingGuess, deviation: float) -> float:
 
 
 def _exponent(plan: PlanInputs, deviation: float) -> float:
-    """A normal law cut to 0..MOST_EXPONENT, at the quantile of the deviation."""
+    """Truncated normal on 0..MOST_EXPONENT, at the quantile of the deviation."""
     middle, sd = plan.training.scaling_exponent, plan.training.scaling_exponent_sd
     if sd == 0.0:
         return middle
@@ -315,7 +315,7 @@ def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdate:
     return WeightUpdate(
         engine_pause_s=seconds if update.pauses_engines else 0.0,
         trainer_blocked_s=seconds if update.blocks_trainer else 0.0,
-        # An update that stops no engine still takes its time until the first token of the new version.
+        # An update that stops no engine still delays the first token of the new version.
         delay_s=0.0 if update.pauses_engines else seconds,
         kv_kept=update.kv_kept,
     )
@@ -326,7 +326,7 @@ def _at(guess: LogNormal, deviation: float) -> float:
 
 
 def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float:
-    """Seconds at a share of a peak whose median is given: no draw is faster than the peak itself."""
+    """Seconds at a share of a peak, given the median share: no draw is faster than the peak itself."""
     return max(_at(seconds, deviation), seconds.median * median_ratio)
 
 
@@ -335,7 +335,7 @@ def _half_normal(scale: float, deviation: float) -> float:
 
 
 def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
-    """A fit without passes: the hardware prior alone."""
+    """Return a fit without passes: the hardware prior alone."""
     nothing = np.empty(0)
     return CurveFit(
         form="expert_hit" if isinstance(system.engine.curve, ExpertHitCurve) else "pnorm",

@@ -1,8 +1,8 @@
-"""Everything that would make the run faster, in one ranking: what each action brings, and to which cause it belongs.
+"""Rank everything that would make the run faster: the gain of each action, and the cause that it addresses.
 
-A cause costs what its removal alone would bring, or the best action against it: so the verdict, which names the largest
-cause, and the advice, which names the first action, are read from one ranking. Not covered: two actions together, what
-they cost, and learning per token.
+The cost of a cause is the gain from removing it alone, or from the best action against it if that is more. The verdict
+(the largest cause) and the advice (the first action) therefore come from one ranking. Not covered: two actions
+together, what they cost, and learning per token.
 """
 
 import math
@@ -22,53 +22,54 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Layout
 
 _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
-"""What the removal of the cause `staleness_cap` takes away."""
+"""Limits that the removal of the cause `staleness_cap` lifts."""
 _CHANGES_TRAINERS: Final = frozenset({"trainer_speed", "checkpoints", "colocated"})
 _SPARES_PUBLISHING: Final = frozenset({"publish_every", "weight_updates"})
 _TIE_RATIO: Final = 0.02
-"""Of the rate: neither the model nor two runs tell apart causes that differ by less."""
+"""Tolerance as a share of the rate: neither the model nor two runs can tell apart causes that differ by less."""
 _NO_WAIT_RATIO: Final = 0.01
-"""Of the trainers' time: with less of it spent waiting for samples, faster samplers help only by fresher samples."""
+"""Share of the trainers' time: if they wait less than this for samples, faster samplers only make samples fresher."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CauseLoss:
-    """What one cause costs the run."""
+    """Cost of one cause."""
 
     cause: Cause
     gain_ratio: Spread
-    """Of trained tokens per second over today's, less 1, were it gone; or by the best action against it, if more."""
+    """Trained tokens per second over the current rate, minus 1, without the cause, or with the best action against it
+    if more."""
     gains: Reals
-    """Of every draw."""
+    """Gain in every draw."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """All actions that bring something, and the causes that they are against."""
+    """Actions that gain something, and the causes that they address."""
 
     actions: tuple[Action, ...] = ()
-    """Worth WORTHWHILE_RATIO or more: the recommended one first, then by what they bring."""
+    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain."""
     losses: tuple[CauseLoss, ...] = ()
-    """The largest first; of causes that are tied with the largest, the one that cost most GPU time as measured."""
+    """Largest first; ties with the largest go to the cause with the highest measured GPU time."""
 
     @property
     def first(self) -> Action | None:
-        """What to do first; None where nothing brings WORTHWHILE_RATIO."""
+        """First action to take; None if no action gains WORTHWHILE_RATIO."""
         return self.actions[0] if self.actions else None
 
     def reached(self, tokens_per_s: float) -> tuple[Spread, ...]:
-        """The rates that settings reach from today's: what takes no work on code or machines."""
+        """Rates that settings alone would reach from the current rate, without work on code or machines."""
         gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
         return tuple(Spread(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
 
     @property
     def cause(self) -> Cause | None:
-        """The cause that costs most; None where none costs WORTHWHILE_RATIO: the run is balanced."""
+        """Cause that costs the most; None if no cause costs WORTHWHILE_RATIO: the run is balanced."""
         return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
 
     @property
     def tied_with(self) -> tuple[Cause, ...]:
-        """Causes that cost as much as the largest, as far as the model can tell."""
+        """Causes whose cost the model cannot distinguish from the largest."""
         return _tied(self.losses)[1:] if self.cause else ()
 
 
@@ -77,7 +78,7 @@ def _is_worth_naming(loss: CauseLoss) -> bool:
 
 
 def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
-    """The causes of the largest loss and of those that are hardly smaller, or smaller in few of the draws."""
+    """Causes of the largest loss and of losses that are barely smaller, or smaller in too few draws."""
     largest = max(losses, key=lambda each: each.gain_ratio.median)
 
     def is_tied(loss: CauseLoss) -> bool:
@@ -95,7 +96,7 @@ def rank_actions(
     grounds: Grounds,
     settings: Settings,
 ) -> Ranking:
-    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run."""
+    """Rank everything that can be done about the run; empty if the model does not reproduce the run."""
     if not grounds.replayed:
         return Ranking()
     bench = Bench(calibration, forecasts.today, grounds, settings)
@@ -120,21 +121,24 @@ def _below(gains: Reals, ceiling: Reals | None) -> Reals:
 
 
 def _held(action: Action, ceiling: Reals | None) -> Action:
-    """What leaves the trainers' work as it is brings no more than trainers that never wait; layouts are held by now."""
+    """Cap the gain of an action that leaves the trainers' work as it is at that of trainers that never wait.
+
+    Layouts are already capped.
+    """
     if action.what in _CHANGES_TRAINERS or isinstance(action.after, Layout):
         return action
     return _with_gains(action, _below(action.gains, ceiling))
 
 
 def _with_gains(action: Action, gains: Reals) -> Action:
-    """An action that brings less: no change where it is no longer sure."""
+    """Replace the gains of an action by smaller ones; a change that is no longer sure becomes a probe."""
     likely = float((gains >= WORTHWHILE_RATIO).mean())
     kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
     return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
 
 
 def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
-    """A limit that is raised brings no more than one that is gone, draw by draw."""
+    """Cap the gain of raising a limit at that of removing it, draw by draw."""
     most = removed.get("staleness_cap")
     if action.what not in _CAPS or most is None or most.size != action.gains.size:
         return action
@@ -142,9 +146,10 @@ def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
 
 
 def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
-    """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
-    samples, it is the cap that it is against. So are rarer publications that bring more than all updates cost: a cap in
-    versions then spans more steps (own reasoning).
+    """Attribute an action to the staleness cap if it helps only by making samples fresher.
+
+    That is the case for faster samplers if the trainers wait for the cap and never for samples. It is also the case for
+    rarer publications that gain more than all updates cost: a cap in versions then spans more steps (own reasoning).
     """
     if action.what == "publish_every" and has_cap:
         sampler_gpus = observed.engines * observed.gpus_per_engine
@@ -162,8 +167,10 @@ def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str
 def _measured(
     removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float], ceiling: Reals | None
 ) -> Mapping[Cause, Reals]:
-    """What is removed spares the trainers their waits and no more; faster samplers, those for samples: own reasoning,
-    on what was measured. What they would spare besides, such as waits for a limit, is lost to the limit.
+    """Cap the gains of removals by measured waits.
+
+    Removing a cause spares the trainers at most their waits; faster samplers spare only the waits for samples (own
+    reasoning). Anything beyond that, such as waits for a limit, is charged to the limit.
     """
     held: dict[Cause, Reals] = {}
     for cause, gains in removed.items():
@@ -178,9 +185,9 @@ def _measured(
 def _losses(
     removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
 ) -> tuple[CauseLoss, ...]:
-    """Of each cause what its removal brings, or the best action against it, whichever brings more."""
+    """Cost of each cause: the gain of removing it, or of the best action against it, whichever is larger."""
     found = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
-    # Colocated GPUs remove no cause: they are counted only where nothing else would name one.
+    # Colocation removes no cause: it counts only if nothing else would name one.
     for action in sorted(actions, key=lambda each: each.what == "colocated"):
         known, by_now = found.get(action.cause), found.values()
         if action.what == "colocated" and any(map(_is_worth_naming, by_now)):
@@ -189,22 +196,20 @@ def _losses(
             found[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:DRAWS])
     losses = [each for each in found.values() if each.gain_ratio.median > 0.0]
     losses.sort(key=lambda each: -each.gain_ratio.median)
-    # Of what the model cannot tell apart, what was measured decides.
+    # The measurements decide between causes that the model cannot tell apart.
     tied = _tied(losses) if losses else ()
     first = sorted((each for each in losses if each.cause in tied), key=lambda each: -lost_gpu_s.get(each.cause, 0.0))
     return (*first, *(each for each in losses if each.cause not in tied))
 
 
 def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """What is worth doing: changes that are sure and fresh enough first, then by what they bring; another kind of run
-    after all settings of this one.
-    """
+    """Actions worth taking: sure and fresh enough changes first, then by gain; other run types after all settings."""
     worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
     settings = [each for each in worth if each.kind != "fix"]
     by_setting = {each.cause for each in settings}
-    # A side is made faster by work; where a setting does as much, that is not worth a line.
+    # Making a side faster takes work; it is not listed if a setting gains as much.
     worth = [each for each in worth if each.what not in SPEEDS or each.cause not in by_setting]
-    # A synchronous run may have to stay on-policy: what overlaps it is no substitute.
+    # A synchronous run may have to stay on-policy, so an asynchronous split is no substitute.
     fresh = [each for each in settings if not each.is_staler and each.what != "asynchronous"]
     reached = max((each.gain_ratio.median for each in fresh), default=0.0)
     least = (1.0 + reached) * (1.0 + WORTHWHILE_RATIO) - 1.0
@@ -218,18 +223,18 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     ranked = sorted(worth, key=rank)
     alike = [each for each in ranked if rank(each)[:3] == rank(ranked[0])[:3] and _is_alike(each, ranked[0])]
     freshest = min(alike, key=_aged_p95, default=None)
-    # What brings as much, as far as the model can tell, and keeps samples fresher goes first.
+    # Among equal gains, the action that keeps samples freshest goes first.
     return tuple(sorted(ranked, key=lambda each: each is not freshest))
 
 
 def _is_alike(action: Action, first: Action) -> bool:
-    """Whether it is a setting, as the first is, that brings as much."""
+    """Whether an action is a setting like the first one, and gains as much."""
     is_setting = action.kind != "fix" and first.kind != "fix"
     return is_setting and first.gain_ratio.median - action.gain_ratio.median <= _TIE_RATIO
 
 
 def _aged_p95(action: Action) -> float:
-    """Staleness with it, in steps that could have published today."""
+    """p95 staleness after the action, in steps that could have published in the current run."""
     if action.staleness is None:
         return math.inf
     before, after, steps = action.before, action.after, action.staleness.aged_p95
@@ -239,7 +244,7 @@ def _aged_p95(action: Action) -> float:
 
 
 def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
-    """The recommended layout, one that is staler, and one to try."""
+    """Yield the recommended layout, a staler one and one to try."""
     today, best = forecasts.today, recommendation.best
     chosen: list[tuple[Forecast, ActionKind, bool]] = []
     if recommendation.advice in ("change", "probe"):
@@ -272,7 +277,7 @@ def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
 
 
 def _cause_of(calibration: Calibration, layout: Layout) -> Cause:
-    """The side that a layout makes faster: it gets the GPUs, or its engines run more requests."""
+    """Return the side that a layout makes faster: it gets GPUs, or its engines run more requests."""
     if calibration.synchronous:
         return "lockstep"
     return "trainers" if layout.trainer_gpus > calibration.layout.trainer_gpus else "samplers"

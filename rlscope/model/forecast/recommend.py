@@ -1,10 +1,10 @@
-"""The recommended layout: the fastest one that the evidence carries, how much faster it is, and how sure that is.
+"""Recommend the fastest layout that the evidence supports, with its gain and how certain that gain is.
 
 Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A layout is sure
-when at least 90% of the draws gain 5% or more with it, whatever the lengths drift by. Of the sure ones the fastest is
-recommended: a faster one that is unsure hides none of them. Without a cap on staleness a layout may not be much staler
-than the run is today; a faster one that is staler is named beside it. Not covered: the cost of the change itself, and
-learning per token, which staleness lowers.
+if at least 90% of the draws gain 5% or more with it, however far response lengths drift. The fastest sure layout is
+recommended; a faster layout that is not sure does not hide it. Without a staleness cap, a layout must not be much
+staler than the current one; a faster but staler layout is named beside it. Not covered: the cost of the change itself,
+and learning per token, which staleness lowers.
 """
 
 import math
@@ -23,8 +23,8 @@ from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
 
 Advice = Literal["change", "probe", "keep", "unknown"]
-"""change: to a layout that is sure to be faster. probe: try one that may well be. keep: none is faster by 5%.
-unknown: the model cannot speak of other layouts."""
+"""change: switch to a layout that is sure to be faster. probe: try a layout that is probably faster. keep: no layout is
+5% faster. unknown: the model cannot judge other layouts."""
 Reason = Literal[
     "worthwhile",
     "unsure",
@@ -35,13 +35,13 @@ Reason = Literal[
     "too_short",
     "not_replayed",
 ]
-"""worthwhile: change. unsure: another layout is likely faster, and less than SURE_RATIO of the draws agree.
-lengths_drift: they would agree if responses did not grow or shrink. best_already: no other layout is faster.
-small_gain: none is faster by WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness leave none.
-too_short: another layout is likely faster, by less than the model may err where the stretch is too short to test it.
-not_replayed: the model does not reproduce the run that it was fitted to."""
+"""worthwhile: change. unsure: another layout is probably faster, but fewer than SURE_RATIO of the draws agree.
+lengths_drift: enough draws would agree if response lengths did not drift. best_already: no other layout is faster.
+small_gain: no layout gains WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness rule out all others.
+too_short: another layout is probably faster, but by less than the model may err, and the steady state is too short to
+check the model. not_replayed: the model does not reproduce the run that it was fitted to."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
-"""What the spread of the gain comes from."""
+"""Parts of the system that cause the spread of the gain."""
 
 ADVICE: Final[Mapping[Reason, Advice]] = {
     "worthwhile": "change",
@@ -54,72 +54,73 @@ ADVICE: Final[Mapping[Reason, Advice]] = {
     "not_replayed": "unknown",
 }
 WORTHWHILE_RATIO: Final = 0.05
-"""Below 5% the restart and the next change of lengths cost more than the gain."""
+"""Below 5%, the restart and the next change in response lengths cost more than the gain."""
 SURE_RATIO: Final = 0.90
-"""Share of the draws that must gain WORTHWHILE_RATIO or more."""
+"""Minimum share of draws that must gain WORTHWHILE_RATIO or more."""
 STALER_RATIO: Final = 1.5
-"""95th percentile of staleness over today's that a run without a cap is not asked to exceed."""
+"""Largest p95 staleness, as a multiple of the current one, that is recommended to a run without a staleness cap."""
 FEW_VERSIONS: Final = 4
-"""So stale a run may become whatever it is today: off-policy corrections hold that far."""
+"""Staleness that is acceptable whatever the current one is: off-policy corrections hold up to here."""
 _DRAWS_OF_A_SOURCE: Final = 60
-"""Enough to rank three spreads."""
+"""Draws per source: enough to rank three spreads."""
 UNTESTED_LOG: Final = math.log(1.15)
-"""90% of the predictions of other layouts are within 15% (benchmarks/prediction_error.txt): where a run is too short to
-see how well it is predicted, a gain must exceed what a change is worth by so much."""
+"""Log of the extra gain required if the run is too short to check the model: 90% of the predictions for other layouts
+are within 15% (benchmarks/prediction_error.txt)."""
 EQUAL_RATIO: Final = 0.01
-"""Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
+"""Layouts within 1% of the fastest count as equally fast; evidence and staleness then decide."""
 LIMIT_RATIO: Final = 0.02
-"""The same for a layout that leaves the limit on running requests as it is: to move that as well must bring more."""
+"""The equivalent margin for layouts that keep the current limit on running requests: changing the limit too must gain
+more."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
-"""How far from the evidence, as a reason to choose another layout: within the batches that ran, none is."""
+"""Distance from the evidence as a reason to choose another layout. Batches within the range that ran rank equally."""
 
 
 @dataclass(frozen=True, slots=True)
 class GainUncertainty:
-    """How much one unknown part of the system contributes to the spread of the gain."""
+    """Contribution of one uncertain part of the system to the spread of the gain."""
 
     source: UncertaintySource
     spread_ratio: float
-    """Half of the width of the 90% interval of the gain when this alone is unknown."""
+    """Half the width of the gain's 90% interval if this part alone is uncertain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What a recommendation rests on besides the forecasts."""
+    """Facts about the run that a recommendation rests on besides the forecasts."""
 
     long_enough: bool
-    """Whether the stretch has enough steps to show how well the model predicts it."""
+    """Whether the steady state has enough steps to check the model's predictions."""
     replayed: bool = True
     """Whether the model reproduces the run that it was fitted to."""
     lengths: Drift | None = None
-    """How response lengths drift over the stretch; None: not known to."""
+    """Drift of response lengths over the steady state; None if unknown."""
     own_aged_p95: float | None = None
-    """Of today's samples, measured, in steps that could have published; None where nothing was measured."""
+    """Measured p95 staleness of the current samples, in steps that could have published; None if not measured."""
     capped: bool = False
-    """Whether a staleness cap decides how stale a layout may be. One that publications wait for does not: its versions
-    last for as many steps as they have to."""
+    """Whether a staleness cap limits how stale a layout may be. False if publications wait for the cap: versions then
+    last as many steps as needed."""
     anchor_ratio: float = 1.0
-    """Today's rate as measured over the modelled one; the forecasts are multiplied by it."""
+    """Measured rate of the current layout over the modeled one; forecasts are multiplied by it."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """GPU-seconds of the stretch lost to each cause, measured."""
+    """Measured GPU-seconds of the steady state lost to each cause."""
 
     @property
     def drift_log(self) -> float:
-        """Log of what a gain may move by until the next stretch.
+        """Log of how far a gain may shift as response lengths drift; 0 if they do not.
 
-        Its lengths are then longer by the whole drift of this one, and a gain moves at most in proportion to them: own
-        reasoning, for passes and steps whose time grows at most in proportion to the tokens.
+        By the next steady state, lengths have changed again by the full drift of this one, and a gain shifts at most in
+        proportion. Own reasoning, for passes and steps whose time grows at most in proportion to tokens.
         """
         drifts = self.lengths is not None and self.lengths.drifts
         return abs(math.log1p(self.lengths.change_ratio)) if drifts and self.lengths else 0.0
 
     @property
     def untested_log(self) -> float:
-        """Log of what a gain may be off by where the stretch is too short to hold a part of it out."""
+        """Log of the model error to allow for; 0 if the steady state is long enough to hold out a part of it."""
         return 0.0 if self.long_enough else UNTESTED_LOG
 
     def affords(self, staleness: StalenessForecast | None) -> bool:
-        """Whether samples are fresh enough to be recommended; None: they grow staler for ever."""
+        """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
         if self.capped or staleness is None:
             return self.capped
         own = self.own_aged_p95
@@ -128,41 +129,43 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recommendation:
-    """What to do, and why."""
+    """Advice about the layout, with the numbers behind it."""
 
     reason: Reason
     best: Forecast
-    """The layout to change to, or to try; where the run stays, the best of the others, or today's without one."""
+    """Layout to change to or to try. With advice to keep, the best of the others, or the current layout if there is
+    none."""
     gain_ratio: Spread
-    """Trained tokens per second of `best` over today's, less 1."""
+    """Trained tokens per second of `best` over the current rate, minus 1."""
     better_probability: float
-    """Share of the draws in which `best` is faster than today's layout."""
+    """Share of the draws in which `best` is faster than the current layout."""
     worthwhile_probability: float
-    """Share of the draws in which it gains WORTHWHILE_RATIO or more."""
+    """Share of the draws in which `best` gains WORTHWHILE_RATIO or more."""
     best_probability: float
-    """Share of the draws in which it is the fastest of all that were drawn."""
+    """Share of the draws in which `best` is the fastest of all drawn layouts."""
     regret_ratio: float
-    """Gain forgone by staying, against the fastest layout of each draw, mean over draws."""
+    """Mean over draws of the gain forgone by staying, relative to the fastest layout of each draw."""
     uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
     staler: Forecast | None = None
-    """A layout that is surely faster than `best` by WORTHWHILE_RATIO, and staler than a change may be."""
+    """Layout that is sure to be faster than `best` by WORTHWHILE_RATIO, but staler than a change may be."""
     untried: Forecast | None = None
-    """A layout that is likely faster than a recommended one by WORTHWHILE_RATIO, and not surely faster than today's."""
+    """Layout that is probably faster than a recommended `best` by WORTHWHILE_RATIO, but not sure to beat the current
+    one."""
 
     @property
     def advice(self) -> Advice:
-        """What to do."""
+        """Advice that follows from the reason."""
         return ADVICE[self.reason]
 
     @property
     def changes(self) -> bool:
-        """Whether to change the layout."""
+        """Whether the advice is to change the layout."""
         return self.advice == "change"
 
 
 def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) -> Recommendation:
-    """Choose among the forecasts."""
+    """Recommend one of the forecast layouts."""
     today = forecasts.today
     affordable = [each for each in forecasts.rivals if grounds.affords(each.staleness)]
     too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
@@ -184,30 +187,32 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
 
 
 def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
-    """Whether enough of the draws gain enough; drift_log: what the gain's log may still move by."""
+    """Whether enough draws gain enough. drift_log: log of how far the gain may still shift."""
     return worthwhile_probability(forecast, today, drift_log) >= SURE_RATIO
 
 
 def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
-    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO, or more where the gain's log may still move."""
+    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO or more after the gain shifts down by `drift_log`."""
     least = math.expm1(math.log1p(WORTHWHILE_RATIO) + drift_log)
     return float((gains_over(forecast, today) >= least).mean())
 
 
 def fastest_probabilities(forecasts: Forecasts) -> Mapping[Layout, float]:
-    """Share of the draws in which each layout that was drawn is the fastest of all, 0..1."""
+    """Share of the draws, 0..1, in which each drawn layout is the fastest."""
     fastest = _fastest(forecasts)
     return {each.layout: float((_drawn(each) >= fastest).mean()) for each in (forecasts.today, *forecasts.rivals)}
 
 
 def gains_over(forecast: Forecast, today: Forecast) -> Reals:
-    """Gain of a layout over another in every draw: the ratio of their rates, less 1."""
+    """Gain of a layout over another in every draw: the ratio of their rates, minus 1."""
     return _drawn(forecast) / _drawn(today) - 1.0
 
 
 def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
-    """The one with the largest median gain; of those that gain as much, the nearest to what ran, then the least stale,
-    then the one whose limit on running requests is today's, then the smallest.
+    """Return the forecast with the largest median gain.
+
+    Ties go to the forecast nearest to what ran, then the least stale, then the current limit on running requests, then
+    the lowest limit.
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
     most, limit = max(ratios.values()), today.layout.running_per_engine
@@ -220,7 +225,7 @@ def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
 
 
 def _fastest(forecasts: Forecasts) -> Reals:
-    """The rate of the fastest layout of each draw."""
+    """Rate of the fastest layout in each draw."""
     return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
 
 
@@ -232,7 +237,7 @@ def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, bool, int]:
 
 
 def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
-    """The best of the others, where it is faster than the one chosen by what a change is worth."""
+    """Best of the others if it is faster than `best` by WORTHWHILE_RATIO, else None."""
     if not others:
         return None
     other = best_of(others, today)
@@ -259,10 +264,10 @@ def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sur
 
 
 def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
-    """The gain's spread with one part of the system drawn and the others at their best estimate."""
+    """Spread of the gain with one part of the system drawn and the rest at its best estimate, for each part."""
     best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_SOURCE]
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
-    # An exponent goes with the overhead of its draw.
+    # An exponent belongs to the overhead of the same draw.
     scalings = [at_pace_of(draw.trainer, best.trainer, best.workload) for draw in draws]
     parts: dict[UncertaintySource, list[System]] = {
         "decode_curve": [replace(best, engine=draw.engine) for draw in draws],

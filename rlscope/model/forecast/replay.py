@@ -1,10 +1,10 @@
-"""The run replayed: today's layout by the model, beside what the steady stretch measured.
+"""Replay the run: the current layout by the model, beside the measured steady state.
 
-Before the model speaks of other layouts it has to explain the one that it was fitted to. Where the run leaves open how
-its rollouts are scheduled, every scheduling that its facts allow is simulated, and the one that fits best is used for
-all layouts. A synchronous run is replayed by its closed form: the event simulator has no step that waits for all its
-samples and starts no others. Not covered: what differs from stretch to stretch, such as lengths that drift; the
-simulator repeats the stretch's means.
+Before the model predicts other layouts, it has to explain the one that it was fitted to. If the run leaves open how its
+rollouts are scheduled, every scheduling that its facts allow is simulated, and the one that fits best is used for all
+layouts. A synchronous run is replayed by its closed form: the event simulator has no step that waits for all its
+samples and starts no others. Not covered: variation within the run, such as lengths that drift; the simulator repeats
+the means of the steady state.
 """
 
 import math
@@ -37,13 +37,13 @@ ObservableName = Literal[
     "staleness_mean",
     "staleness_p95",
 ]
-"""tokens_per_s: trained response tokens. step_s: period of an optimizer step. in_flight_samples: begun, and neither
+"""tokens_per_s: trained response tokens. step_s: period of an optimizer step. in_flight_samples: started, and neither
 taken by the trainers nor dropped. wait_*: shares of the trainers' time. hold_*: shares of the engines' time without a
-request, by what keeps requests away; other: environments, or nothing to do. staleness_*: of trained tokens, versions.
-"""
+request, by the reason why there is none; other: environments, or nothing to do. staleness_*: of trained tokens, in
+versions."""
 ObservableUnit = Literal["tokens/s", "s", "requests", "samples", "ratio", "versions"]
 ReplayMethod = Literal["simulation", "synchronous_form", "closed_form"]
-"""closed_form: the simulator cannot run the layout under its limits."""
+"""closed_form: used if the simulator cannot run the layout under its limits."""
 
 UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
     "tokens_per_s": "tokens/s",
@@ -59,32 +59,32 @@ UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
     "staleness_mean": "versions",
     "staleness_p95": "versions",
 }
-"""In the order in which they are shown."""
+"""Units of the observables, in display order."""
 
 MOST_RATE_MISFIT: Final = 0.10
-"""Of the measured rate: a model that is further off at the layout it was fitted to is not believed about another."""
+"""Maximum error as a share of the measured rate: a model that is further off at the layout it was fitted to is not
+trusted about others."""
 MOST_OFF_RATIO: Final = 0.25
-"""Share of the quantities compared: where so many are off, a rate that agrees may do so by chance."""
+"""Share of the compared quantities: if this many are off, a rate that agrees may do so by chance."""
 _UNRECORDED_RATIO: Final = 0.10
-"""Of the engines' time: so much without a state may hide that they had no request."""
+"""Share of the engines' time: more time than this without a state may hide time without requests."""
 _SIZE_RATIO: Final = 0.10
-"""Tolerance of a size or a time, in shares of what was measured."""
+"""Relative tolerance of a size or a time."""
 _SHARE: Final = 0.05
-"""Tolerance of a share of time."""
+"""Absolute tolerance of a share of time."""
 _VERSIONS: Final = 0.25
-"""Tolerance of a staleness, besides a tenth of it: publications come at whole versions."""
+"""Tolerance of staleness in versions, on top of 10%: publications come at whole versions."""
 _BATCH_RATIO: Final = 0.10
-"""Tolerance of a number of samples, in batches: queues are filled and emptied by batches."""
+"""Tolerance of a number of samples, in batches: queues fill and drain in batches."""
 _MOST_MISFIT: Final = 5.0
-"""Tolerances that one observable counts at most, so that none outvotes all others."""
+"""Maximum misfit of one observable, in tolerances, so that none outvotes all others."""
 _ABOUT_AS_GOOD: Final = 0.1
-"""Tolerances by which the best fit has to be better than one that the facts suggest first: less is the noise of the
-simulation."""
+"""Margin, in tolerances, that a fit needs over one that the facts suggest first; less is simulation noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observable:
-    """One quantity of the run. None: not recorded, or not a quantity that the method knows."""
+    """One quantity of the run, measured and replayed. None if not recorded, or if the method does not provide it."""
 
     name: ObservableName
     measured: float | None
@@ -92,12 +92,12 @@ class Observable:
 
     @property
     def unit(self) -> ObservableUnit:
-        """Of both values."""
+        """Unit of both values."""
         return UNITS[self.name]
 
     @property
     def misfit_ratio(self) -> float | None:
-        """Replayed over measured, less 1; None for shares, versions and less than one sample, or if one is missing."""
+        """Replayed over measured, minus 1; None if a value is missing, for shares and versions, or below one sample."""
         if self.unit in ("ratio", "versions") or self.measured is None or self.replayed is None or not self.measured:
             return None
         if self.unit == "samples" and self.measured < 1.0:
@@ -106,11 +106,11 @@ class Observable:
 
     @property
     def difference(self) -> float | None:
-        """Replayed less measured; None where either is missing."""
+        """Replayed minus measured; None if either is missing."""
         return None if self.measured is None or self.replayed is None else self.replayed - self.measured
 
     def misfit(self, batch_samples: float) -> float | None:
-        """The difference in tolerances, at least 0; None where either is missing."""
+        """Absolute difference in tolerances; None if either value is missing."""
         if self.measured is None or self.difference is None:
             return None
         tolerance = {
@@ -123,76 +123,76 @@ class Observable:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How rollouts are scheduled: all that the run's facts may leave open."""
+    """Scheduling of rollouts: everything that the run's facts may leave open."""
 
     delivery: Delivery
     settings: Settings
     admission: Admission
     turnaround_s: float = 0.0
-    """For so long the place of a finished sample stays empty: its client is busy, or far away."""
+    """Seconds that the place of a finished sample stays empty because its client is busy or far away."""
     delivered_after_ratio: float = 1.0
-    """Share of that after which the sample is delivered."""
+    """Share of that time after which the sample is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One scheduling that the facts allow."""
+    """One scheduling that the facts allow, and its fit."""
 
     scheduling: Scheduling
     misfit: float
-    """Root mean square over the observables, in their tolerances; infinite where the model cannot run it."""
+    """Root mean square over the observables, in tolerances; infinite if the model cannot run it."""
     rate_misfit_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Today's layout by the model and as measured."""
+    """The current layout as replayed by the model and as measured."""
 
     compared: tuple[Observable, ...]
     """Every observable, in the order of UNITS."""
     scheduling: Scheduling
-    """The one that fits best."""
+    """Scheduling that fits best."""
     tried: tuple[Tried, ...]
-    """All of them, the best first."""
+    """All schedulings, best first."""
     method: ReplayMethod
     batch_samples: float
-    """Samples that trainers take at a time: what tolerances of a number of samples rest on."""
+    """Samples that trainers take at a time; tolerances of sample counts depend on it."""
 
     @property
     def rate(self) -> Observable:
-        """The trained tokens per second."""
+        """Trained tokens per second."""
         return self.compared[0]
 
     @property
     def rate_misfit_ratio(self) -> float | None:
-        """Replayed rate over the measured one, less 1; None where the model has none."""
+        """Replayed over measured rate, minus 1; None if the model has no rate."""
         return self.rate.misfit_ratio
 
     @property
     def explains(self) -> bool:
-        """Whether the rate is within MOST_RATE_MISFIT of the measured one."""
+        """Whether the replayed rate is within MOST_RATE_MISFIT of the measured one."""
         off = self.rate.difference
         return off is not None and abs(off) <= MOST_RATE_MISFIT * (self.rate.measured or 0.0)
 
     @property
     def off(self) -> tuple[Observable, ...]:
-        """Observables beyond their tolerance, the furthest first."""
+        """Observables outside their tolerance, the furthest first."""
         misfits = [(each.misfit(self.batch_samples) or 0.0, each) for each in self.compared]
         return tuple(each for misfit, each in sorted(misfits, key=lambda one: -one[0]) if misfit > 1.0)
 
     @property
     def known(self) -> tuple[Observable, ...]:
-        """Observables with both values."""
+        """Observables that have both values."""
         return tuple(each for each in self.compared if each.difference is not None)
 
     @property
     def is_rough(self) -> bool:
-        """Whether MOST_OFF_RATIO of the known observables, or more, are beyond their tolerance."""
+        """Whether MOST_OFF_RATIO or more of the known observables are outside their tolerance."""
         return bool(self.off) and len(self.off) >= MOST_OFF_RATIO * len(self.known)
 
 
 def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:
-    """Replay today's layout with each scheduling, at least one; the ones that the facts suggest first come first."""
+    """Replay the current layout with each scheduling (at least one), ordered by how strongly the facts suggest it."""
     if calibration.synchronous:
         return _of_one(calibration, observed, candidates[0], _synchronous(calibration), "synchronous_form")
     replays = [_simulated_replay(calibration, observed, each) for each in candidates]
@@ -208,8 +208,9 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
 
 
 def _best(found: Sequence[Replay]) -> Replay:
-    """The one with the least misfit, or one that comes before it and is about as good; of those that explain the run,
-    if any do: the rate is what the advice rests on.
+    """Return the replay with the least misfit, or an earlier one that is about as good.
+
+    Replays that explain the run are preferred, since the advice rests on the rate.
     """
     fitting = [each for each in found if each.explains] or found
     least = min(each.tried[0].misfit for each in fitting)
@@ -217,10 +218,10 @@ def _best(found: Sequence[Replay]) -> Replay:
 
 
 def _with_turnaround(calibration: Calibration, observed: Observed, replay: Replay) -> Replay | None:
-    """The same with places that stay empty between two samples, where engines ran fewer requests than replayed.
+    """Replay again with places that stay empty between samples, if engines ran fewer requests than replayed.
 
-    By Little's law the places that the replay fills and the run left empty, over the samples that finish in a second.
-    None where the run was as full as the replay, or nothing finished.
+    By Little's law, each place stays empty for the number of places that the replay fills and the run left empty,
+    divided by the samples that finish per second. None if the run was as full as the replay, or if nothing finished.
     """
     running = next(each for each in replay.compared if each.name == "running_per_engine")
     batch, empty = replay.batch_samples, running.difference
@@ -234,7 +235,7 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
 
 
 def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
-    """The calibration with another scheduling in all its systems."""
+    """Replace the scheduling in all systems of the calibration."""
 
     def changed(system: System) -> System:
         away_s = system.workload.environment_s + scheduling.turnaround_s
@@ -273,14 +274,14 @@ def _of_one(
 
 
 def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
-    """Root mean square; the step period only repeats the rate."""
+    """Root mean square of the misfits; without the step period, which only repeats the rate."""
     misfits = [each.misfit(batch_samples) for each in compared if each.name != "step_s"]
     known = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
     return math.sqrt(sum(each * each for each in known) / len(known)) if known else math.inf
 
 
 def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
-    """Every observable as the stretch has it."""
+    """Return the measured value of every observable."""
     load, ages = observed.load, _ages(observed)
     running = load.running_samples
     return {
@@ -300,14 +301,14 @@ def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
 
 
 def _ages(observed: Observed) -> Ages | None:
-    """Trained tokens by staleness; None where no version was recorded."""
+    """Trained tokens by staleness; None if no version was recorded."""
     return Ages(observed.staleness) if observed.staleness else None
 
 
 def _held_ratio(observed: Observed, reason: str | None) -> float | None:
-    """Share of the engines' time without a request for a reason, None: any other than those that have a name here.
+    """Share of the engines' time without a request for a reason; reason None: any reason without a name here.
 
-    None where engines record no such time and much of theirs is in no state: it may be hidden there.
+    None if engines record no such time and much of their time has no state, since it may be hidden there.
     """
     engine_s = observed.engines * observed.seconds
     held_s = {why: seconds for (state, why), seconds in observed.engine_state_s.items() if state == "no_requests"}
@@ -337,7 +338,7 @@ def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName,
 
 
 def _synchronous(calibration: Calibration) -> dict[ObservableName, float]:
-    """What the closed form of a synchronous step knows: every token is of the newest version."""
+    """Return the observables of a synchronous step by its closed form: every token has the newest version."""
     step = split_step(calibration.system, calibration.layout)
     if step is None:
         return {}

@@ -1,8 +1,8 @@
-"""The model result of a run: prediction, gap, forecasts, recommendation, sensitivities and time to finish.
+"""Build the model result of a run: prediction, gap, forecasts, recommendation, sensitivities and time to finish.
 
-The stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that is
-checked against the run, on its first half alone. The rest of the run is taken to have steps like those of the stretch.
-Not covered: checkpoints and restarts still to come, and the time that a change of layout takes.
+The recommendation is calibrated on the whole steady state; the prediction that is checked against the run uses only its
+first half. The rest of the run is assumed to have steps like those of the steady state. Not covered: checkpoints and
+restarts still to come, and the time that a change of layout takes.
 """
 
 from collections.abc import Mapping
@@ -44,113 +44,114 @@ from rlscope.model.system import Admission, Granularity, Layout, System, possibl
 from rlscope.model.warnings import ModelWarning
 
 STEPS_TO_PREDICT: Final = 20
-"""Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
+"""Minimum number of steps to check a prediction: ten to calibrate on and ten to compare. Fewer cannot tell a change in
+level from noise."""
 _OTHER_BATCHES: Final = 0.5
-"""Difference in prefetched batches that contradicts the assumed number: beyond, it is nearer to another number."""
+"""Difference in prefetched batches that contradicts the assumed number: beyond it, another number is nearer."""
 _SEED: Final = 20_260_101
-"""Of every draw: the same run gives the same model result."""
+"""Seed of every draw: the same run gives the same model result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the model takes as given beside the run: limits, scheduling, prior, and the user's constraints."""
+    """Inputs of the model besides the run: limits, scheduling, prior, and the user's constraints."""
 
     admission: Admission
     settings: Settings
     form: Form | None
-    """Of the decode curve, where the model's kind decides it; None: as the passes have it."""
+    """Form of the decode curve if the type of model determines it; None if the passes decide."""
     prior: HardwarePrior | None
     granularity: Granularity
     most_staleness: int | None
-    """Versions that no recommended layout's 95th percentile of samples may exceed."""
+    """Maximum p95 staleness over samples, in versions, of a recommended layout."""
     remaining_steps: int | None
     gpu_hour_price: float | None
     new_cap_policy: StalenessPolicy = "admission"
-    """How a staleness cap is kept that a what-if sets and the run has not."""
+    """Policy for a staleness cap that a what-if sets and the run lacks."""
     scheduling_stated: bool = True
-    """Whether the config states all of `settings` and what a full queue does."""
+    """Whether the config states all of `settings` and what happens when the queue is full."""
     prefetched_batches: float = 0.0
     """Batches of an optimizer step that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
-    """Runs of the same model and trainers, which say how training scales."""
+    """Runs of the same model and trainers that show how training scales."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """GPU-seconds of the stretch lost to each cause, measured."""
+    """Measured GPU-seconds of the steady state lost to each cause."""
     delivery: Delivery = "group"
     alternatives: tuple[Scheduling, ...] = ()
-    """What else the run's facts allow beside `delivery`, `settings` and `admission`."""
+    """Schedulings that the run's facts allow besides `delivery`, `settings` and `admission`."""
     scheduling_contradicted: bool = False
-    """Whether the config states another scheduling than the run plainly shows."""
+    """Whether the config states a scheduling that the run plainly contradicts."""
 
     @property
     def scheduling(self) -> Scheduling:
-        """The one that the facts suggest first, or, in a result, the one that fits the run best."""
+        """Scheduling that the facts suggest first; in a result, the one that fits the run best."""
         return Scheduling(self.delivery, self.settings, self.admission)
 
     def scheduled(self, scheduling: Scheduling) -> "ModelConfig":
-        """With another scheduling."""
+        """Return the config with another scheduling."""
         return replace(self, delivery=scheduling.delivery, settings=scheduling.settings, admission=scheduling.admission)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeToFinish:
-    """What is left, from the end of the last step recorded."""
+    """Remaining time, from the end of the last recorded step."""
 
     remaining_steps: int
     today_hours: Spread
     recommended_hours: Spread | None
-    """None where the layout is kept."""
+    """None if the layout is kept."""
     gpus: int
     gpu_hour_price: float | None
 
     def gpu_hours(self, hours: float) -> float:
-        """GPU-hours in `hours` hours; every GPU of the run counts, idle or not."""
+        """Return the GPU-hours in `hours` hours; every GPU of the run counts, idle or not."""
         return hours * self.gpus
 
     def price(self, hours: float) -> float | None:
-        """What they cost; None without a price."""
+        """Return the cost of `hours` hours; None without a price."""
         return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelResult:
-    """What the model says about a run."""
+    """Everything that the model says about a run."""
 
     model_config: ModelConfig
     calibration: Calibration
     prediction: Prediction | None
-    """None where the stretch is too short to hold a part of it out."""
+    """None if the steady state is too short to hold out a part of it."""
     gap: Gap
     forecasts: Forecasts
-    """Their rates are the modelled gains over the measured rate."""
+    """Forecasts at the measured level: the modeled gains over the measured rate."""
     anchor_ratio: float
-    """Measured rate over the modelled one, which every forecast was multiplied by."""
+    """Measured over modeled rate of the current layout; every forecast was multiplied by it."""
     simulated_layouts: int
-    """Layouts whose forecast is the event simulator's."""
+    """Number of layouts whose forecast comes from the event simulator."""
     recommendation: Recommendation
     ranking: Ranking
-    """Everything that would make the run faster, and the causes that it loses its rate to."""
+    """Everything that would make the run faster, and the causes of its losses."""
     synchronous_tokens_per_s: float | None
-    """Of a synchronous run whose GPUs do both: the modelled gain over the measured rate. None where no engine fits."""
+    """Rate of a synchronous run whose GPUs do both: the modeled gain over the measured rate. None if no engine fits."""
     efficiency: BatchEfficiency | None
     sensitivities: tuple[Sensitivity, ...]
     """Throughput change per 1% of each quantity, the largest first."""
     finish: TimeToFinish | None
-    """None where the run does not say how many steps it has, or has made them all."""
+    """None if the run does not state how many steps it has, or has finished them all."""
     warnings: tuple[ModelWarning, ...]
-    """Of the run as a whole; the calibration, its curve and the other runs have their own."""
+    """Warnings about the run as a whole; the calibration, its curve and the other runs have their own."""
     preemption: Preemption | None
-    """What preemptions cost the run; None where its engines do not count them."""
+    """Preemptions and their cost in the run; None if its engines do not count them."""
     length_drift: Drift | None
-    """Of the mean response length over the stretch."""
+    """Drift of the mean response length over the steady state."""
     others: tuple[OtherRun, ...]
-    """Those of the model_config, each with all its warnings."""
+    """Other runs of the model_config, each with all its warnings."""
     replay: Replay
-    """Today's layout by the model, beside what was measured; its scheduling is that of the model_config."""
+    """Replay of the current layout beside the measurement; its scheduling is that of the model_config."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoModelResult:
-    """Why the model says nothing about a run."""
+    """Reason why the model says nothing about a run."""
 
     reason: str
 
@@ -159,10 +160,10 @@ NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
 def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_config: ModelConfig) -> ModelResult:
-    """Calibrate, check, explain and recommend. Raises UncalibratableError with what is missing in the stretch, and
-    where by the model the run's own layout cannot run.
+    """Calibrate, check, explain and recommend.
 
-    halves: the stretch in two; None where it is too short.
+    halves: the steady state in two halves; None if it is too short. Raises UncalibratableError if the steady state
+    lacks something that the fit needs, or if the model says that the current layout cannot run.
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
@@ -205,7 +206,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
 
 
 def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
-    """The forecasts at the measured level, with today's staleness as measured, held to trainers that never wait."""
+    """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
     own = measured_staleness(whole, calibration.steps_per_version)
     anchored = anchored_forecasts(forecasts, anchor, own)
     ceiling = trainers_ceiling(whole, len(calibration.draws))
@@ -213,7 +214,7 @@ def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed
 
 
 def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
-    """Every layout, by the closed forms and where they cannot be trusted by the event simulator."""
+    """Forecast every layout by the closed forms, or by the event simulator if those cannot be trusted."""
     layouts = _layouts(calibration, model_config.granularity)
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
     if not forecasts.today.tokens_per_s:
@@ -224,9 +225,9 @@ def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
 def time_to_finish(
     remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
 ) -> TimeToFinish:
-    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
+    """Return the time for the remaining optimizer steps; gain_ratio: of the recommended layout over the current one.
 
-    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
+    The interval of the recommended layout combines the ends of both intervals, which is the widest it can be.
     """
     hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
     today = Spread(*hours)

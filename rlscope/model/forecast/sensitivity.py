@@ -1,10 +1,10 @@
 """Sensitivity: throughput change per 1% of each quantity. It shows where work on a run pays.
 
-Each quantity alone is made a little better and the current layout is solved again by the closed forms, draw by draw.
-The figure is the derivative towards the better side: where two limits balance, neither alone changes anything. Speeds
-and times add up to 1%, since a run whose every second is shorter is faster in proportion (Euler's theorem on
-homogeneous functions), except for what no quantity stands for, such as checkpoints. Whole numbers are moved by one, so
-where they are small the figure is a mean over a large change. Not covered: two quantities together, and what only the
+Each quantity alone is improved slightly, and the closed forms solve the current layout again, draw by draw. The figure
+is the one-sided derivative towards the improvement: if two limits balance, neither alone changes anything. Speeds and
+times add up to 1%, since a run whose every second is shorter is faster in proportion (Euler's theorem on homogeneous
+functions), except for time that no quantity covers, such as checkpoints. Whole numbers move by at least one, so for
+small numbers the figure is a mean over a large change. Not covered: two quantities together, and effects that only the
 event simulator sees (`Sensitivity.is_rough`).
 """
 
@@ -41,20 +41,20 @@ SensitivityQuantity = Literal[
     "in_flight_cap",
     "staleness_cap",
 ]
-"""Better is faster, more, larger or later; of weight_update, environment and response_length it is shorter.
-prefill_speed is a part of forward_speed. GPUs are added to what there is, by whole engines and replicas."""
+"""Quantities to improve: faster, more, larger or later; shorter for weight_update, environment and response_length.
+prefill_speed is a part of forward_speed. GPUs are added to the existing ones, by whole engines and replicas."""
 Silence = Literal["not_limiting", "not_there", "not_recorded"]
-"""Why a quantity has no effect. not_limiting: something else holds the run. not_there: the run has no such limit, or no
-such cost. not_recorded: the run does not say how large it is."""
+"""Reasons for a quantity to have no effect. not_limiting: something else limits the run. not_there: the run has no such
+limit or cost. not_recorded: the run does not record its value."""
 
 _DRAWS: Final = 40
-"""Two of them are beyond each end of the interval: the gains of single draws hardly differ."""
+"""Number of draws: two lie beyond each end of the interval. Gains hardly differ between draws."""
 _PROBED_DRAWS: Final = 8
-"""If none of these draws changes, the others are not solved: one draw in ten may then still differ."""
+"""Draws to solve first; if none of them changes, the rest are not solved. One draw in ten may then still differ."""
 _STEP_RATIO: Final = 0.02
-"""How much better a quantity is made: far above rounding, and small beside the distance between limits."""
+"""Relative improvement of a quantity: far above rounding, and small beside the distance between limits."""
 _NOTHING_RATIO: Final = 1e-9
-"""Of the rate: what the halvings of the closed forms leave open."""
+"""Gain that counts as none, as a share of the rate: the resolution of the bisections in the closed forms."""
 _PER_CENT: Final = 0.01
 _ROUGH: Final = frozenset(
     {
@@ -68,30 +68,30 @@ _ROUGH: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """One quantity."""
+    """Sensitivity of throughput to one quantity."""
 
     quantity: SensitivityQuantity
     gain_ratio: Spread | None
-    """Of trained tokens per second, for 1%; None where the quantity is not recorded. Below 0 where better by
-    name is worse by rate: shorter responses."""
+    """Gain in trained tokens per second for 1%; None if the quantity is not recorded. Below 0 if an improvement by name
+    lowers the rate, as shorter responses do."""
     silence: Silence | None
     """Why the gain is 0 or unknown."""
     is_rough: bool
-    """Whether the closed forms err in the rate of the layout that is run, by several percent."""
+    """Whether the closed forms err by several percent in the rate of the current layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Nudge:
-    """How a quantity is made better."""
+    """One way to improve a quantity."""
 
     system: Callable[[System], System]
     layout: Callable[[Layout], Layout]
     step_ratio: float
-    """By how much of itself."""
+    """Size of the improvement, relative to the quantity."""
 
 
 def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Sensitivity, ...]:
-    """Every quantity, the largest effect first."""
+    """Return the sensitivity to every quantity, the largest effect first."""
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = _rates(calibration, draws, calibration.layout)
@@ -103,7 +103,7 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
 
 
 def _is_rough(calibration: Calibration) -> bool:
-    """Samplers with a surplus leave the rate to the trainers, whatever becomes of the surplus: no doubt there."""
+    """If samplers have a surplus, the trainers set the rate whatever becomes of the surplus, so it is not in doubt."""
     admission = calibration.system.admission
     if admission.max_staleness is not None and is_doubtful(calibration, calibration.layout):
         return True
@@ -138,7 +138,7 @@ def _sensitivity(
 
 
 def _rates(calibration: Calibration, systems: Sequence[System], layout: Layout) -> Reals:
-    """Trained response tokens per second, synchronous or asynchronous as the run; 0 where it cannot run."""
+    """Trained response tokens per second, synchronous or asynchronous like the run; 0 if it cannot run."""
     if calibration.synchronous:
         steps = [split_step(system, layout) for system in systems]
         return np.array([step.trained_tokens_per_s if step else 0.0 for step in steps])
@@ -146,7 +146,7 @@ def _rates(calibration: Calibration, systems: Sequence[System], layout: Layout) 
 
 
 def _nudges(calibration: Calibration, granularity: Granularity) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
-    """How each quantity is made better, or why it cannot be."""
+    """Improvement of each quantity, or why it cannot be improved."""
     return {**_of_trainers(calibration, granularity), **_of_samplers(calibration), **_of_limits(calibration)}
 
 
@@ -182,7 +182,7 @@ def _of_samplers(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudg
         if engine.prefill_tokens_per_s or engine.prefill_pass_s
         else "not_recorded",
         "kv_capacity": _of_system(_with_larger_cache, _STEP_RATIO) if engine.kv_capacity_tokens else "not_recorded",
-        # Every draw has one and the same workload.
+        # All draws share one workload.
         "response_length": _of_system(lambda system: replace(system, workload=shorter), _STEP_RATIO),
         "environment": _of_system(lambda system: replace(system, workload=quicker), _STEP_RATIO)
         if workload.environment_s
@@ -225,8 +225,9 @@ def _of_layout(change: Callable[[Layout], Layout], step_ratio: float) -> _Nudge:
 
 
 def _follows(calibration: Calibration, step: int) -> int:
-    """By how much the limit of an engine rises with a cap on all of them: where it is the most that ran and not the
-    setting, the cap may be what held it there.
+    """Rise of an engine's limit if the cap on all engines rises by `step`.
+
+    If the limit is the maximum that ran, below the setting, the cap may have been what held it there.
     """
     engines = calibration.layout.sampler_gpus // calibration.system.engine.gpus
     return math.ceil(step / engines) if ModelWarning.LIMIT_BELOW_SETTING in calibration.warnings else 0

@@ -1,9 +1,9 @@
-"""Forecasts corrected by the event simulator, where the closed forms are known to be wrong.
+"""Correct forecasts with the event simulator if the closed forms are known to be wrong.
 
-A layout in which a cap binds, samples age out, a queue grows or engines run few requests is simulated with the best
-estimate; its forecast and all its draws are scaled by the simulated rate over the closed form's. The current layout and
-the fastest of the others are simulated; other layouts with warnings are scaled as their neighbours were, so that a
-simulated rate is never compared with an uncorrected one. Not covered: how the correction varies over the draws.
+Layouts in which a cap binds, samples age out, a queue grows or engines run few requests are simulated with the best
+estimate; the forecast and all its draws are scaled by the simulated rate over the closed form's. The current layout and
+the fastest of the others are simulated. Other layouts with warnings are scaled like their neighbors, so that a
+simulated rate is never compared with an uncorrected one. Not covered: variation of the correction between draws.
 """
 
 import math
@@ -34,20 +34,21 @@ from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, 
 from rlscope.model.system import Admission, DecodeCurve, Layout, System
 
 _MOST_SIMULATED: Final = 10
-"""Layouts that are simulated: a tenth to half of a second each."""
+"""Maximum number of simulated layouts: each takes 0.1 to 0.5 s."""
 _LEADERS: Final = 4
-"""The fastest rivals, none of which is left without a simulation that it needs, as far as the number above reaches."""
+"""Number of fastest rivals that are simulated if they need it, within the maximum above."""
 _NEIGHBOUR_ERROR: Final = 0.07
-"""Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
-forecast errs by the tenth that closed forms with a warning have."""
+"""Log error of a correction taken from neighbors, besides the simulator's own error: together they give the 10% error
+of closed forms that have a warning."""
 _STEPS: Final = 60
-"""Steps of a simulation: its rate is then known to about 1% where a step's time varies by 10%."""
+"""Steps of a simulation: the rate is then known to about 1% if step times vary by 10%."""
 _MORE_STEPS: Final = 120
-"""Steps where they are so small that twice as many take no time: a rate that varies more is then known as well."""
+"""Steps of a simulation whose steps are so small that doubling them is cheap: rates that vary more are then known as
+well."""
 _FEW_SAMPLES: Final = 12_000
-"""Samples of a simulation that takes no time."""
+"""Maximum samples of a simulation that is cheap enough for _MORE_STEPS."""
 _MOST_SAMPLES: Final = 300_000
-"""Samples of a simulation; runs with large steps are simulated for fewer of them."""
+"""Maximum samples of a simulation; runs with large steps are simulated for fewer steps."""
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
 _NO_LIMITS: Final = Admission()
@@ -55,7 +56,7 @@ _NO_LIMITS: Final = Admission()
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Forecasts after correction, and how many layouts were simulated."""
+    """Corrected forecasts, and the number of simulated layouts."""
 
     forecasts: Forecasts
     simulated_layouts: int
@@ -64,10 +65,10 @@ class Corrected:
 def correct_by_simulation(
     calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
 ) -> Corrected:
-    """Correct the forecasts where the closed form is not to be trusted.
+    """Correct the forecasts that the closed form cannot be trusted with.
 
-    Today's layout is simulated, and then, one after the other, the fastest that are not, until the first few all are
-    or enough were asked. A doubtful layout that was not asked is moved as its neighbours were.
+    The current layout is simulated first, then the fastest layout not yet simulated, until the leaders are all
+    simulated or the maximum is reached. Doubtful layouts that were not simulated are scaled like their neighbors.
     """
     if calibration.synchronous:
         return Corrected(forecasts, 0)
@@ -75,7 +76,7 @@ def correct_by_simulation(
     doubtful = {layout for layout in (today.layout, *rivals) if is_doubtful(calibration, layout)}
     simulated: dict[Layout, Forecast] = {}
     if today.state and today.layout in doubtful:
-        # What the others are compared with, whatever its staleness: no cap leaves it out.
+        # All others are compared with this layout, so no staleness cap excludes it.
         simulated[today.layout] = corrected(calibration, today, settings, None)
     while len(simulated) < _MOST_SIMULATED:
         moved = _moved(rivals, simulated, doubtful, today)
@@ -101,11 +102,11 @@ def _can_run(forecast: Forecast) -> bool:
 def _moved(
     rivals: Mapping[Layout, Forecast], simulated: Mapping[Layout, Forecast], doubtful: Set[Layout], today: Forecast
 ) -> dict[Layout, Forecast]:
-    """The rivals: simulated ones unchanged, other doubtful ones scaled like their neighbours.
+    """Return the rivals: simulated ones unchanged, other doubtful ones scaled like their neighbors.
 
-    The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
-    requests; where there is none with that limit, between limits, among those of the same split; else among all. Beyond
-    the outermost it is level.
+    The log of the correction is interpolated over trainer GPUs, among layouts with the same limit on running requests.
+    If there are none, it is interpolated over limits among layouts of the same split, else over all layouts. It is
+    constant beyond the outermost ones.
     """
     before = {**rivals, today.layout: today}
     known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
@@ -121,7 +122,7 @@ def _moved(
 
 
 def _between_neighbours(layout: Layout, known: Mapping[Layout, float]) -> float:
-    """What is known of other layouts, interpolated as `_moved` says."""
+    """Interpolate a quantity of other layouts as `_moved` describes."""
     alike = [other for other in known if other.running_per_engine == layout.running_per_engine]
     split = [other for other in known if other.trainer_gpus == layout.trainer_gpus]
     if split and not alike:
@@ -140,9 +141,9 @@ def _log_ratio(after: Forecast, before: Forecast) -> float:
 
 
 def _scaled(forecast: Forecast, factor: float, version_steps: float) -> Forecast:
-    """A forecast scaled without a simulation of its own: wider by how much neighbours differ.
+    """Scale a forecast without simulating it, and widen it by the differences between neighbors.
 
-    version_steps: the most that a version of theirs lasts, which the closed form knows nothing of.
+    version_steps: steps per version, interpolated between neighbors; the closed form does not predict it.
     """
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
@@ -156,8 +157,9 @@ def _scaled(forecast: Forecast, factor: float, version_steps: float) -> Forecast
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
-    """Whether the layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows; with
-    slow engines every layout is, since their share of the engines changes with the split.
+    """Whether a layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows.
+
+    With slow engines every layout is doubtful, since their share of the engines changes with the split.
     """
     state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
@@ -173,7 +175,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
 
 
 def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
-    """The forecast by the simulator, its draws scaled with it; unchanged where no step ever starts."""
+    """Replace the forecast by the simulator's and scale its draws; return it unchanged if no step ever starts."""
     simulated = simulated_run(calibration, forecast.layout, settings)
     if simulated is None or not forecast.tokens_per_s:
         return forecast
@@ -195,19 +197,19 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
 
 
 def staleness_simulated(simulated: Simulated) -> StalenessForecast:
-    """Staleness of a simulated run."""
+    """Return the staleness of a simulated run."""
     ages = simulated.staleness
     between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
     return StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max, between)
 
 
 def simulation_noise(simulated: Simulated, draws: int) -> Reals:
-    """What a simulation of so few steps leaves open: factors around 1, one per draw."""
+    """Sampling error of a simulation with this number of steps: factors around 1, one per draw."""
     return drawn_factors(simulated.step_trained_tokens, simulated.step_periods_s, _SEED, draws)
 
 
 def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:
-    """A layout simulated with the best estimate; None where its limits never let a step start."""
+    """Simulate a layout with the best estimate; None if its limits never let a step start."""
     workload = calibration.system.workload
     batch = workload.samples_per_step
     steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // batch), min(_MORE_STEPS, _FEW_SAMPLES // batch))
@@ -218,7 +220,7 @@ def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) 
 
 @lru_cache(maxsize=8)
 def _simulated(system: System, layout: Layout, steps: int, settings: Settings) -> Simulated | None:
-    """Cached: a replay and the forecasts both ask for today's layout, and higher limits often change nothing."""
+    """Simulate and cache: both replay and forecasts need the current layout, and higher limits often change nothing."""
     alike = _of_other_limits(replace(system, admission=_NO_LIMITS), layout, steps, settings)
     for admission, known in alike:
         if runs_like(known, admission, system, layout, steps):
@@ -235,15 +237,15 @@ def _simulated(system: System, layout: Layout, steps: int, settings: Settings) -
 def _of_other_limits(
     _system: System, _layout: Layout, _steps: int, _settings: Settings
 ) -> list[tuple[Admission, Simulated]]:
-    """The simulations of a system under the limits that were asked for."""
+    """Cached simulations of a system under various limits."""
     return []
 
 
 def slow_engines(observed: Observed, curve: DecodeCurve) -> tuple[float, ...] | None:
-    """Factor on the times of each engine, the slowest first; None where none is far slower than the median.
+    """Time factor of each engine, slowest first; None if no engine is much slower than the median.
 
-    Engines that are not slow are all alike. Each is busy for about as long, so that the mean of 1 / factor is the speed
-    that the curve has: 1. Own derivation.
+    Engines that are not slow are all alike. Every engine is busy for about as long, so the mean of 1 / factor is the
+    speed of the curve: 1. Own derivation.
     """
     slowness = engine_slowness(observed.passes, curve)
     if slowness.size < LEAST_ENGINES_COMPARED:
@@ -258,7 +260,7 @@ def slow_engines(observed: Observed, curve: DecodeCurve) -> tuple[float, ...] | 
 
 
 def slowness_at(slowness: tuple[float, ...] | None, engines: int) -> tuple[float, ...] | None:
-    """The factors of a layout with N engines: the slow ones stay, and one more is like the last of the others."""
+    """Factors of a layout with `engines` engines: slow engines stay, and added engines are like the last one."""
     if slowness is None:
         return None
     return (*slowness, *[slowness[-1]] * (engines - len(slowness)))[:engines]

@@ -1,8 +1,8 @@
-"""What a run would do with something changed, beside the run as it is.
+"""Forecast a run with a change, beside the run as it is.
 
-The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms cannot be
-trusted the event simulator decides, as for a recommendation. A synchronous run stays synchronous. Not covered: what the
-change costs, and what it does to learning.
+The change is applied to the calibrated system, to every draw of it and to the layout, which are then solved again. The
+event simulator takes over if the closed forms cannot be trusted, as for a recommendation. A synchronous run stays
+synchronous. Not covered: the cost of the change, and its effect on learning.
 """
 
 import math
@@ -23,46 +23,46 @@ from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
 
 if TYPE_CHECKING:
-    # Only for types, so that what makes a ModelResult can ask for changes while it does.
+    # Imported for types only: the code that makes a ModelResult itself asks for changes.
     from rlscope.model.forecast.result import ModelConfig, ModelResult
 
 Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
-"""What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what a step takes at a time."""
+"""Reason why a run cannot run. queue_capacity, in_flight_cap: smaller than what a step takes at a time."""
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
-"""Warnings that leave nothing measured for the answer to rest on."""
+"""Warnings that leave the answer without any measurement to rest on."""
 _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PREDICTION_MISSED})
-"""Of the model against its own run."""
+"""Warnings that the model failed a check against its own run."""
 _MOST_SAMPLES: Final = 100_000
-"""Of a version: more take over a minute to simulate."""
+"""Maximum samples per version: more take over a minute to simulate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """The run as it is, and with the change."""
+    """Forecasts of the run as it is and with the change."""
 
     asked: Change
     now: Forecast
     predicted: Forecast
-    """Its layout alone, where it cannot run."""
+    """Forecast with the change; only its layout is set if that cannot run."""
     obstacle: Obstacle | None
-    """Why it cannot run."""
+    """Why the changed run cannot run; None if it can."""
     gain_ratio: Spread | None
-    """Of trained tokens per second over the run as it was, less 1, draw by draw; None where it cannot run."""
+    """Trained tokens per second over the current rate, minus 1, draw by draw; None if the changed run cannot run."""
     chose_split: bool
-    """Whether the change names only the number of GPUs: the split is then the fastest."""
+    """Whether the change gives only the number of GPUs, so that the fastest split was chosen."""
     simulated: bool
-    """Whether `predicted` is the event simulator's."""
+    """Whether `predicted` comes from the event simulator."""
     warnings: tuple[ModelWarning, ...]
-    """What the run does not show of the change, after the checks that the model of the run failed."""
+    """Aspects of the change that the run does not show, after the checks that the model of the run failed."""
     calibration: Calibration
-    """Of the run as it was."""
+    """Calibration of the unchanged run."""
     steps_per_version: float
-    """Optimizer steps of one publication with the change; `calibration` has those of the run as it was."""
+    """Optimizer steps per publication with the change; `calibration` has those of the unchanged run."""
 
 
 def what_if(model: "ModelResult", change: Change) -> WhatIf:
-    """Answer one question about a run, with the checks that its model failed. Raises what `forecast_change` does."""
+    """Answer a what-if about a run, including the checks that its model failed. Raises as `forecast_change` does."""
     answer = forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor_ratio)
     failed = tuple(warning for warning in model.warnings if warning in _FAILED_CHECKS)
     return replace(answer, warnings=(*failed, *answer.warnings))
@@ -71,11 +71,11 @@ def what_if(model: "ModelResult", change: Change) -> WhatIf:
 def forecast_change(
     calibration: Calibration, model_config: "ModelConfig", now: Forecast, change: Change, anchor_ratio: float = 1.0
 ) -> WhatIf:
-    """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout with the same calibration.
+    """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout by the same calibration.
 
-    anchor_ratio: what the rates of `now` were multiplied by, so that they are at the measured level.
-    Raises ImpossibleChangeError for GPUs that make no layout, for more samples of a version than can be simulated, and
-    for one limit given in two ways.
+    anchor_ratio: factor that was applied to the rates of `now` to match the measured level. Raises
+    ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a limit is
+    given in two ways.
     """
     if change.max_in_flight_samples is not None and change.max_in_flight_groups is not None:
         raise ImpossibleChangeError("give the in-flight limit in samples or in groups, not in both")
@@ -107,7 +107,7 @@ def forecast_change(
 
 
 def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change) -> Calibration:
-    """The calibration with the change, but for its layout."""
+    """Apply the change to the calibration, except for its layout."""
     systems = (calibration.system, *calibration.draws)
     changed = changed_systems(systems, change, calibration.steps_per_version, model_config.new_cap_policy)
     steps_per_version = float(change.steps_per_version or calibration.steps_per_version)
@@ -118,7 +118,7 @@ def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change
 
 
 def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tuple[Layout, ...]:
-    """The layout that a change asks for; every split where it only names all GPUs. Raises ImpossibleChangeError."""
+    """Layouts that a change asks for: every split if it gives only the total GPUs. Raises ImpossibleChangeError."""
     running = change.running_per_engine or today.running_per_engine
     trainers, samplers, gpus = change.trainer_gpus, change.sampler_gpus, change.gpus
     if gpus is not None and trainers is None and samplers is None:
@@ -160,14 +160,14 @@ def _pieces(granularity: Granularity) -> str:
 
 
 def _with_cap(model_config: "ModelConfig", change: Change) -> "ModelConfig":
-    """A cap that is asked for and drops nothing replaces the run's own."""
+    """Replace the run's own cap by a requested one that drops nothing."""
     if change.max_staleness is None or model_config.new_cap_policy == "drop":
         return model_config
     return replace(model_config, most_staleness=change.max_staleness)
 
 
 def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "ModelConfig") -> Layout:
-    """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
+    """Return the fastest layout that can run, preferring layouts that keep the staleness cap."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
         return usable[0] if usable else layouts[0]
@@ -195,13 +195,14 @@ def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
     refusal = _refusal(asked, asked.layout)
     if refusal is not None or asked.synchronous:
         return refusal
-    # A run whose own limits are smaller than a step did run, so they are not what the model assumes.
+    # The run did run with its own limits, even if they are smaller than a step, so the model's reading of them is
+    # wrong.
     own = _small_limits(calibration.system)
     return next((each for each in _small_limits(asked.system) if each not in own), None)
 
 
 def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
-    """Why a layout cannot run at all; a synchronous run needs no more than a trainer, an engine and a place."""
+    """Why a layout cannot run; None if it can. A synchronous run only needs a trainer, an engine and one place."""
     if calibration.synchronous and split_step(calibration.system, layout) is not None:
         return None
     state = steady_states(calibration.system, (layout,))[0]
@@ -209,7 +210,7 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
 
 
 def _small_limits(system: System) -> list[Obstacle]:
-    """The limits that no step could ever pass: they hold fewer whole groups than a step takes at a time."""
+    """Limits that no step can ever pass: they hold fewer whole groups than a step takes at a time."""
     workload, admission = system.workload, system.admission
     groups = math.ceil(workload.samples_per_batch / workload.unit_samples)
     limits: Mapping[Obstacle, int | None] = {

@@ -15,6 +15,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -23,8 +24,6 @@ _SESSION_KEYS: Final = ('"session_id"', '"submit_ts"')
 _VERSION_FOLDER: Final = re.compile(r"\d+$")
 _LOOKED_AT: Final = 5
 """Levels of folders below the one named in which files are looked for."""
-_EARLIEST_EPOCH_S: Final = 1e9
-"""A smaller time is of a clock that started with the machine, as AReaL wrote until 2025."""
 _OUTCOMES: Final[Mapping[str, str]] = {
     "accepted": "trained",
     "rejected": "filtered",
@@ -130,7 +129,7 @@ def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
     if not runs and isinstance(head, int) and isinstance(tail, int) and head >= 0 and output:
         # Without a range for each version only that of the oldest token is sure.
         runs, is_exact = ((head, output),), head == tail
-    return _Dumped(prompt, output, runs, is_exact, float(reward) if isinstance(reward, int | float) else None)
+    return _Dumped(prompt, output, runs, is_exact, number(reward))
 
 
 def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
@@ -231,9 +230,10 @@ def _spans(run: _Run, record: Mapping[str, Any], phase: str) -> list[tuple[int, 
 
 
 def _time_ns(run: _Run, value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e10:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_S:
         return None
-    if value < _EARLIEST_EPOCH_S:
+    if value < EARLIEST_S:
+        # A clock that started with the machine, as AReaL wrote until 2025.
         run.is_relative = True
         return run.target.relative_origin_ns + to_ns(value)
     return to_ns(value)

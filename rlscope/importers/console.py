@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.lines import tallied_lines, without_repeats
-from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, row_of
+from rlscope.importers.quantities import number, real
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
@@ -64,7 +65,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
             tally.bad_lines += not values
             is_head = False
             if values:
-                yield MetricRow(time_ns, int(found[1]), values)
+                yield MetricRow(time_ns, real(found[1]), values)
             continue
         if table.takes(text, time_ns):
             is_head = False
@@ -89,7 +90,7 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
         value = _VALUE.fullmatch(written)
         name = re.split(r"[\s:]", before)[-1]
         if value and name:
-            yield name, float(value[1])
+            yield name, real(value[1])
 
 
 def _printed_row(body: str) -> MetricRow | None:
@@ -100,7 +101,7 @@ def _printed_row(body: str) -> MetricRow | None:
         return None
     numbers = {name: _number_of(held) for name, held in value.items() if isinstance(name, str)}
     row = row_of(numbers)
-    return replace(row, step=int(lead["step"])) if row is not None and lead["step"] else row
+    return replace(row, step=real(lead["step"])) if row is not None and lead["step"] else row
 
 
 def _number_of(held: Any) -> Any:  # noqa: ANN401
@@ -122,7 +123,7 @@ class _PrintedTable:
     """Collects the tables of a step, from the line that names it to the line that names the next."""
 
     def __init__(self) -> None:
-        self._step: int | None = None
+        self._step: float | None = None
         self._time_ns: int | None = None
         self._values: dict[str, float] = {}
         self.finished: tuple[MetricRow, ...] = ()
@@ -132,13 +133,13 @@ class _PrintedTable:
         """Whether a line belongs to a table."""
         self.finished = ()
         if self._step is not None and _CELL_EDGE in text:
-            self._values.update((name, float(value)) for name, value in _CELLS.findall(text))
+            self._values.update((name, real(value)) for name, value in _CELLS.findall(text))
             return True
         found = _TABLE_STEP.search(text, text.index(_TABLE)) if _TABLE in text else None
         if found is None:
             return False
         self.finished = self.last()
-        self._step, self._time_ns, self._values = int(found[1]), time_ns, {}
+        self._step, self._time_ns, self._values = real(found[1]), time_ns, {}
         return True
 
     def last(self) -> tuple[MetricRow, ...]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
@@ -20,6 +19,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
+from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, number
 from rlscope.importers.slime import TIMER_MEANINGS, TRAIN, UPDATE, WAIT
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, add_activity
@@ -149,33 +149,36 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e10
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LATEST_S
+
+
+def _is_rank(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= MOST_GPUS
 
 
 # The trainer
 
 
 def _read_metrics(run: _Run) -> None:
-    for _file, record in _records(run, "metrics"):
+    for file, record in _records(run, "metrics"):
         step = record.get("step")
         if isinstance(step, int):
-            facts = {
-                name: float(value)
-                for name, value in _mapping(record.get("metrics")).items()
-                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _RESULTS)
-            }
+            held = _mapping(record.get("metrics"))
+            names = [name for name in held if name.startswith("perf/actor_train") or name in _RESULTS]
+            facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
+            file.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
 
 
 def _read_phases(run: _Run) -> None:
     """Add each phase of each rank; one that was still running when it was written has no end."""
     for file, record in _records(run, "phases"):
-        start, end, rank = record.get("t0"), record.get("t1"), record.get("rank")
-        if not _is_time(start) or not isinstance(rank, int) or not isinstance(end, int | float):
+        start, end, rank = record.get("t0"), number(record.get("t1"), LATEST_S), record.get("rank")
+        if not _is_time(start) or not isinstance(rank, int) or end is None:
             file.bad_lines += 1
         elif end >= start:
             span = Span(str(record.get("name")), to_ns(start), to_ns(end))
-            if record.get("role") == "train" and rank >= 0:
+            if record.get("role") == "train" and _is_rank(rank):
                 gpus = record.get("gpus")
                 run.ranks.setdefault(rank, len(cast("list[object]", gpus)) if isinstance(gpus, list) else 1)
                 for gpu in cast("list[object]", gpus) if isinstance(gpus, list) else []:
@@ -262,7 +265,7 @@ def _read_topology(run: _Run) -> None:
             address, rank, gpus = facts.get("addr"), facts.get("engine_rank"), facts.get("gpus")
             if not isinstance(address, str) or not isinstance(gpus, list):
                 continue
-            worker = f"engine-{rank}" if isinstance(rank, int) else safe_worker_id(address)
+            worker = f"engine-{rank}" if _is_rank(rank) else safe_worker_id(address)
             if address not in run.engines:
                 run.engines[address] = worker
                 run.target.add_engine(worker, gpu_count=len(cast("list[object]", gpus)))
@@ -279,8 +282,9 @@ def _read_engine_series(run: _Run) -> None:
     current: dict[str, _Reading] = {}
     idle: dict[str, Span] = {}
     for file, record in _records(run, "engine_series"):
-        time_s, address, metric, value = (record.get(name) for name in ("ts", "addr", "metric", "value"))
-        if not _is_time(time_s) or not isinstance(address, str) or not isinstance(value, int | float):
+        time_s, address, metric = (record.get(name) for name in ("ts", "addr", "metric"))
+        value = number(record.get("value"), MOST)
+        if not _is_time(time_s) or not isinstance(address, str) or value is None:
             file.bad_lines += 1
             continue
         if metric not in _SERIES:
@@ -291,8 +295,7 @@ def _read_engine_series(run: _Run) -> None:
                 _add_row(run, address, before.get(address), reading, idle)
                 before[address] = reading
             reading = current[address] = _Reading(float(time_s))
-        if isfinite(value):
-            reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
+        reading.values[metric] = reading.values.get(metric, 0.0) + value
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading, idle)
     for worker, span in idle.items():
@@ -347,16 +350,16 @@ def _read_gpus(run: _Run) -> None:
         owner = owners.get((node, gpu))
         if owner is None:
             continue
-        util, memory, power = (record.get(name) for name in ("util", "mem_mb", "power_w"))
+        util, memory, power = (number(record.get(name), MOST) for name in ("util", "mem_mb", "power_w"))
         run.target.add(
             "gpu_samples",
             {
                 "worker_id": owner,
                 "gpu_id": f"{node}/{gpu}",
                 "time_ns": to_ns(time_s),
-                "busy_ratio": util / 100 if isinstance(util, int | float) else None,
-                "memory_used_bytes": round(memory * _MEGABYTE) if isinstance(memory, int | float) else None,
-                "power_w": float(power) if isinstance(power, int | float) else None,
+                "busy_ratio": None if util is None else util / 100,
+                "memory_used_bytes": None if memory is None else round(memory * _MEGABYTE),
+                "power_w": power,
                 "source": "nvml",
             },
         )
@@ -432,8 +435,8 @@ def _add_turn(
         run.unmatched += 1
         return
     output = lengths.turns[segment]
-    group, version = record.get("group_index"), str(record.get("weight_version") or "")
-    runs = [{"version": int(version), "start": 0, "end": output}] if version.isdecimal() and output else []
+    group, version = record.get("group_index"), number(record.get("weight_version"), MOST_STEPS)
+    runs = [] if version is None or not output else [{"version": int(version), "start": 0, "end": output}]
     run.samples += 1
     run.target.add(
         "samples",

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
@@ -27,17 +28,19 @@ _BATCH: Final = re.compile(r"Generating responses for batch of size (\d+)")
 _STAMPED: Final = re.compile(r"(?:INFO|WARNING|DEBUG) (?P<ts>\d\d-\d\d \d\d:\d\d:\d\d) \[")
 
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    "group_size": re.compile(r"'num_generations_per_prompt': (\d+)"),
-    "prompts": re.compile(r"'num_prompts_per_step': (\d+)"),
-    "total_steps": re.compile(r"'max_num_steps': (\d+)"),
-    "max_staleness": re.compile(r"'max_trajectory_age_steps': (\d+)"),
-    "gpus_per_engine": re.compile(r"'vllm_cfg': \{[^{}]*'tensor_parallel_size': (\d+)"),
+    "group_size": re.compile(r"'num_generations_per_prompt': (\d{1,9})\b"),
+    "prompts": re.compile(r"'num_prompts_per_step': (\d{1,9})\b"),
+    "total_steps": re.compile(r"'max_num_steps': (\d{1,9})\b"),
+    "max_staleness": re.compile(r"'max_trajectory_age_steps': (\d{1,9})\b"),
+    "gpus_per_engine": re.compile(r"'vllm_cfg': \{[^{}]*'tensor_parallel_size': (\d{1,9})\b"),
 }
 _CLUSTER: Final = re.compile(
-    r"'cluster': \{(?:(?!'gpus_per_node')[^{}])*+'gpus_per_node': (\d+)(?:(?!'num_nodes')[^{}])*+'num_nodes': (\d+)"
+    r"'cluster': \{(?:(?!'gpus_per_node')[^{}])*+'gpus_per_node': (\d{1,6})\b"
+    r"(?:(?!'num_nodes')[^{}])*+'num_nodes': (\d{1,6})\b"
 )
 _COLOCATED: Final = re.compile(
-    r"'colocated': \{'enabled': (True|False)(?:,\s*'resources': \{'gpus_per_node': (\w+),\s*'num_nodes': (\w+))?"
+    r"'colocated': \{'enabled': (True|False)"
+    r"(?:,\s*'resources': \{'gpus_per_node': (\w{1,6}),\s*'num_nodes': (\w{1,6})\b)?"
 )
 _CONFIG_CHARS: Final = 256 * 1024
 
@@ -160,24 +163,28 @@ def _steps(log: LogFile, clock: LogClock | None, config: list[str]) -> Iterator[
     step: _Step | None = None
     kept_chars = 0
     for line in log:
-        if opening := _STEP.search(line.text):
-            if step is not None:
-                yield step
-            step = _Step(int(opening[1]))
-        elif step is None:
-            if kept_chars < _CONFIG_CHARS:
-                kept_chars += len(line.text)
-                config.append(line.text[:_CONFIG_CHARS])
-        elif total := _TOTAL.search(line.text):
-            if step.total_s is not None:
-                # The heading of a step is missing.
-                yield step
-                step = _Step(step.step + 1)
-            step.total_s = float(total[1])
-        else:
-            _take(step, line.text)
-            if step.stamped_ns is None and clock and not line.merged and (found := _STAMPED.search(line.text)):
-                step.stamped_ns = clock.time_ns(found["ts"])
+        try:
+            if opening := _STEP.search(line.text):
+                number = whole(opening[1], MOST_STEPS)
+                if step is not None:
+                    yield step
+                step = _Step(number)
+            elif step is None:
+                if kept_chars < _CONFIG_CHARS:
+                    kept_chars += len(line.text)
+                    config.append(line.text[:_CONFIG_CHARS])
+            elif total := _TOTAL.search(line.text):
+                if step.total_s is not None:
+                    # The heading of a step is missing.
+                    yield step
+                    step = _Step(step.step + 1)
+                step.total_s = seconds(total[1])
+            else:
+                _take(step, line.text)
+                if step.stamped_ns is None and clock and not line.merged and (found := _STAMPED.search(line.text)):
+                    step.stamped_ns = clock.time_ns(found["ts"])
+        except RefusedNumberError:
+            log.bad_lines += 1
     if step is not None:
         yield step
 
@@ -187,15 +194,15 @@ def _take(step: _Step, text: str) -> None:
         if phase := _PHASE.search(text):
             name = phase[1]
             if name in _ORDER or name in _LAST or not ("/" in name or name in _NESTED):
-                step.phases[name] = float(phase[2])
+                step.phases[name] = seconds(phase[2])
         elif validation := _VALIDATION.search(text):
-            step.phases["validation"] = float(validation[1])
+            step.phases["validation"] = seconds(validation[1])
         elif result := _RESULT.search(text):
-            step.results[result[1]] = float(result[2])
+            step.results[result[1]] = real(result[2])
     elif rate := _RATE.search(text):
-        step.rates[rate["unit"], rate["each"] is not None] = float(rate[3])
+        step.rates[rate["unit"], rate["each"] is not None] = amount(rate[3])
     elif batch := _BATCH.search(text):
-        step.samples = int(batch[1])
+        step.samples = whole(batch[1])
 
 
 def _workers(

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
+from rlscope.importers.quantities import number
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
@@ -95,8 +96,8 @@ def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:
         "taken_ns": times.trained_ns,
         "outcome": "trained",
         "consumer_version": times.version,
-        "reward": _real(_only(record.get("rewards"))),
-        "advantage": _real(_only(record.get("advantages"))),
+        "reward": number(_only(record.get("rewards"))),
+        "advantage": number(_only(record.get("advantages"))),
     }
 
 
@@ -118,10 +119,6 @@ def _only(value: object) -> object:
     """The one item of a batch of one, as NeMo-RL writes each key; anything else as it is."""
     items = cast("list[object]", value) if isinstance(value, list) else None
     return items[0] if items is not None and len(items) == 1 else value
-
-
-def _real(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 NEMO_RL_SAMPLES: Final = Importer("nemo-rl-samples", "NeMo-RL samples", _recognise, _read, is_companion=True)

@@ -9,10 +9,10 @@ from typing import Final
 from rlscope_otel.schema import ROLES
 
 from rlscope.errors import ArgumentError, Limits
+from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
-_MOST_GPUS: Final = 1_000_000
 _YEARS: Final = Limits(2000, 2100)
 
 
@@ -45,7 +45,7 @@ def _gpus_by_role(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         role, _, count = part.strip().partition("=")
-        if role not in ROLES or not count.isdecimal() or not 0 < int(count) <= _MOST_GPUS:
+        if role not in ROLES or not count.isdecimal() or not 0 < int(count) <= MOST_GPUS:
             raise ArgumentError.of(
                 "--gpus",
                 found=repr(part),

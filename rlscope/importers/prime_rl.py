@@ -10,14 +10,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source, open_source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.quantities import (
+    LATEST_S,
+    LONGEST_S,
+    MOST,
+    MOST_STEPS,
+    RefusedNumberError,
+    amount,
+    number,
+    whole,
+)
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.vllm import VLLM_LOG
+from rlscope.input_file import read_regular
 from rlscope.trace.imported import Certainty
 
 _METRICS: Final = "metrics.jsonl"
@@ -27,7 +38,6 @@ _TRAINING_KEY: Final = "time/forward_backward"
 _PACKING_KEYS: Final = ("time/pack", "time/generate_completions")
 _LOGS: Final = ("logs/latest/inference.log", "logs/inference.log", "logs/inference.stdout")
 _CONFIGS: Final = ("*.toml", "config/*.toml", "configs/*.toml", "control/*.toml")
-_LARGEST_CONFIG_BYTES: Final = 1 << 20
 _SETTINGS: Final[Mapping[str, str]] = {
     "batch_size": "samples_per_step",
     "group_size": "group_size",
@@ -118,9 +128,8 @@ def _settings(folder: Path) -> dict[str, int]:
     """The settings that rlscope knows, from the configs beside the metrics; the first file that has one wins."""
     found: dict[str, int] = {}
     for path in (path for pattern in _CONFIGS for path in sorted(folder.glob(pattern))):
-        with suppress(OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-            if path.stat().st_size <= _LARGEST_CONFIG_BYTES:
-                _take_settings(tomllib.loads(path.read_text(encoding="utf-8")), found)
+        with suppress(OSError, ValueError, RecursionError):
+            _take_settings(tomllib.loads(read_regular(path).decode("utf-8")), found)
     return found
 
 
@@ -128,7 +137,7 @@ def _take_settings(table: Mapping[str, Any], found: dict[str, int]) -> None:
     for name, value in table.items():
         if isinstance(value, dict):
             _take_settings(cast("dict[str, Any]", value), found)
-        elif name in _SETTINGS and isinstance(value, int) and not isinstance(value, bool):
+        elif name in _SETTINGS and isinstance(value, int) and 0 < value <= MOST_STEPS:
             found.setdefault(_SETTINGS[name], value)
 
 
@@ -149,30 +158,31 @@ def _add_workers(run: _Run, options: ImportOptions, settings: Mapping[str, int])
 def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
     file = LogFile(path, progress, LONGEST_RECORD_BYTES)
     for row in file.records():
-        step, time_s = row.get("step"), row.get("time")
-        if not _is_number(step) or not _is_number(time_s):
+        try:
+            _take_row(run, whole(row.get("step"), MOST_STEPS), to_ns(amount(row.get("time"), LATEST_S)), row)
+        except RefusedNumberError:
             file.bad_lines += 1
-        elif _TRAINING_KEY in row:
-            _add_training_step(run, int(step), to_ns(time_s), row)
-        elif any(key in row for key in _PACKING_KEYS):
-            _add_batch(run, int(step), to_ns(time_s), row)
-        else:
-            _keep_facts(run, int(step), row)
     run.target.add_file("jsonl", file.source())
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
+def _take_row(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
+    if _TRAINING_KEY in row:
+        _add_training_step(run, step, time_ns, row)
+    elif any(key in row for key in _PACKING_KEYS):
+        _add_batch(run, step, time_ns, row)
+    else:
+        _keep_facts(run, step, row)
 
 
 def _seconds(row: Mapping[str, Any], *names: str) -> float:
-    """The first of these that the row has; 0 where it has none."""
-    return next((float(row[name]) for name in names if _is_number(row.get(name))), 0.0)
+    """The first of these that the row has; 0 where it has none. Raises RefusedNumberError."""
+    stated = next((row[name] for name in names if row.get(name) is not None), 0.0)
+    return max(0.0, amount(stated, LONGEST_S if names[0].startswith("time/") else MOST))
 
 
 def _keep_facts(run: _Run, step: int, row: Mapping[str, Any]) -> None:
     names = ("loss/mean", "optim/grad_norm", "entropy/all/mean", "perf/throughput", "perf/throughput_per_gpu")
-    facts = {name: float(row[name]) for name in names if isinstance(row.get(name), int | float)}
+    facts = {name: value for name in names if (value := number(row.get(name), MOST)) is not None}
     if facts:
         run.facts.setdefault(step, {}).update(facts)
     every, each = facts.get("perf/throughput"), facts.get("perf/throughput_per_gpu")
@@ -308,25 +318,35 @@ def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
     steps = sorted((int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name)))
     last_trained = -1
     for step, path in steps:
-        for episode in _episodes(run, path / "train" / "effective" / "traces.jsonl", progress):
+        for file, episode in _episodes(run, path / "train" / "effective" / "traces.jsonl", progress):
             last_trained = step
-            _add_episode(run, episode, step, is_trained=True)
+            _take_episode(run, file, episode, step, is_trained=True)
     for step, path in steps:
-        for episode in _episodes(run, path / "train" / "all" / "traces.jsonl", progress):
-            _add_episode(run, episode, step, is_trained=False, is_over=step <= last_trained)
+        for file, episode in _episodes(run, path / "train" / "all" / "traces.jsonl", progress):
+            _take_episode(run, file, episode, step, is_trained=False, is_over=step <= last_trained)
     if run.samples and not run.target.rows_of("engine_steps"):
         run.in_flight.write(run.engine, run.target)
 
 
-def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[dict[str, Any]]:
+def _take_episode(
+    run: _Run, file: LogFile, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True
+) -> None:
+    try:
+        _add_episode(run, episode, step, is_trained=is_trained, is_over=is_over)
+    except RefusedNumberError:
+        file.bad_lines += 1
+
+
+def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
     if not path.is_file():
         return
     file = LogFile(path, progress, LONGEST_RECORD_BYTES)
-    yield from file.records()
+    for record in file.records():
+        yield file, record
     run.target.add_file("jsonl", file.source())
 
 
-def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True) -> None:
+def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool) -> None:
     """Add the trainable traces of an episode that were not added before."""
     policy = _inside(episode, "run", "work", "policy")
     group = _inside(episode, "group").get("id")
@@ -366,7 +386,7 @@ def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, po
         usage = _inside(call, "usage")
         if end_ns is None or not isinstance(output := usage.get("completion_tokens"), int):
             continue
-        cached = int(usage.get("cached_input_tokens") or 0)
+        cached = whole(usage.get("cached_input_tokens") or 0)
         run.target.add(
             "samples",
             {
@@ -376,7 +396,7 @@ def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, po
                 "worker_id": run.engine,
                 "submitted_ns": start_ns,
                 "finished_ns": end_ns,
-                "prompt_tokens": int(usage.get("prompt_tokens") or 0) + cached,
+                "prompt_tokens": whole(usage.get("prompt_tokens") or 0) + cached,
                 "output_tokens": output,
                 **_versions(policy, output),
                 "finish_reason": _FINISH_REASONS.get(str(call.get("finish_reason"))),
@@ -406,7 +426,7 @@ def _why_not(episode: Mapping[str, Any]) -> str:
 
 def _reward(trace: Mapping[str, Any]) -> float | None:
     scores = [
-        float(reward["score"]) * float(reward.get("weight") or 1.0)
+        amount(reward["score"]) * amount(reward.get("weight") or 1.0)
         for reward in _list(list(_inside(trace, "rewards").values()))
         if isinstance(reward.get("score"), int | float)
     ]
@@ -428,8 +448,8 @@ def _list(value: object) -> list[dict[str, Any]]:
 
 
 def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
-    value = span.get(name)
-    return to_ns(value) if _is_number(value) and value else None
+    seconds = number(span.get(name), LATEST_S)
+    return to_ns(seconds) if seconds else None
 
 
 def _say(run: _Run) -> None:

@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.lines import tallied_lines
-from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, row_of, time_of
+from rlscope.importers.quantities import epoch_ns, number, real
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """A log_history of a million rows is smaller."""
@@ -130,12 +131,12 @@ def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metri
             tally.bad_lines += 1
             continue
         if at_step != step and held:
-            yield MetricRow(time_of(time_ms / 1e3), step, held)
+            yield MetricRow(epoch_ns(time_ms / 1e3), step, held)
             held = {}
         step, time_ms = (at_step if isinstance(at_step, int) else None), timestamp
-        held[key] = float(value)
+        held[key] = real(value)
     if held:
-        yield MetricRow(time_of(time_ms / 1e3), step, held)
+        yield MetricRow(epoch_ns(time_ms / 1e3), step, held)
 
 
 def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
@@ -154,12 +155,12 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
 def _instant(stamp: object) -> int | None:
     """A time of a database: seconds since the epoch, or text of ISO 8601, which is UTC where it names no zone."""
     if isinstance(stamp, int | float):
-        return time_of(float(stamp))
+        return epoch_ns(stamp)
     try:
         moment = datetime.fromisoformat(str(stamp))
     except ValueError:
         return None
-    return time_of((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    return epoch_ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
 def _is_sqlite(source: Source) -> bool:

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rlscope.importers.importer import Progress, Source
+from rlscope.importers.quantities import epoch_ns, real
 from rlscope.trace.imported import SourceFile
 
-_EARLIEST_S: Final = 1e9
-"""In the year 2001: a smaller number under the name of a time counts from the start of a process."""
-_LATEST_S: Final = 4.6e9
 _DEEPEST: Final = 4
 _STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step")
 _TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time")
@@ -30,8 +28,8 @@ class MetricRow:
 
     time_ns: int | None
     """When it was written, UTC epoch; None where the file has no times."""
-    step: int | None
-    """The step that the file itself names; None where it names none."""
+    step: float | None
+    """The step that the file itself names, of any size; None where it names none."""
     values: Mapping[str, float]
 
 
@@ -85,35 +83,20 @@ def row_of(document: Mapping[str, Any]) -> MetricRow | None:
     """A row of one JSON object, as most writers of metrics write it; None where it holds no number."""
     flat: dict[str, float] = {}
     _flatten(document, "", flat, _DEEPEST)
-    step = next((int(flat[name]) for name in _STEP_NAMES if name in flat and math.isfinite(flat[name])), None)
+    step = next((flat[name] for name in _STEP_NAMES if name in flat and not math.isnan(flat[name])), None)
     stamp = next((flat[name] for name in _TIME_NAMES if name in flat), None)
     if flat.keys() <= {*_STEP_NAMES, *_TIME_NAMES}:
         return None
-    return MetricRow(time_of(stamp), step, flat)
+    return MetricRow(epoch_ns(stamp), step, flat)
 
 
 def _flatten(value: Mapping[str, Any], prefix: str, into: dict[str, float], depth: int) -> None:
     for name, held in value.items():
         full = name if prefix in ("", *(f"{nested}/" for nested in _NESTED)) else prefix + name
         if isinstance(held, int | float):
-            into[full] = float(held)
+            into[full] = real(held)
         elif isinstance(held, dict) and depth:
             _flatten(held, f"{full}/", into, depth - 1)
-
-
-def time_of(seconds: float | None) -> int | None:
-    """Nanoseconds of a time in seconds since the epoch; None for what is none, such as seconds since a start."""
-    if seconds is None or not _EARLIEST_S < seconds < _LATEST_S:
-        return None
-    return round(seconds * 1e9)
-
-
-def number(text: str) -> float | None:
-    """The number that a text is; None for any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def parsed_json(text: str | bytes) -> Any:  # noqa: ANN401

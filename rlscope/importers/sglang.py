@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.quantities import RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
@@ -32,7 +33,7 @@ _TIMED: Final = re.compile(
 )
 _RANK: Final = re.compile(r"([A-Z_]+)(\d+)")
 _ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(rf"\b{name}=(\d+)")
+    name: re.compile(rf"\b{name}=(\d{{1,12}})\b")
     for name in (
         "decode_log_interval",
         "tp_size",
@@ -296,15 +297,15 @@ def _entry(line: Line, found: re.Match[str], clock: LogClock, stem: str) -> _Ent
             time_ns=time_ns,
             resolution_ns=_FINEST_NS if re.search(r"[.,]\d{2}", stamp) else _SECOND_NS,
             is_decode=found["kind"] == "Decode",
-            running=int(pairs["#running-req"]),
-            waiting=int(pairs.get("#queue-req", 0)),
-            kv_tokens=int(tokens) if tokens else None,
-            kv_ratio=float(used) if used else None,
-            tokens_per_s=float(rate) if rate else None,
-            new_tokens=int(pairs.get("#new-token", 0)),
-            accepted_tokens=float(accepted) if accepted else None,
+            running=whole(pairs["#running-req"]),
+            waiting=whole(pairs.get("#queue-req", 0)),
+            kv_tokens=whole(tokens) if tokens else None,
+            kv_ratio=amount(used) if used else None,
+            tokens_per_s=amount(rate) if rate else None,
+            new_tokens=whole(pairs.get("#new-token", 0)),
+            accepted_tokens=amount(accepted) if accepted else None,
         )
-    except (KeyError, ValueError):
+    except (KeyError, RefusedNumberError):
         return None
 
 

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id
+from rlscope.importers.quantities import MOST_STEPS, epoch_ns, number, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
 _KEYS: Final = ('"request_received_ts"', '"request_finished_ts"')
-_EARLIEST_S: Final = 1e9
-"""In 2001: a smaller time is no epoch but a clock that starts with the machine."""
 _UNNAMED: Final = "default"
 """SGLang's label of the weights that it was started with."""
 
@@ -63,8 +62,8 @@ class _Versions:
     def number(self, label: object) -> int:
         """The version of a label."""
         text = str(label)
-        if text.removeprefix("-").isdecimal():
-            return int(text)
+        if (stated := number(text, MOST_STEPS)) is not None:
+            return int(stated)
         if text == _UNNAMED:
             return 0
         return self._ordinals.setdefault(text, len(self._ordinals) + 1)
@@ -75,7 +74,7 @@ class _Versions:
         if isinstance(listed, list) and listed:
             try:
                 runs = [
-                    {"version": self.number(run["version"]), "start": int(run["start"]), "end": int(run["end"])}
+                    {"version": self.number(run["version"]), "start": whole(run["start"]), "end": whole(run["end"])}
                     for run in listed
                 ]
             except (KeyError, TypeError, ValueError):
@@ -92,12 +91,12 @@ class _Versions:
 
 def _sample(record: Mapping[str, Any], engine: str, versions: _Versions) -> dict[str, Any] | None:
     """A row of samples; None for a record without its times or lengths."""
-    received, finished = _epoch_ns(record.get("request_received_ts")), _epoch_ns(record.get("request_finished_ts"))
+    received, finished = epoch_ns(record.get("request_received_ts")), epoch_ns(record.get("request_finished_ts"))
     prompt, output = record.get("prompt_tokens"), record.get("completion_tokens")
     name = record.get("id")
     if finished is None or name is None or not isinstance(prompt, int) or not isinstance(output, int):
         return None
-    started = _epoch_ns(record.get("forward_entry_time"))
+    started = epoch_ns(record.get("forward_entry_time"))
     is_placed = started is not None and (received or 0) <= started <= finished
     return {
         "sample_id": str(name),
@@ -114,12 +113,6 @@ def _sample(record: Mapping[str, Any], engine: str, versions: _Versions) -> dict
         "preemptions": _whole(record.get("num_retractions")),
         "cached_tokens": _whole(record.get("cached_tokens")),
     }
-
-
-def _epoch_ns(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < _EARLIEST_S:
-        return None
-    return to_ns(value) if value < 1e10 else None
 
 
 def _whole(value: object) -> int | None:

@@ -8,6 +8,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LogFile, clean_lines, open_clock
+from rlscope.importers.quantities import RefusedNumberError, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, Timers, add_activity
 from rlscope.trace.imported import Certainty
@@ -20,7 +21,7 @@ _PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+
 _BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
 _RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(rf"['\"]?\b{name}['\"]?[ :=]+(\w+)")
+    name: re.compile(rf"['\"]?\b{name}['\"]?[ :=]+(\w{{1,9}})\b")
     for name in (
         "colocate_all",
         "policy_num_nodes",
@@ -92,14 +93,17 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     for line in log:
         found = _TIMER.search(line.text) if "ed: '" in line.text else None
         time_ns = clock.time_ns(found["ts"]) if found and clock else None
-        if found is None or time_ns is None:
-            _take_other(run, line.text)
-        elif found["what"] == "Started":
-            run.timers.start(found["name"], time_ns)
-        else:
-            finished += 1
-            cost_s = float(found["s"]) if found["s"] else None
-            _take_span(run, run.timers.end(found["name"], time_ns, cost_s))
+        try:
+            if found is None or time_ns is None:
+                _take_other(run, line.text)
+            elif found["what"] == "Started":
+                run.timers.start(found["name"], time_ns)
+            else:
+                cost_s = seconds(found["s"]) if found["s"] else None
+                _take_span(run, run.timers.end(found["name"], time_ns, cost_s))
+                finished += 1
+        except RefusedNumberError:
+            log.bad_lines += 1
     if not finished:
         raise ImportFileError.of(
             source.path,
@@ -118,12 +122,12 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
 
 def _take_other(run: _Run, text: str) -> None:
     if "avg_final_rewards" in text and (reward := _RESULTS.search(text)):
-        run.reward_mean = float(reward[1])
+        run.reward_mean = real(reward[1])
     elif "'policy_loss'" in text or "'final_loss'" in text:
-        run.results = {name: float(value) for name, value in _PAIR.findall(text)}
+        run.results = {name: real(value) for name, value in _PAIR.findall(text)}
         _add_training(run)
     elif "batch_num_seq" in text and (batch := _BATCH.search(text)):
-        run.samples = int(batch[1])
+        run.samples = whole(batch[1])
     elif len(run.settings) < len(_SETTINGS):
         for name, pattern in _SETTINGS.items():
             if name in text and name not in run.settings and (found := pattern.search(text)):

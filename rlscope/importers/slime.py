@@ -11,7 +11,8 @@ from typing import Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, real, seconds, whole
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, Timers, add_activity
@@ -27,7 +28,7 @@ _FACTS: Final = re.compile(
 )
 _PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w+)")
+    name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w{{1,9}})\b")
     for name in (
         "colocate",
         "actor_num_nodes",
@@ -39,6 +40,8 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
         "num_rollout",
     )
 }
+_PRODUCTS: Final = ("perf/actor_train_tok_per_s", "perf/actor_train_time")
+"""Rate and seconds that give the tokens of a step."""
 TRAIN: Final = "actor_train"
 UPDATE: Final = "update_weights"
 WAIT: Final = "train_wait"
@@ -92,16 +95,10 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     log = LogFile(source.path, progress)
     run = _Run(target)
     for line in log:
-        if "Timer " in line.text and clock and (timer := _TIMER.search(line.text)):
-            time_ns = clock.time_ns(timer["ts"])
-            if time_ns is not None:
-                _take_timer(run, line.actor, timer, time_ns)
-        elif "{'" in line.text and "}" in line.text and clock and (facts := _FACTS.search(line.text)):
-            _take_facts(run, facts, clock.time_ns(facts["ts"]))
-        elif " batch" in line.text and STAMPED.search(line.text):
-            run.engine_lines += 1
-        elif len(run.settings) < len(_SETTINGS):
-            _take_settings(run.settings, line.text)
+        try:
+            _take_line(run, line, clock)
+        except RefusedNumberError:
+            log.bad_lines += 1
     _add_training(run)
     if clock is None or not run.timers:
         raise ImportFileError.of(
@@ -119,6 +116,19 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     return None
 
 
+def _take_line(run: _Run, line: Line, clock: LogClock | None) -> None:
+    if "Timer " in line.text and clock and (timer := _TIMER.search(line.text)):
+        time_ns = clock.time_ns(timer["ts"])
+        if time_ns is not None:
+            _take_timer(run, line.actor, timer, time_ns)
+    elif "{'" in line.text and "}" in line.text and clock and (facts := _FACTS.search(line.text)):
+        _take_facts(run, facts, clock.time_ns(facts["ts"]))
+    elif " batch" in line.text and STAMPED.search(line.text):
+        run.engine_lines += 1
+    elif len(run.settings) < len(_SETTINGS):
+        _take_settings(run.settings, line.text)
+
+
 def _take_settings(settings: dict[str, str], text: str) -> None:
     for name, pattern in _SETTINGS.items():
         if name in text and name not in settings and (found := pattern.search(text)):
@@ -134,7 +144,7 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
     if found["what"] == "start":
         timers.start(name, time_ns)
         return
-    span = timers.end(name, time_ns, float(found["s"]) if found["s"] else None)
+    span = timers.end(name, time_ns, seconds(found["s"]) if found["s"] else None)
     run.is_colocated = run.is_colocated or name in _COLOCATED_ONLY
     if timers.worker_id != _TRAINER:
         add_activity(run.target, timers.worker_id, span, {**TIMER_MEANINGS, TRAIN: Meaning("train")})
@@ -153,13 +163,15 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
 
 def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
     text = found.string[found.end() : found.string.rindex("}")]
-    facts = {name: float(value) for name, value in _PAIR.findall(text)}
-    rollout_s = facts.get("perf/rollout_time")
+    facts = {name: real(value) for name, value in _PAIR.findall(text)}
+    rollout_s = seconds(facts.get("perf/rollout_time", 0.0))
+    for name in _PRODUCTS:
+        amount(facts.get(name, 0.0))
     if found["kind"] == "perf" and rollout_s and time_ns is not None:
         run.rollouts.append((time_ns - to_ns(rollout_s), time_ns))
     run.numbers.update(facts)
     if found["kind"] == "perf" and "perf/actor_train_time" in facts:
-        run.step = int(found["number"])
+        run.step = whole(found["number"], MOST_STEPS)
         _add_training(run)
 
 

@@ -4,6 +4,7 @@ Nothing is made up: the trainer's rows are the phases that it logged, and the on
 generate while the trainer waits for their samples.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -247,8 +248,8 @@ def _columns(log: StepLog, step: Step) -> dict[str, object]:
     found: dict[str, object] = {}
     for column, names in log.dialect.columns.items():
         value = next((step.values[name] for name in names if name in step.values), None)
-        if value is not None:
-            found[column] = round(value) if column in ("tokens", "samples") and abs(value) < 1e15 else value
+        if value is not None and math.isfinite(value):
+            found[column] = round(value) if column in ("tokens", "samples") else value
     return found
 
 

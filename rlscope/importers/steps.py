@@ -18,6 +18,15 @@ from rlscope.importers.console import CONSOLE
 from rlscope.importers.dialect import Dialect, Party, Paths, Phase
 from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Progress, Source
+from rlscope.importers.quantities import (
+    LONGEST_S,
+    MOST,
+    MOST_GPUS,
+    MOST_STEPS,
+    RefusedNumberError,
+    amount,
+    whole,
+)
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
 from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally
 from rlscope.importers.target import ImportTarget
@@ -82,7 +91,7 @@ class StepLog:
     def _whole(self, products: tuple[Paths, ...]) -> int | None:
         for paths in products:
             factors = [setting(self.config, path) for path in paths]
-            if all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in factors):
+            if all(isinstance(each, int) and not isinstance(each, bool) and 0 < each <= MOST_STEPS for each in factors):
                 return math.prod(int(each) for each in factors)
         return None
 
@@ -156,6 +165,17 @@ def _dialect_of(framework: str, names: frozenset[str]) -> Dialect | None:
     return None
 
 
+def _limits(dialect: Dialect) -> dict[str, float]:
+    """Return the most that the metrics of times and counts can be, by name."""
+    limits: dict[str, float] = {}
+    for party in dialect.parties:
+        phases = [name for phase in party.phases for name in (phase.name, *phase.also, *phase.minus) if name]
+        limits |= dict.fromkeys((*party.step, *phases), LONGEST_S)
+    for column in ("tokens", "samples"):
+        limits |= dict.fromkeys(dialect.columns.get(column, ()), MOST)
+    return limits
+
+
 def _wanted(dialect: Dialect) -> frozenset[str]:
     names: set[str] = set()
     for party in dialect.parties:
@@ -167,9 +187,11 @@ def _wanted(dialect: Dialect) -> frozenset[str]:
     return frozenset(names)
 
 
-def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySteps, ...], frozenset[str]]:
-    """The steps of each party, and all names that were met."""
-    wanted, reported = _wanted(dialect), dialect.reported
+def _collect(
+    rows: Iterator[MetricRow], dialect: Dialect, tally: Tally
+) -> tuple[tuple[PartySteps, ...], frozenset[str]]:
+    """The steps of each party, and all names that were met. A row with a number that no run can have is left out."""
+    limits, wanted, reported = _limits(dialect), _wanted(dialect), dialect.reported
     by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
     met: set[str] = set()
     repeated = [0] * len(by_party)
@@ -178,7 +200,14 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
         met |= values.keys()
         kept = {name: value for name, value in values.items() if name in wanted or name.startswith(reported)}
         owner = _party_of(dialect, kept)
-        number = _step_number(dialect, row, values)
+        try:
+            number = _step_number(dialect, row, values)
+            for name in limits.keys() & kept.keys():
+                if not math.isnan(kept[name]):
+                    amount(kept[name], limits[name])
+        except RefusedNumberError:
+            tally.bad_lines += 1
+            continue
         if owner is None:
             for steps in by_party:
                 if number in steps:
@@ -250,7 +279,8 @@ def _party_of(dialect: Dialect, values: Mapping[str, float]) -> int | None:
 
 def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) -> int | None:
     stated = next((values[name] for name in dialect.step_names if name in values), None)
-    return int(stated) if stated is not None and math.isfinite(stated) else row.step
+    stated = row.step if stated is None or math.isnan(stated) else stated
+    return None if stated is None else whole(stated, MOST_STEPS)
 
 
 def read_steps(source: Source, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
@@ -259,7 +289,7 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
     if carrier is None or dialect is None:
         raise _no_steps(source, framework)
     tally = Tally()
-    parties, met = _collect(carrier.rows(source.path, tally, progress), dialect)
+    parties, met = _collect(carrier.rows(source.path, tally, progress), dialect, tally)
     if not parties:
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
@@ -362,8 +392,9 @@ def derived_gpus(steps: PartySteps) -> int | None:
         if above and below and math.isfinite(above / below):
             ratios.append(above / below)
     middle = median(ratios) if ratios else 0.0
-    whole = round(middle)
-    return whole if whole >= 1 and abs(middle - whole) <= _WHOLE_TOLERANCE_RATIO * whole else None
+    gpus = round(middle)
+    is_count = 1 <= gpus <= MOST_GPUS and abs(middle - gpus) <= _WHOLE_TOLERANCE_RATIO * gpus
+    return gpus if is_count else None
 
 
 def phase_value(phase: Phase, values: Mapping[str, float]) -> float | None:

@@ -16,12 +16,24 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schema
 
 from rlscope.errors import OutputError
+from rlscope.format import counted
+from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
+_LARGEST_VERSION: Final = 1 << 31
 _TIMES: Final = frozenset(
     ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
 )
+_WHOLES: Final = {
+    table: tuple(
+        (column.name, min(LATEST_NS, 1 << (column.type.bit_width - 1)))
+        for column in columns
+        if pa.types.is_integer(column.type)
+    )
+    for table, columns in TABLES.items()
+}
+"""The columns of whole numbers, and what they are less than."""
 _STRETCHES: Final = (("start_ns", "end_ns"), ("started_ns", "finished_ns"))
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
@@ -96,6 +108,8 @@ class ImportTarget:
         self._carriers: dict[str, None] = {}
         self._refusals: dict[str, None] = {}
         self._cuts: list[tuple[int, int]] = []
+        self._refused = 0
+        """Rows with a number that the format cannot hold."""
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
         self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
 
@@ -111,6 +125,9 @@ class ImportTarget:
                 held[name] = None
         if not held.keys() <= {column.name for column in TABLES[table]}:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
+        if not _fits(table, held):
+            self._refused += 1
+            return
         if self._cuts and not self._shift(held):
             return
         if held.get("phase") == "apply" or held.get("reason") == "requests":
@@ -165,7 +182,9 @@ class ImportTarget:
         return tuple(self._engines)
 
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
-        """Widen a worker's extent to hold this stretch."""
+        """Widen a worker's extent to hold this stretch, unless no clock has such times."""
+        if not -LATEST_NS < start_ns <= end_ns < LATEST_NS:
+            return
         start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
@@ -225,6 +244,8 @@ class ImportTarget:
         """Write what is left, the workers and run.json. Raises OutputError."""
         self._settle_engines()
         self._settle_gpus()
+        if self._refused:
+            self.note(f"{counted(self._refused, 'row', 'rows')} with a number or a time that no run can have: left out")
         imported = Imported(
             framework=framework,
             era=era,
@@ -326,6 +347,14 @@ class ImportTarget:
             raise OutputError.of(
                 path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."
             ) from error
+
+
+def _fits(table: str, row: Mapping[str, Any]) -> bool:
+    """Whether the format holds all whole numbers of a row, which also bounds its times to those of a clock."""
+    versions = [number for run in row.get("versions") or () for number in run.values()]
+    return all(-most < (row.get(name) or 0) < most for name, most in _WHOLES[table]) and all(
+        abs(number) < _LARGEST_VERSION for number in versions
+    )
 
 
 def _arrow(table: str, rows: Iterable[Mapping[str, object]]) -> pa.Table:

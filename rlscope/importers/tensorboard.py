@@ -12,7 +12,8 @@ from typing import Final
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
-from rlscope.importers.rows import Carrier, MetricRow, Tally, time_of
+from rlscope.importers.quantities import epoch_ns
+from rlscope.importers.rows import Carrier, MetricRow, Tally
 
 _LENGTH_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
@@ -49,7 +50,7 @@ def _event(record: bytes) -> tuple[int | None, int, dict[str, float]]:
     time_ns, step, values = None, 0, dict[str, float]()
     for number, value in fields(record):
         if number == _WALL_TIME:
-            time_ns = time_of(real(value))
+            time_ns = epoch_ns(real(value))
         elif number == _STEP:
             step = signed(value)
         elif number == _SUMMARY and isinstance(value, bytes):

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
@@ -30,8 +31,8 @@ _BAR: Final = re.compile(
 )
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
-    "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d+)"),
-    "gpus": re.compile(r"tensor_parallel_size['\"]?[=:] ?(\d+)"),
+    "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d{1,9})\b"),
+    "gpus": re.compile(r"tensor_parallel_size['\"]?[=:] ?(\d{1,6})\b"),
 }
 _OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)\w* pid=")
 """Prefixes of vLLM's own processes, which look like Ray's."""
@@ -109,7 +110,7 @@ class _Reader:
         elif len(self.settings) < len(_SETTINGS):
             for name, pattern in _SETTINGS.items():
                 if name not in self.settings and (found := pattern.search(line.text)):
-                    self.settings[name] = int(found[1].replace(",", ""))
+                    self.settings[name] = whole(found[1].replace(",", ""))
 
     def _name(self, actor: str | None) -> str:
         if actor is None or _OWN_PROCESSES.match(actor):
@@ -117,10 +118,10 @@ class _Reader:
         return actor.split(",")[0].replace(" pid=", "-")
 
     def _engine(self, actor: str | None, found: re.Match[str]) -> _Engine:
-        rank = int(found["engine"] or 0)
+        rank = whole(found["engine"] or 0)
         name = safe_worker_id(self._name(actor) + (f"-{rank}" if rank else ""))
         engine = self.engines.setdefault(name, _Engine(name))
-        engine.count = int(found["engines"] or 1)
+        engine.count = whole(found["engines"] or 1, MOST_GPUS)
         return engine
 
     def _take_stats(self, engine: _Engine, found: re.Match[str], clock: LogClock, text: str) -> None:
@@ -130,11 +131,11 @@ class _Reader:
         kv = _KV.search(text)
         stats = _Stats(
             time_ns,
-            float(found["prompt"]),
-            float(found["output"]),
-            int(found["running"]),
-            int(found["waiting"]),
-            float(kv[1]) / 100 if kv else None,
+            amount(found["prompt"]),
+            amount(found["output"]),
+            whole(found["running"]),
+            whole(found["waiting"]),
+            amount(kv[1]) / 100 if kv else None,
         )
         before, engine.last = engine.last, stats
         since_ns = engine.window_ns if before is None else stats.time_ns - before.time_ns
@@ -204,11 +205,11 @@ class _Reader:
         name = safe_worker_id(self._name(actor))
         engine = self.engines.setdefault(name, _Engine(name))
         bar = self.bars.setdefault(name, _Bar())
-        done, total = int(found["done"]), int(found["total"])
+        done, total = whole(found["done"]), whole(found["total"])
         elapsed_s = _clock_s(found["elapsed"])
         if total != bar.total or done < bar.done or elapsed_s < bar.elapsed_s:
             self.bars[name] = bar = _Bar(total)
-        tokens = float(found["per_s"]) * elapsed_s
+        tokens = amount(found["per_s"]) * elapsed_s
         start_ns = engine.end_ns or self.target.relative_origin_ns
         length_ns = (elapsed_s - bar.elapsed_s) * _SECOND_NS
         if length_ns > 0:
@@ -265,7 +266,10 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     reader = _Reader(target, options, source.path, clock)
     log = LogFile(source.path, progress)
     for line in log:
-        reader.take(line)
+        try:
+            reader.take(line)
+        except RefusedNumberError:
+            log.bad_lines += 1
     engines = reader.engines.values()
     if not any(engine.rows or engine.idle_ns for engine in engines):
         raise ImportFileError.of(
@@ -311,7 +315,7 @@ def _clock_s(text: str) -> int:
     """Seconds of a bar's elapsed time, as 00:27 or 1:02:03."""
     seconds = 0
     for part in text.split(":"):
-        seconds = 60 * seconds + int(part or 0)
+        seconds = whole(60 * seconds + whole(part or 0))
     return seconds
 
 

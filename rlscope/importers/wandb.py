@@ -22,8 +22,8 @@ from zlib import crc32
 from rlscope.importers.console import printed_rows
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
+from rlscope.importers.quantities import number as number_of
 from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally, parsed_json, row_of
-from rlscope.importers.rows import number as number_of
 
 _MAGIC: Final = b":W&B"
 _HEADER_BYTES: Final = 7
@@ -135,7 +135,7 @@ def _gpu_readings(message: bytes) -> list[GpuReading]:
     for name, value in _items(message, _STATS_ITEM):
         found = _GPU_METRIC.fullmatch(name)
         if found is not None:
-            by_gpu.setdefault(int(found[1]), {})[found[2]] = _as_number(value)
+            by_gpu.setdefault(int(found[1]), {})[found[2]] = _finite(value)
     return [
         GpuReading(
             time_ns,
@@ -150,10 +150,9 @@ def _gpu_readings(message: bytes) -> list[GpuReading]:
     ]
 
 
-def _as_number(value: object) -> float:
-    if isinstance(value, str):
-        value = number_of(value)
-    return float(value) if isinstance(value, int | float) else math.nan
+def _finite(value: object) -> float:
+    found = number_of(value)
+    return math.nan if found is None or math.isinf(found) else found
 
 
 def _ratio(percent: float | None) -> float | None:

@@ -1,9 +1,11 @@
 """What holds for every importer of logs and dumps: with its file cut anywhere, with any line gone, and with junk."""
 
 import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +179,33 @@ def test_any_prefix_of_any_file_of_a_folder_imports_or_says_what_is_missing(
             except ImportFileError:
                 continue
             assert all(row["end_ns"] >= row["start_ns"] for row in run.rows("activities"))
+
+
+NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w.])")
+ABSURD = ("9" * 5_000, "9" * 400, str(2**63), "1e999", "1e300", "1.2.3", "NaN")
+
+
+def with_absurd_numbers(text: str, places: int) -> Iterator[str]:
+    """The text with one number after the other replaced by an absurd one, at places that lie evenly in it."""
+    spots = list(NUMBER.finditer(text))
+    for spot, absurd in zip(spots[:: max(1, len(spots) // places)], cycle(ABSURD), strict=False):
+        yield text[: spot.start()] + absurd + text[spot.end() :]
+
+
+def test_an_absurd_number_costs_its_line_at_most(log: Log, tmp_path: Path) -> None:
+    for number, text in enumerate(with_absurd_numbers(log.text(), places=60)):
+        filled = log.fill(tmp_path / str(number), text)
+        assert filled.imported.files, text
+
+
+@pytest.mark.parametrize(("importer", "folder"), FOLDERS.values(), ids=FOLDERS)
+def test_an_absurd_number_in_a_folder_costs_its_record_at_most(
+    importer: Importer, folder: Path, tmp_path: Path
+) -> None:
+    for path in sorted(path.relative_to(folder) for path in folder.rglob("*.jsonl")):
+        for number, text in enumerate(with_absurd_numbers((folder / path).read_text(), places=3)):
+            copied = tmp_path / f"{path.stem}-{number}"
+            shutil.copytree(folder, copied / "in", dirs_exist_ok=True)
+            (copied / "in" / path).write_text(text)
+            assert fill(copied / "run", (copied / "in", importer), gpus=GPUS).imported.files, path
+            shutil.rmtree(copied)

@@ -1,0 +1,69 @@
+"""Numbers as a log states them: the one place that reads and bounds them.
+
+A number that no run can have costs the line that states it, which its reader counts as bad, and nothing else.
+"""
+
+import math
+from typing import Final
+
+from rlscope.trace.footers import LATEST_NS
+
+MOST: Final = 10**15
+"""More tokens than any run has."""
+MOST_STEPS: Final = 10**9
+LONGEST_S: Final = 1e7
+"""Of one duration: 116 days."""
+MOST_GPUS: Final = 10**6
+EARLIEST_S: Final = 1e9
+"""In the year 2001: a smaller time counts from the start of a process or a machine."""
+LATEST_S: Final = LATEST_NS / 1e9
+"""In the year 2116."""
+
+
+class RefusedNumberError(ValueError):
+    """A number that no run can have, or text that is no number."""
+
+
+def real(value: object) -> float:
+    """Return a number of text or JSON, of any size: infinity above what a float holds. Raises RefusedNumberError."""
+    if not isinstance(value, int | float | str):
+        raise RefusedNumberError
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if isinstance(value, str) or value > 0 else -math.inf
+    except ValueError:
+        raise RefusedNumberError from None
+
+
+def number(value: object, most: float | None = None) -> float | None:
+    """Return a number of text or JSON, of any size or at most that large; None for anything else."""
+    try:
+        return real(value) if most is None else amount(value, most)
+    except RefusedNumberError:
+        return None
+
+
+def amount(value: object, most: float = MOST) -> float:
+    """Return a finite number that is not absurdly large. Raises RefusedNumberError."""
+    found = real(value)
+    if not abs(found) <= most:
+        raise RefusedNumberError
+    return found
+
+
+def whole(value: object, most: int = MOST) -> int:
+    """Return a number that is not absurdly large without its fraction. Raises RefusedNumberError."""
+    return int(amount(value, most))
+
+
+def epoch_ns(seconds: object) -> int | None:
+    """Return the nanoseconds of seconds since the epoch; None for anything else, such as seconds since a start."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not EARLIEST_S <= seconds < LATEST_S:
+        return None
+    return round(seconds * 1e9)
+
+
+def seconds(value: object) -> float:
+    """Return a duration. Raises RefusedNumberError."""
+    return amount(value, LONGEST_S)

@@ -36,6 +36,7 @@ SLOW: Final = (
     "tests/alerts/live/test_follow.py",
     "tests/alerts/notify/test_real_alertmanager.py",
     "tests/test_packaging.py",
+    "tests/test_processors.py",
     "tests/test_recording.py",
     "instrumentation/tests/integrations/test_scrape.py",
     "instrumentation/tests/test_endings.py",

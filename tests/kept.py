@@ -64,8 +64,8 @@ def analysis_of(trace: str) -> rlscope.Analysis:
 
 @cache
 def _folder() -> Path:
-    """The folder of the code as it is; what was made by other code is removed."""
-    digest = sha256(sys.version.encode())
+    """The folder of the code and of the processor that BLAS computes for; what was made by other code is removed."""
+    digest = sha256(f"{sys.version} {os.environ.get('OPENBLAS_CORETYPE')}".encode())
     for path in _sources():
         digest.update(path.read_bytes())
     folder = FOLDER / digest.hexdigest()

@@ -109,7 +109,7 @@ class CurveDensity:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             factors = np.exp(vectors)
             log_ratio = np.log(self._pass_s(vectors, factors)) - self._log_s
-            of_laws = vectors @ self._law_weights - self._law_means
+            of_laws = np.einsum("ij,jk->ik", vectors, self._law_weights) - self._law_means
             total = self._law_constant - np.einsum("ij,ij->i", of_laws, of_laws) / 2
             if self._log_running is not None:
                 total += _log_unknown_hinge(vectors[:, self._model.names.index("hinge")], self._log_running)

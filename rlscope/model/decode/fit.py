@@ -62,6 +62,9 @@ _GOOD_FIT: Final = 0.03
 """Error of the p-norm below which no other form is tried: what it reaches on measured kernels of dense models."""
 _CLEARLY_LIKELIER: Final = 3.0
 """Ratio of the weights of two forms that another seed, or another machine, does not turn round."""
+_CENTRE_UNIT: Final = 0.5
+"""Of the centre that sampling starts about, half of its least spread: where a search ends differs between processors by
+some ten-thousandths, and draws about another centre are other draws."""
 _MIDDLE_BEYOND: Final = 4.0
 """The middle is taken from a quarter of the smallest batch seen to four times the largest."""
 _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
@@ -291,7 +294,8 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
     """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
     log_density = CurveDensity(model, PassEvidence.of(cells))
-    broad = Broad.of(model, maximise(log_density, model.starts(), model.least))
+    best = maximise(log_density, model.starts(), model.least)
+    broad = Broad.of(model, np.round(best / _CENTRE_UNIT) * _CENTRE_UNIT)
     found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
     chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)
@@ -337,7 +341,7 @@ def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
             distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
             missed = np.log(model.pass_s(vectors, cells.running, cells.kv_tokens) / cells.typical_s) / _MIDDLE_ERROR
         near = (
-            -(missed**2) @ weight
+            -np.einsum("ij,j->i", missed**2, weight)
             - ((distance / error) ** 2).sum(axis=-1)
             - (((vectors - typical) / spread) ** 2).sum(axis=-1)
         )

@@ -146,7 +146,9 @@ class Cells(NamedTuple):
     def stall_ratio(self) -> float:
         """Time of the passes over what typical ones would have taken, 1 or about it; over the rows that are kept."""
         points = self.points
-        return float((points.pass_s @ points.rows) / (points.typical_s @ points.rows)) if len(points) else 1.0
+        if not len(points):
+            return 1.0
+        return float((points.pass_s * points.rows).sum() / (points.typical_s * points.rows).sum())
 
     @property
     def knows_kv(self) -> bool:

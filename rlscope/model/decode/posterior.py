@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from rlscope.model.arrays import Flags, Reals
+from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.decode.curves import (
     ExpertHitCurve,
     Form,
@@ -86,6 +86,7 @@ LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": OVERHEAD_UNIT_S, "step
 """
 _BROAD_SPREAD: Final[Mapping[str, float]] = {"hinge": 2.0, "overhead_s": 3.0, "kv_s_per_token": 1.5, "growth": 2.0}
 """Standard deviations of the law that the posterior is cooled from, in the vector's units; 1 where not named."""
+_AGREED_DIGITS: Final = 9
 ROOT_2_PI: Final = math.sqrt(2 * math.pi)
 FARTHEST: Final = 30.0
 """Bound of every parameter: factors of e^30 are numerical accidents."""
@@ -147,8 +148,12 @@ class PassEvidence:
     rows: Reals
     known_variance: Reals
     """Of log time: error of the batch size."""
-    members: Reals
-    """Cells by batch size, one row a cell and one column a size: 1 where it is the cell's."""
+    size: Counts
+    """Number of each cell's batch size."""
+    order: Counts
+    """The cells by batch size."""
+    firsts: Counts
+    """Where each size begins in that order."""
     sharing: Reals
     """How many of those sizes are within one doubling, and have one error of the form together."""
 
@@ -165,9 +170,10 @@ class PassEvidence:
         sizes, size = np.unique(numbers, return_inverse=True)
         doubling = sizes // BATCH_CELLS_PER_DOUBLING
         sharing = (doubling[:, None] == doubling[None, :]).sum(axis=1)
-        members = np.eye(len(sizes))[size]
+        order = np.argsort(size, kind="stable")
+        firsts = np.searchsorted(size[order], np.arange(len(sizes)))
         log_pass_s = np.log(cells.typical_s)
-        return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, members, sharing)
+        return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, size, order, firsts, sharing)
 
     def log_likelihood(self, log_ratio: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
         """Log density, up to a constant, of the cells about a curve: Huber's law in log time.
@@ -181,15 +187,19 @@ class PassEvidence:
         those about it is to be outvoted (Lange, Little and Taylor 1989).
         """
         inverse = 1.0 / (residual**2 + row_noise**2 / self.rows + self.known_variance)
-        weight = inverse @ self.members
-        shared = (log_ratio * inverse) @ self.members / weight
-        own = np.abs(log_ratio - shared @ self.members.T) * np.sqrt(inverse)
+        weight = self._by_size(inverse)
+        shared = self._by_size(log_ratio * inverse) / weight
+        own = np.abs(log_ratio - shared[:, self.size]) * np.sqrt(inverse)
         within = np.minimum(own, _HUBER)
         huber = (within * (own - within / 2) - np.log(inverse) / 2).sum(axis=-1)
         form_variance = form_error**2 * self.sharing
         squared = shared**2 / (form_variance + 1.0 / weight)
         bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(form_variance * weight)
         return -huber - bump.sum(axis=-1) / 2
+
+    def _by_size(self, values: Reals) -> Reals:
+        """Sums over the cells of each size, a row for each row of values."""
+        return np.add.reduceat(values[:, self.order], self.firsts, axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,16 +219,16 @@ class PromptPasses:
 
     @classmethod
     def of(cls, tokens: Reals, pass_s: Reals, kv_tokens: Reals, covariance: Reals) -> "PromptPasses":
-        """With the factor of the inverse."""
+        """With the factor of the inverse, to the digits that every library of linear algebra agrees on."""
         factor = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float64)
-        return cls(tokens, pass_s, kv_tokens, covariance, factor.T)
+        return cls(tokens, pass_s, kv_tokens, covariance, factor.T.round(_AGREED_DIGITS))
 
     def log_density(self, log_ratio: Reals) -> Reals:
         """Log density, up to a constant, of these passes; log_ratio: of a curve at as many rows over them, a row each.
 
         Student's law of several dimensions (Lange, Little and Taylor 1989 for its use against outliers).
         """
-        deviations = log_ratio @ self.whitening
+        deviations = np.einsum("ij,jk->ik", log_ratio, self.whitening)
         squared = np.einsum("ij,ij->i", deviations, deviations)
         return -(_DEGREES + len(self.tokens)) / 2 * np.log1p(squared / _DEGREES)
 

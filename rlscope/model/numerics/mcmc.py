@@ -42,7 +42,8 @@ def maximise(log_density: LogDensity, starts: Reals, least: Reals) -> Reals:
 
     least: the smallest value of each parameter, -inf for none. BFGS (Nocedal and Wright 2006, chapter 6) with steps
     cut at the bounds. It is written out here because scipy's searches call a threaded BLAS for vectors of six numbers,
-    which on a busy machine takes a hundred times as long as the search.
+    which on a busy machine takes a hundred times as long as the search. Products are einsum's, which adds up in one
+    order on every processor; a BLAS does not.
     """
     # All starts climb side by side: a density of a few vectors costs as much as that of one.
     points = np.maximum(starts, least)
@@ -80,7 +81,7 @@ class _Climb:
     def tried(self) -> Reals:
         """The points that its next step chooses among."""
         bound = (self.at <= self._least) & (self._slope < 0)
-        direction = np.where(bound, 0.0, self._curvature @ np.where(bound, 0.0, self._slope))
+        direction = np.where(bound, 0.0, np.einsum("ij,j->i", self._curvature, np.where(bound, 0.0, self._slope)))
         direction = direction * min(1.0, _LONGEST / max(float(np.abs(direction).max()), 1e-300))
         self._tried = np.maximum(self.at + _STEPS[:, None] * direction, self._least)
         return self._tried
@@ -115,11 +116,11 @@ def _slopes(log_density: LogDensity, points: Reals, least: Reals) -> Reals:
 
 def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:
     """The BFGS update of the inverse curvature; none where the density is not concave along the step."""
-    along = float(step @ change)
+    along = float((step * change).sum())
     if along <= 1e-12:
         return curvature
     left = np.eye(len(step)) - np.outer(step, change) / along
-    return left @ curvature @ left.T + np.outer(step, step) / along
+    return np.einsum("ij,jk,lk->il", left, curvature, left) + np.outer(step, step) / along
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ def group_correlation(law: LengthLaw) -> float:
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         below = _longest_below(z, middle, law.groups.group_size)
-        longest = float(np.diff(below, prepend=0.0) @ tokens) / float(tokens.mean())
+        longest = float((np.diff(below, prepend=0.0) * tokens).sum()) / float(tokens.mean())
         low, high = (middle, high) if longest > law.groups.tail_ratio else (low, middle)
     return 0.0 if high <= 2 * _MOST_ALIKE / 2**_BISECTIONS else high
 
@@ -232,6 +232,6 @@ def _longest_below(z: Reals, correlation: float, group_size: int) -> Reals:
     """P(the longest of a group is not above the quantile at each z); its last value is 1."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     spread = (z[:, None] - math.sqrt(correlation) * nodes) / math.sqrt(1.0 - correlation)
-    below = ndtr(spread) ** group_size @ (weights / weights.sum())
+    below = np.einsum("ij,j->i", ndtr(spread) ** group_size, weights / weights.sum())
     below[-1] = 1.0
     return below

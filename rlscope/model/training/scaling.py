@@ -342,7 +342,7 @@ def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
     slowness = np.exp(-grid[:, None] * evidence.log_gpus)
     seconds = line.overhead_s[:, None, None] + line.token_s[:, None, None] * evidence.tokens * slowness
     away = evidence.log_seconds - np.log(seconds)
-    return ((away @ evidence.precision) * away).sum(axis=-1)
+    return np.einsum("...i,ij,...j->...", away, evidence.precision, away)
 
 
 def _split(full: Line, tokens: Reals, share: Reals | float) -> Line:

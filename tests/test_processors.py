@@ -1,0 +1,28 @@
+"""The answer about a run does not depend on the processor that computes it."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Final
+
+import pytest
+
+from tests.kept import TRACES
+from tests.nightly import nightly
+
+PRINT_CARD: Final = "import sys, rlscope; print(rlscope.analyze(sys.argv[1]).to_markdown())"
+
+
+@cache
+def card(trace: str, core: str) -> str:
+    """The card of a sample trace, printed by a process whose linear algebra is written for that processor."""
+    environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PRINT_CARD, str(TRACES / trace)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("core", ["SkylakeX", "Prescott"])
+@pytest.mark.parametrize("trace", ["fleet", nightly("starved_trainer_after"), nightly("capped_staleness")])
+def test_every_digit_of_a_card_is_the_same_on_every_processor(trace: str, core: str) -> None:
+    assert card(trace, core) == card(trace, "Haswell")

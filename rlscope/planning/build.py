@@ -23,7 +23,7 @@ from rlscope.errors import ArgumentError
 from rlscope.input_file import did_you_mean, read_regular
 from rlscope.model.decode.posterior import SHARPNESS
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
-from rlscope.model.forecast.plan import PlanResult, plan_layouts
+from rlscope.model.forecast.plan import PlanResult, PoorScaling, fastest_tokens_per_s, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,
     AskedLayout,
@@ -229,6 +229,9 @@ _UPDATE_LOG_SD: Final = 0.3
 """Of the time of a weight update before any was measured."""
 
 
+_TIMES_GPUS: Final = (16, 8, 4, 2)
+_LEAST_EXPONENT: Final = 1.0 / 3.0
+"""Twice the GPUs should gain 26%, and 16 times as many 152%: less is not worth them (own reasoning)."""
 _LAYOUT: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
@@ -243,12 +246,39 @@ def plan_ahead(
     file = read_plan(path)
     if most_staleness is not None:
         file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
+    plan = plan_of(file)
     try:
-        return file, plan_layouts(replace(plan_of(file), asked=_asked(file, layout, running)))
+        planned = plan_layouts(replace(plan, asked=_asked(file, layout, running)))
+        return file, replace(planned, scaling=None if planned.best is None else _poor_scaling(file, plan))
     except UnplannableError as error:
         raise file.error(
             "model", None, found=str(error), expected="a model that fits some layout of the GPUs"
         ) from error
+
+
+def _poor_scaling(file: PlanFile, plan: PlanInputs) -> PoorScaling | None:
+    """The smallest share of the GPUs over which all of them gain less than they should; None where they gain enough."""
+    plan = replace(plan, present=None)
+    whole = fastest_tokens_per_s(plan)
+    for times in _TIMES_GPUS:
+        fewer = plan.gpus // times
+        if whole is None or not possible_layouts(fewer, plan.granularity, (1,)):
+            continue
+        training = plan.training
+        if file.training.rate_at_gpus is None:
+            training = replace(training, at_gpus=_half(file.gpus.gpus_per_trainer_replica, fewer))
+        rate = fastest_tokens_per_s(replace(plan, gpus=fewer, training=training))
+        if rate is None or whole / rate >= (plan.gpus / fewer) ** _LEAST_EXPONENT:
+            continue
+        samples = round(plan.workload.samples_per_step * plan.gpus / fewer)
+        larger = fastest_tokens_per_s(replace(plan, workload=replace(plan.workload, samples_per_step=samples)))
+        return PoorScaling(fewer, whole / rate - 1.0, samples, (larger or whole) / whole - 1.0)
+    return None
+
+
+def _half(replica_gpus: int, gpus: int) -> int:
+    """Half of the GPUs in whole trainer replicas, at least one."""
+    return max(replica_gpus, gpus // 2 // replica_gpus * replica_gpus)
 
 
 def _asked(file: PlanFile, layout: str | None, running: int | None) -> AskedLayout | None:
@@ -397,8 +427,6 @@ def _decode(file: PlanFile) -> DecodeGuess:
 
 def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
     given, gpus, shape = file.training, file.gpus, decoder.shape
-    replica = gpus.gpus_per_trainer_replica
-    half = max(replica, gpus.total // 2 // replica * replica)
     rate, exponent, sd = given.tokens_per_gpu_s, given.scaling_exponent, given.scaling_exponent_sd
     state_bytes = given.state_bytes_per_parameter
     return TrainingGuess(
@@ -412,7 +440,7 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
             extra_forward_passes=given.extra_forward_passes,
         ),
         routing_s_per_token=None if given.mfu_ratio is not None else _routing(decoder),
-        at_gpus=given.rate_at_gpus or half,
+        at_gpus=given.rate_at_gpus or _half(gpus.gpus_per_trainer_replica, gpus.total),
         scaling_exponent=PRIOR_EXPONENT if exponent is None else exponent,
         scaling_exponent_sd=PRIOR_EXPONENT_SD if sd is None else sd,
         overhead_s=given.step_overhead_s,

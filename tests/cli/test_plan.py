@@ -5,6 +5,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -78,6 +79,34 @@ def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_pa
     assert "No layout of these 6 GPUs is feasible" in done.stderr
 
 
+def planned_with(folder: Path, gpus: int, samples: int) -> tuple[PlanFile, PlanResult]:
+    """The example with other numbers of GPUs and samples per step."""
+    text = EXAMPLE.read_text(encoding="utf-8").replace("total = 32", f"total = {gpus}")
+    return plan_ahead(write(folder, text.replace("samples_per_step = 256", f"samples_per_step = {samples}")))
+
+
+def middle(planned: PlanResult) -> float:
+    assert planned.best is not None and planned.best.drawn_tokens_per_s is not None
+    return float(np.median(planned.best.drawn_tokens_per_s))
+
+
+def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_too_small(tmp_path: Path) -> None:
+    """The example's batch on 512 GPUs, with a plan of 32 of them and one of a larger batch beside it."""
+    answer = planned_with(tmp_path, 512, 256)
+    scaling = answer[1].scaling
+    assert scaling is not None and (scaling.fewer_gpus, scaling.larger_batch) == (32, 4096)
+    few, larger = (planned_with(tmp_path, *each)[1] for each in ((32, 256), (512, 4096)))
+    rate = middle(answer[1])
+    assert scaling.gain_ratio == pytest.approx(rate / middle(few) - 1.0, abs=0.05) and scaling.gain_ratio < 0.3
+    assert scaling.larger_batch_gain_ratio == pytest.approx(middle(larger) / rate - 1.0, rel=0.1)
+    assert few.scaling is None
+    text = " ".join(why(answer[1]))
+    assert f"16 times the GPUs gain only {scaling.gain_ratio:.1%}: 32 would train about" in text
+    assert "The batch of 256 samples is too small for 512 GPUs: with 4,096 samples per step they would" in text
+    document = json.loads(plan_document(answer[1], answer[0]).as_json())
+    assert document["scaling"]["batch_is_too_small"] is True and document["scaling"]["fewer_gpus"] == 32
+
+
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
 def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
@@ -90,7 +119,7 @@ def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> Non
 
 def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:
     advised, best = document["recommendation"], document["recommendation"]["best"]
-    assert (document["schema_version"], advised["action"], advised["current"]) == (2, "change", None)
+    assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
     assert set(best) >= {
         "n_train_gpus",
         "n_sample_gpus",

@@ -75,6 +75,24 @@ class UnknownCost:
     """Mean gain forgone, 0 or more, by the split that is best for most values, relative to the best split for each."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoorScaling:
+    """A share of the GPUs that would train nearly as fast as all of them, with the same batch."""
+
+    fewer_gpus: int
+    gain_ratio: float
+    """Rate of all GPUs over that of the share, less 1."""
+    larger_batch: int
+    """Samples of a step, more than the plan's by as much as the GPUs are more than the share."""
+    larger_batch_gain_ratio: float
+    """Rate of all GPUs with the larger batch over that with the plan's, less 1."""
+
+    @property
+    def batch_is_too_small(self) -> bool:
+        """Whether a larger batch would put the GPUs to use."""
+        return self.larger_batch_gain_ratio > self.gain_ratio
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanResult:
     """Everything that the model says about a plan. All of it is assumed: nothing was measured."""
@@ -99,6 +117,8 @@ class PlanResult:
     """Unknowns in the order in which to measure them."""
     simulated: frozenset[Layout]
     """Layouts whose forecast comes from the event simulator."""
+    scaling: PoorScaling | None = None
+    """None if the GPUs are put to use, or no layout can be used."""
     asked: Forecast | None = None
     """Forecast of the plan's `asked` layout, drawn even if it exceeds the staleness cap; no rate if it cannot run."""
 
@@ -136,6 +156,17 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         simulated=swept.simulated | asked.simulated,
         asked=next(iter(asked.forecasts.values()), None),
     )
+
+
+def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
+    """Rate of the fastest layout that can be used, by the closed forms: its median over some draws. None without one.
+
+    Raises UnplannableError where the GPUs make no split.
+    """
+    layouts = layouts_of(plan)
+    swept = sweep(assumed_calibration(plan, layouts[0]), plan, layouts)
+    fastest = by_split(swept, swept.forecasts.values())[0]
+    return swept.typical_tokens_per_s.get(fastest.layout)
 
 
 def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:

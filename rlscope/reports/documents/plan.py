@@ -64,6 +64,21 @@ class AskedLayoutJson(CandidateJson):
     """Whether its forecast comes from the event simulation."""
 
 
+class PoorScalingJson(Document):
+    """A share of the GPUs that would train nearly as fast as all of them, with the same batch."""
+
+    fewer_gpus: int
+    """GPUs of the share."""
+    gain_ratio: Figure
+    """Rate of all GPUs over that of the share, less 1."""
+    larger_batch: int
+    """Samples of a step, more than the plan's by as much as the GPUs are more than the share."""
+    larger_batch_gain_ratio: Figure
+    """Rate of all GPUs with the larger batch over that with the plan's, less 1."""
+    batch_is_too_small: bool
+    """Whether the larger batch would put the GPUs to use."""
+
+
 class PlanDocument(Document):
     """What `rlscope plan --json` prints: the layout to start with, all candidates, and what the answer depends on."""
 
@@ -87,6 +102,8 @@ class PlanDocument(Document):
     """Tokens that the KV cache of an engine holds."""
     eta: RunTimeJson | None
     """How long the run takes; null if the plan names no steps, or no layout can be used."""
+    scaling: PoorScalingJson | None
+    """Fewer GPUs that would train nearly as fast; null where the GPUs are put to use."""
     unknowns: tuple[UnknownJson, ...]
     """What is uncertain, with the most worth measuring first."""
     assumptions: tuple[str, ...]
@@ -108,6 +125,7 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
         eta=_run_time(planned, file),
+        scaling=None if planned.scaling is None else PoorScalingJson.read(planned.scaling),
         unknowns=tuple(
             UnknownJson(
                 unknown=each.unknown,

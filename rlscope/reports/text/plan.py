@@ -190,7 +190,8 @@ def why(planned: PlanResult) -> list[str]:
     """The rate, the odds, the upper bound and the synchronous baseline; one or two sentences each."""
     if planned.best is None:
         return _why_none(planned)
-    lines = [_rate_sentence(planned, planned.best), _odds_sentence(planned, planned.best), *_asked_sentences(planned)]
+    lines = [_rate_sentence(planned, planned.best), *_scaling_sentences(planned, planned.best)]
+    lines += [_odds_sentence(planned, planned.best), *_asked_sentences(planned)]
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
@@ -253,6 +254,26 @@ def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     limit = "" if best.pace is None else f" Limited by: {REGIMES[best.pace.regime]}."
     return f"Modelled throughput: {text} (median and 90% interval of the draws).{limit}"
+
+
+def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:
+    """How little the GPUs gain over fewer, and whether the batch is too small for them; empty if they gain enough."""
+    scaling, rate, gpus = planned.scaling, advice.rate_of(best, planned.present), planned.plan.gpus
+    if scaling is None or rate is None:
+        return []
+    times, fewer = fmt.significant(gpus / scaling.fewer_gpus, 2), fmt.count(scaling.fewer_gpus)
+    few = fmt.tokens_per_second(rate.median / (1.0 + scaling.gain_ratio))
+    change = fmt.percent(abs(scaling.gain_ratio))
+    gains = f"gain only {change}" if scaling.gain_ratio >= 0 else f"lose {change}"
+    said = f"{times} times the GPUs {gains}: {fewer} would train about {few} with the same batch."
+    if not scaling.batch_is_too_small:
+        return [said]
+    samples, larger = planned.calibration.system.workload.samples_per_step, fmt.count(scaling.larger_batch)
+    more = fmt.tokens_per_second(rate.median * (1.0 + scaling.larger_batch_gain_ratio))
+    return [
+        f"{said} The batch of {fmt.count(samples)} samples is too small for {fmt.count(gpus)} GPUs: with {larger} "
+        f"samples per step they would train about {more}."
+    ]
 
 
 def _odds_sentence(planned: PlanResult, best: Forecast) -> str:

@@ -1,6 +1,7 @@
 """The keys that the JSON contract names, for runs that the model can say much, little and nothing of."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,8 @@ from rlscope.analysis.result import AnalysisResult, Loss, Verdict
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.text.brief import brief_of
+from tests.kept import ROOT, analysis_of
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model, tried_model
 
@@ -154,6 +157,18 @@ def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_
     moves = [each for each in document["actions"] if each["kind"] == "change" and isinstance(each["to"], dict)]
     assert moves[0]["to"] == layout_of(document["recommendation"]["best"])
     assert moves[0]["from"] == layout_of(document["recommendation"]["current"])
+
+
+def test_the_documented_jq_gives_what_the_card_says_to_do_first():
+    """In this run the recommended layout is the second action, and gains less than the first."""
+    written = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    paths = [path for page in written for path in re.findall(r"\| jq '?\.([^'\s]+)", page.read_text(encoding="utf-8"))]
+    analysis = analysis_of("fleet").result
+    document = as_document(analysis)
+    assert paths == ["actions[0]"]
+    first = document["actions"][0]
+    assert first["headline"].startswith(brief_of(analysis).actions[0].what)
+    assert first["gain_ratio"] > document["recommendation"]["best"]["gain_ratio"]
 
 
 def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_verify_it():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -43,9 +44,16 @@ class Importer:
     """Whether it adds to a run that another file tells (an engine's log) rather than telling one."""
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading. Raises OSError, also for a pipe or a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(None, "a pipe or a device, not a file")
+    return path.open("rb")
+
+
 def open_source(path: Path) -> Source:
     """The source with its head. Raises OSError."""
     if path.is_dir():
         return Source(path, b"")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return Source(path, file.read(HEAD_BYTES))

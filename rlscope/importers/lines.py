@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Progress
+from rlscope.importers.importer import Progress, open_regular
 from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import SourceFile
@@ -96,7 +96,7 @@ class LogFile:
     def raw_lines(self) -> Iterator[bytes]:
         """The lines as bytes. A progress bar's carriage returns end lines too. Raises ImportFileError."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 yield from self._split(iter(lambda: file.read(_CHUNK_BYTES), b""))
         except OSError as error:
             raise ImportFileError.of(

@@ -110,7 +110,10 @@ def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metri
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             columns = {str(row[1]) for row in connection.execute("PRAGMA table_info(metrics)")}
-            if {"key", "value", "timestamp", "step"} <= columns:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'metrics' AND type <> 'table'").fetchone():
+                # A view can be endless.
+                tally.bad_lines += 1
+            elif {"key", "value", "timestamp", "step"} <= columns:
                 yield from _mlflow_rows(connection, tally)
             elif {"timestamp", "step", "metrics"} <= columns:
                 yield from _trackio_rows(connection, tally)

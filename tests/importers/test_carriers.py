@@ -212,6 +212,25 @@ def test_a_database_of_trackio(tmp_path: Path) -> None:
     assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        "SELECT * FROM held",
+        "WITH RECURSIVE n AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT *, \
+    'timing_s/step' AS key, 1 AS value, 1 AS timestamp, 1 AS step, 'a' AS run_uuid FROM n",
+    ],
+)
+def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: Path, view: str) -> None:
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        connection.execute("CREATE TABLE held (key, value, timestamp, step, run_uuid)")
+        values = [(name, value, 1.7e12, step, "a") for step, data in rows_of_jsonl() for name, value in data.items()]
+        connection.executemany("INSERT INTO held VALUES (?, ?, ?, ?, ?)", values)
+        connection.execute(f"CREATE VIEW metrics AS {view}")
+    connection.close()
+    with pytest.raises(ImportFileError, match=r"mlflow\.db: found nothing that rlscope knows"):
+        import_run(tmp_path / "mlflow.db", tmp_path / "run")
+
+
 def test_a_trainer_state_of_transformers_has_no_times(tmp_path: Path) -> None:
     step = {"perf/rollout_wait_s": 2.0, "perf/fwd_bwd_s": 1.0, "perf/optimizer_s": 0.25, "perf/weight_sync_s": 0.5}
     history = [{**step, "perf/step_s": 4.0, "loss": 0.5, "step": number} for number in (10, 20, 30)]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 
@@ -300,6 +301,17 @@ def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> N
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("verl"))
     with pytest.raises(ArgumentError, match=r"--as: found 'torch'; expected one of .*verl, openrlhf"):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("torch"))
+
+
+def test_a_pipe_is_refused_as_it_may_never_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.log")
+    with pytest.raises(
+        ImportFileError, match=r"a\.log: found a pipe or a device, not a file; expected a file or folder"
+    ):
+        resolve(tmp_path / "a.log")
+    options = import_options(engine_logs=[str(tmp_path / "a.log")])
+    with pytest.raises(ImportFileError, match="a pipe or a device"):
+        resolve(console(tmp_path / "b.log", range(3), SYNC), options)
 
 
 def test_a_run_folder_is_its_own_and_takes_no_options_of_an_import(tmp_path: Path) -> None:

@@ -215,16 +215,20 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     least = (1.0 + reached) * (1.0 + WORTHWHILE_RATIO) - 1.0
     worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.median >= least]
 
-    def rank(action: Action) -> tuple[bool, bool, bool, float]:
+    def rank(action: Action) -> tuple[bool, bool, bool]:
         is_sure = action.kind == "change" and not action.is_staler
         is_rebuilt = action.what == "colocated" and reached > 0.0
-        return (not is_sure, action.is_staler, is_rebuilt, -action.gain_ratio.median)
+        return (not is_sure, action.is_staler, is_rebuilt)
 
-    ranked = sorted(worth, key=rank)
-    alike = [each for each in ranked if rank(each)[:3] == rank(ranked[0])[:3] and _is_alike(each, ranked[0])]
-    freshest = min(alike, key=_aged_p95, default=None)
-    # Among equal gains, the action that keeps samples freshest goes first.
-    return tuple(sorted(ranked, key=lambda each: each is not freshest))
+    left = sorted(worth, key=lambda each: (rank(each), -each.gain_ratio.median))
+    ordered: list[Action] = []
+    while left:
+        first = left[0]
+        alike = [first, *(each for each in left[1:] if rank(each) == rank(first) and _is_alike(each, first))]
+        # Settings that gain as much, as far as the model can tell: what cannot cost throughput, then the freshest.
+        ordered.append(min(alike, key=lambda each: (each.gain_ratio.low <= 0.0, _aged_p95(each))))
+        left.remove(ordered[-1])
+    return tuple(ordered)
 
 
 def _is_alike(action: Action, first: Action) -> bool:

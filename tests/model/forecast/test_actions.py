@@ -71,6 +71,18 @@ def test_sure_and_fresh_settings_come_first_then_what_brings_most_and_what_is_st
     assert _listed([stale, probe, sure, fix, surer]) == (surer, sure, fix, probe, stale)
 
 
+def test_of_settings_that_gain_as_much_one_that_cannot_cost_throughput_comes_before_one_that_can():
+    risky, safe = action(0.12, "layout", "trainers", "probe"), action(0.11, "staleness_cap", "staleness_cap", "probe")
+    risky, safe = (
+        replace(risky, gain_ratio=Spread(0.12, -0.08, 0.32)),
+        replace(safe, gain_ratio=Spread(0.11, 0.02, 0.2)),
+    )
+    sure = action(0.35, "publish_every", "staleness_cap")
+    assert _listed([risky, safe, sure]) == (sure, safe, risky)
+    more = replace(risky, gain_ratio=Spread(0.14, -0.08, 0.36))
+    assert _listed([more, safe, sure]) == (sure, more, safe)
+
+
 def test_what_brings_less_than_5_percent_is_not_listed():
     just, under = action(0.05), action(0.0499)
     assert _listed([under, just]) == (just,)

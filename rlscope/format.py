@@ -4,7 +4,7 @@ Also text for a terminal: strings from a run with markup and control characters 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -57,6 +57,11 @@ def count(value: float | None) -> str:
 def counted(value: float | None, one: str, many: str) -> str:
     """A count with its noun: 1 step, 2 steps."""
     return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: a, b and c."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def si(value: float | None) -> str:

@@ -11,6 +11,8 @@ Limits: samples filtered for their reward (all equal in a group) are not overpro
 
 from typing import Final
 
+import polars as pl
+
 from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
@@ -21,14 +23,13 @@ WARNING_SHARE_RATIO: Final = 0.10
 CRITICAL_SHARE_RATIO: Final = 0.30
 
 
-def dropped_tokens_ratio(evidence: Evidence) -> float:
+def dropped_tokens_ratio(balance: pl.DataFrame) -> float:
     """Share of the generated tokens that were dropped as stale or abandoned, 0..1; 0 when nothing was generated."""
-    generated = column_total(evidence.answers["token_balance"], "generated_tokens")
-    return _dropped_tokens(evidence) / generated if generated else 0.0
+    generated = column_total(balance, "generated_tokens")
+    return _dropped_tokens(balance) / generated if generated else 0.0
 
 
-def _dropped_tokens(evidence: Evidence) -> float:
-    balance = evidence.answers["token_balance"]
+def _dropped_tokens(balance: pl.DataFrame) -> float:
     return column_total(balance, "dropped_stale_tokens") + column_total(balance, "abandoned_tokens")
 
 
@@ -36,7 +37,8 @@ def find(evidence: Evidence) -> Finding | None:
     """The finding, or None below the threshold."""
     roles = ("sampler", "colocated")
     sampler_gpu_s = evidence.role_gpu_s(*roles)
-    dropped_share_ratio = dropped_tokens_ratio(evidence)
+    balance = evidence.answers["token_balance"]
+    dropped_share_ratio = dropped_tokens_ratio(balance)
     dropped_gpu_s = dropped_share_ratio * evidence.state_gpu_s(*GENERATING, roles=roles)
     backpressure_gpu_s = evidence.state_gpu_s("no_requests", roles=roles, reason="backpressure")
     cost_gpu_s = dropped_gpu_s + backpressure_gpu_s
@@ -47,7 +49,7 @@ def find(evidence: Evidence) -> Finding | None:
         severity="critical" if cost_gpu_s >= CRITICAL_SHARE_RATIO * sampler_gpu_s else "warning",
         cost_gpu_s=cost_gpu_s,
         evidence={
-            "dropped_tokens": int(_dropped_tokens(evidence)),
+            "dropped_tokens": int(_dropped_tokens(balance)),
             "dropped_share_ratio": dropped_share_ratio,
             "dropped_gpu_s": dropped_gpu_s,
             "backpressure_gpu_s": backpressure_gpu_s,

@@ -78,7 +78,7 @@ SECTIONS: Final = (
             ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
     Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,
             ASKED_OF_A_STRETCH, "what each cause takes, and how well the model predicts"),
-    Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
+    Section("ledger", "Where the GPU time went", "GPU time", ledger_section,
             ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state, and over time"),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section, (),
             "measured and fitted time of a pass"),

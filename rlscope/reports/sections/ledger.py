@@ -1,38 +1,17 @@
 """GPU time by role and state, for the whole run and over time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, LedgerState
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.text.brief import dropped_of
-from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of, unrecorded_sentence
-
-
-class LedgerRow(NamedTuple):
-    """One state of a role."""
-
-    state: State
-    label: str
-    share: str
-    share_ratio: float
-    gpu_time: str
-    gpu_idle: str
-    is_part: bool = False
-    """Part of the row above, not a state of its own."""
-
-
-class LedgerRole(NamedTuple):
-    """One role with its states."""
-
-    role: str
-    gpu_time: str
-    rows: list[LedgerRow]
+from rlscope.reports.text.ledger import LedgerRole, dropped_of, ledger_roles
+from rlscope.reports.text.states import role_order, unrecorded_sentence
 
 
 class LedgerSection(NamedTuple):
@@ -43,6 +22,8 @@ class LedgerSection(NamedTuple):
     gpu_time: str
     unrecorded: str
     """Which workers were not recorded all the time; empty if none."""
+    has_steady: bool
+    """Whether the shares of the steady state are known."""
     has_gpu_idle: bool
     gpu_use: Drawn | None
     """None if no GPU was read."""
@@ -51,11 +32,13 @@ class LedgerSection(NamedTuple):
 
 def ledger_section(analysis: AnalysisResult) -> LedgerSection:
     """Make the section."""
+    roles = ledger_roles(analysis)
     return LedgerSection(
         total=_total(analysis),
-        roles=_roles(analysis.ledger.states),
+        roles=roles,
         gpu_time=fmt.gpu_time(analysis.ledger.total_gpu_s),
         unrecorded=unrecorded_sentence(analysis.ledger),
+        has_steady=any(row.steady for role in roles for row in role.rows),
         has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
         gpu_use=_gpu_use(analysis),
         timelines=_timelines(analysis),
@@ -139,34 +122,3 @@ _TOTAL: Final = Figure(
     "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents", "gpu_agreement"),
 )  # fmt: skip
-
-
-def _roles(states: Sequence[LedgerState]) -> list[LedgerRole]:
-    roles: list[LedgerRole] = []
-    for role in sorted({state.role for state in states}, key=role_order):
-        own = [state for state in states if state.role == role and state.gpu_ns > 0]
-        total_s = sum(state.gpu_ns for state in own) / 1e9
-        roles.append(LedgerRole(role.capitalize(), fmt.gpu_time(total_s), list(_rows(own))))
-    return roles
-
-
-def _rows(states: Sequence[LedgerState]) -> Iterator[LedgerRow]:
-    for state in states:
-        row = _row(state)
-        yield row
-        if state.underfilled_gpu_ns is not None:
-            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
-            gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
-            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, gpu_time, "", is_part=True)
-
-
-def _row(state: LedgerState) -> LedgerRow:
-    idle = "" if state.gpu_idle_ratio is None else fmt.percent(state.gpu_idle_ratio)
-    return LedgerRow(
-        state_of(state.state),
-        state_label(state.state, state.reason),
-        fmt.percent(state.share_ratio),
-        fmt.finite(state.share_ratio) or 0.0,
-        fmt.gpu_time(state.gpu_s),
-        idle,
-    )

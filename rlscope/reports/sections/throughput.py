@@ -13,7 +13,8 @@ from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.training import PHASES
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import Fact, dropped_of
+from rlscope.reports.text.brief import Fact
+from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.states import state_of
 

@@ -23,8 +23,8 @@ from rlscope.reports.charts.timeline import (
     worker_timeline,
 )
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.text.brief import dropped_of
 from rlscope.reports.text.findings import sentence
+from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.rules import fired_built_in
 from rlscope.reports.text.states import State, order_of, state_label, state_of
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, Finding, LedgerState, RunFacts
+from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
 from rlscope.reports.terminal.model import model_sections
@@ -22,15 +22,12 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
+from rlscope.reports.text.ledger import STEADY, WHOLE_RUN, LedgerRole, LedgerRow, ledger_roles
 from rlscope.reports.text.origin import counted_words, file_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import (
-    UNDERFILLED,
     Kind,
-    role_order,
     startup_words,
-    state_label,
-    state_of,
     unrecorded_sentence,
 )
 
@@ -55,7 +52,7 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
     if gaps:
         blocks.append(_gaps(gaps))
     blocks += [
-        _section("Where the GPU time went, whole run", _ledger(analysis, width)),
+        _section("Where the GPU time went", _ledger(analysis, width)),
         *_actions(analysis),
         *(_section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
         _section("Throughput, measured", _pairs(_throughput(analysis))),
@@ -141,46 +138,41 @@ def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     if not ledger.states:
         return Text(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
     has_idle = any(state.gpu_idle_ratio is not None for state in ledger.states)
-    roles = sorted({state.role for state in ledger.states}, key=role_order)
-    tables = [_role([s for s in ledger.states if s.role == role], role, width, has_idle) for role in roles]
+    tables = [_role(role, width, has_idle=has_idle) for role in ledger_roles(analysis)]
     total = fmt.gpu_time(ledger.total_gpu_s)
-    key = "█ work  ▒ waiting  ░ other"
-    closing = f"{key}\nTotal {total}; every GPU-second is in exactly one state."
+    window = analysis.run.window
+    steps = f"  {STEADY}: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}" if window else ""
+    closing = f"█ work  ▒ waiting  ░ other{steps}\nTotal {total}; every GPU-second is in exactly one state."
     missing = unrecorded_sentence(ledger)
     return Group(*tables, Text(f"{closing} {missing}".rstrip(), style="dim"))
 
 
-def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) -> Table:
-    bar = 32 if width >= 100 else 14 if width >= 76 else 6
+def _role(role: LedgerRole, width: int, *, has_idle: bool) -> Table:
+    bar = 24 if width >= 100 else 10 if width >= 76 else 4
+    label_width = 34 if width >= 100 else 27 if width >= 76 else 14
+    has_steady = any(row.steady for row in role.rows)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-    table.add_column(
-        plain(role.capitalize()),
-        header_style="bold",
-        overflow="fold",
-        min_width=34 if width >= 100 else 29 if width >= 76 else 20,
-    )
-    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column(plain(role.role), header_style="bold", overflow="fold", min_width=label_width)
+    table.add_column(WHOLE_RUN, justify="right", max_width=6)
     table.add_column("", no_wrap=True, min_width=bar)
+    if has_steady:
+        table.add_column(STEADY, justify="right", no_wrap=True)
     table.add_column("GPU time", justify="right", no_wrap=True)
     if has_idle:
-        table.add_column("GPU idle", justify="right", no_wrap=True)
-    for state in (state for state in states if state.gpu_ns > 0):
-        kind = state_of(state.state).kind
-        filled = round(state.share_ratio * bar)
-        idle = "" if state.gpu_idle_ratio is None else fmt.percent(state.gpu_idle_ratio)
-        table.add_row(
-            plain(state_label(state.state, state.reason)),
-            fmt.percent(state.share_ratio),
-            Text(_KIND_FILLS[kind] * filled or "▏", style=_KIND_STYLES[kind]),
-            fmt.gpu_time(state.gpu_s),
-            *([idle] if has_idle else []),
-        )
-        if state.underfilled_gpu_ns is not None:
-            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
-            gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
-            table.add_row(Text(f"  {UNDERFILLED}"), fmt.percent(ratio), "", gpu_time, style="dim")
+        table.add_column("GPU idle", justify="right", max_width=5)
+    for row in role.rows:
+        cells = [row.steady] * has_steady, [row.gpu_idle] * has_idle
+        label = Text(f"  {row.label}") if row.is_part else plain(row.label)
+        bar_text = "" if row.is_part else _kind_bar(row, bar)
+        style = "dim" if row.is_part else ""
+        table.add_row(label, row.share, bar_text, *cells[0], row.gpu_time, *cells[1], style=style)
     table.add_row("")
     return table
+
+
+def _kind_bar(row: LedgerRow, width: int) -> Text:
+    kind = row.state.kind
+    return Text(_KIND_FILLS[kind] * round(row.share_ratio * width) or "▏", style=_KIND_STYLES[kind])
 
 
 def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:

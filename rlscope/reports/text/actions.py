@@ -59,26 +59,26 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
 }
 """Names in run.json, for a framework that is not known."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
-    "environment": "Make the environment faster, or run more of it in parallel",
-    "checkpoints": "Make checkpoints and evaluation cheaper (less often, in the background, or on other GPUs)",
-    "slow_engines": "Bring the slow engines up to the speed of the others",
-    "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
-    "forward_speed": "Make sampling faster (faster engines, or more of them)",
-    "colocated": "Let every GPU sample and then train, in turn (colocated and synchronous)",
+    "weight_updates": "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
+    "environment": "Make the environment faster, or run more environments in parallel",
+    "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
+    "slow_engines": "Fix the slow engines",
+    "trainer_speed": "Make training faster: a faster step, or additional GPUs",
+    "forward_speed": "Make sampling faster: faster engines, or additional GPUs for more engines",
+    "colocated": "Colocate: every GPU alternates between sampling and training",
 }
 _ONE_STEP: Final = 1.05
 """Steps of a version up to which it counts as one."""
 _ENGINES_NAMED: Final = 3
 """Of the slow ones; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "if weight updates took no time",
+    "weight_updates": "if updates were free",
     "environment": "if the environment took no time",
     "slow_engines": "once every engine keeps up",
-    "checkpoints": "if checkpoints and evaluation took no time",
-    "colocated": "if both sides fit on a GPU and switching costs nothing",
+    "checkpoints": "if checkpoints and evaluation were free",
+    "colocated": "if both sides fit on a GPU and switching is free",
 }
-"""What a fix brings its gain for: the most that it can."""
+"""The condition for the whole gain of a fix, which is an upper bound."""
 _MAKING_MORE: Final = frozenset(
     {
         "staleness_cap",
@@ -111,7 +111,7 @@ def what_to_do(action: Action) -> str:
     words = imperative(action)
     if action.kind != "probe":
         return words
-    return f"Try for {fmt.count(STEPS_TO_PREDICT)} steady steps: {words[0].lower()}{words[1:]}"
+    return f"Uncertain; test it for {fmt.count(STEPS_TO_PREDICT)} steps: {words[0].lower()}{words[1:]}"
 
 
 def imperative(action: Action) -> str:
@@ -121,28 +121,34 @@ def imperative(action: Action) -> str:
         return _layout_imperative(action, after)
     if action.what in _FIXES:
         return _evened_imperative(action.engines) if action.engines else _FIXES[action.what]
-    before = 0 if isinstance(before, Layout) or before is None else before
-    now, then = fmt.count(int(before)), fmt.count(int(after or 0))
+    old = 0 if isinstance(before, Layout) or before is None else int(before)
+    new = int(after or 0)
+    raised = f"from {fmt.count(old)} to {fmt.count(new)}"
     return {
-        "staleness_cap": f"Raise the staleness cap from {now} to {fmt.counted(int(after or 0), 'version', 'versions')}",
-        "in_flight_limit": f"Allow {then} samples in flight instead of {now}",
-        "running_samples_limit": f"Allow {then} running samples over all engines instead of {now}",
-        "queue_capacity": f"Let the queue hold {then} samples instead of {now}",
-        "publish_every": f"Publish every {then} optimizer steps instead of every {now}",
+        "staleness_cap": f"Raise the staleness cap {raised} versions",
+        "in_flight_limit": f"Raise the limit on samples in flight {raised}",
+        "running_samples_limit": f"Raise the limit on running samples over all engines {raised}",
+        "queue_capacity": f"Raise the queue capacity {raised} samples",
+        "publish_every": f"Publish every {_steps(new)} instead of every {_steps(old)}",
     }[action.what]
+
+
+def _steps(number: int) -> str:
+    """Return the period of publications, as in "every 2 optimizer steps"."""
+    return "step" if number == 1 else f"{fmt.count(number)} optimizer steps"
 
 
 def _evened_imperative(engines: tuple[str, ...]) -> str:
     more = len(engines) - _ENGINES_NAMED
     named = [*engines[:_ENGINES_NAMED], f"{fmt.count(more)} more"] if more > 0 else [*engines]
-    listed = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
-    return f"Bring {listed} up to the speed of the other engines"
+    return f"Fix the slow engine{'s' if len(named) > 1 else ''} {fmt.listed(named)}"
 
 
 def _layout_imperative(action: Action, after: Layout) -> str:
     if action.what == "running_limit" and isinstance(action.before, Layout):
-        now = fmt.count(action.before.running_per_engine)
-        return f"Let each engine run up to {fmt.count(after.running_per_engine)} requests instead of {now}"
+        old, new = action.before.running_per_engine, after.running_per_engine
+        verb = "Raise" if new > old else "Lower"
+        return f"{verb} the running requests per engine from {fmt.count(old)} to {fmt.count(new)}"
     words = layout_words(after)
     return f"Run asynchronously with {words}" if action.what == "asynchronous" else f"Use {words}"
 
@@ -162,46 +168,70 @@ def gain_words(gain_ratio: Spread) -> str:
 
 
 def effect(action: Action) -> str:
-    """What the action brings, as the end of a sentence that begins with what to do."""
+    """Return the gain of the action, as the start of a sentence."""
     gain = gain_words(action.gain_ratio)
     if action.what in ("trainer_speed", "forward_speed"):
-        return f"10% faster brings {gain} throughput"
+        return f"Throughput {gain} for 10% more speed"
     if action.kind == "fix":
-        return f"{gain} throughput {_IF[action.what]}"
-    return f"{gain} throughput{_how(action)}"
+        return f"Throughput up to {gain}, {_IF[action.what]}"
+    return f"Throughput {gain}{_how(action)}"
 
 
 def _how(action: Action) -> str:
-    """How a setting that is not the cap's acts on the staleness cap; empty for all others."""
+    """Why a setting other than the staleness cap shortens the waits for it; empty for all other actions."""
     if action.cause != "staleness_cap":
         return ""
     if action.what == "publish_every":
-        return ", as the staleness cap then spans more steps"
-    return ", as the trainers then wait less for the staleness cap" if action.what in _SOONER else ""
+        return ", because the staleness cap then spans more steps"
+    return ", because trainers then spend less time at the staleness cap" if action.what in _SOONER else ""
 
 
 def staleness_words(action: Action, own: StalenessForecast | None, cap: int | None = None) -> str:
-    """Staleness with the action beside today's; empty where a fix leaves it alone, or where it is not known.
+    """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown.
 
-    Where it makes versions of more steps, or of fewer, it is counted in optimizer steps, and so is the cap.
+    If the action changes how many steps a version lasts, staleness and cap are counted in optimizer steps.
     """
     ages = ages_of(action, own)
     if ages is None:
         return ""
-    before, after, unit = *ages.words, " optimizer steps" if ages.in_steps else ""
-    caps = _caps(action, cap)
-    spanned = f"; the cap then spans {fmt.count(caps[1])} steps instead of {fmt.count(caps[0])}" if caps else ""
+    (before, after), caps = ages.words, _caps(action, cap)
+    unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
-        return f"sample staleness p95 stays {before}{unit}{spanned}"
-    return f"sample staleness p95 {after}{unit} instead of {before}{spanned}{_oftener(action, own)}"
+        allowed = f", although the cap then allows {fmt.count(caps[1])}" if caps else ""
+        return f"sample staleness p95 stays at {after} {unit}{allowed}"
+    if ages.after < ages.before:
+        change = f"samples get fresher: p95 falls from {before} to {after} {unit}"
+    else:
+        rank = " by more than half, which ranks this last" if action.is_staler else ""
+        change = f"samples get staler{rank}: p95 rises from {before} to {after} {unit}"
+    return f"{change}{_cap_words(caps)}{_versions_last(action, own)}"
 
 
-def _oftener(action: Action, own: StalenessForecast | None) -> str:
-    """Why samples age otherwise in steps than in versions, where publications wait for the staleness cap."""
+def _unit(age: str, *, in_steps: bool) -> str:
+    name = "step" if in_steps else "version"
+    return name if age == "1" else f"{name}s"
+
+
+def _cap_words(caps: tuple[int, int] | None) -> str:
+    """Return what rarer publications do to the cap; empty if there is no cap, or versions last as long as before."""
+    if caps is None:
+        return ""
+    old, new = caps
+    if new == 2 * old:
+        return ", as if the cap had been doubled"
+    return f", as if the cap had been raised from {fmt.count(old)} to {fmt.count(new)} steps"
+
+
+def _versions_last(action: Action, own: StalenessForecast | None) -> str:
+    """Why staleness in steps differs from staleness in versions, if publications wait for the staleness cap."""
     after = action.staleness
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
-    return f", as weights are published {'more' if after.version_steps < own.version_steps else 'less'} often"
+    old, new = (age_text(each.version_steps) for each in (own, after))
+    if old == new:
+        return f" (a version lasts {old} steps)"
+    moves = "shrink" if after.version_steps < own.version_steps else "grow"
+    return f", because versions {moves} from {old} to {new} steps"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -280,12 +310,10 @@ def cost_words(action: Action) -> str:
 
 
 def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
-    """How to see that it holds."""
-    steps = fmt.count(STEPS_TO_PREDICT)
+    """Return how to check the gain."""
     expected = expected_words(action, measured_tokens_per_s)
-    if not expected:
-        return f"Record {steps} steady steps with it; rlscope compare shows what it brought."
-    return f"Record {steps} steady steps with it: {expected} is expected; rlscope compare checks that."
+    hope = f"; expected: {expected}" if expected else ""
+    return f"To verify, record {fmt.count(STEPS_TO_PREDICT)} steady steps and run `rlscope compare`{hope}."
 
 
 def expected_words(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -337,21 +365,22 @@ class ActionRow(NamedTuple):
 
 COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "expected rate")
 """The titles of the table."""
-TITLE: Final = "What to do, best first"
+TITLE: Final = "Actions, best first"
 
 
 def below_table(ranked: Sequence[Action]) -> str:
-    """What holds for all actions of a table, and what orders them where that is not the throughput alone."""
+    """Return what holds for all actions of a table, and their order if it is not that of their gains."""
     verify = (
-        f"Each figure is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with "
-        "it and run rlscope compare BEFORE AFTER."
+        f"Each gain is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with "
+        "it and run `rlscope compare BEFORE AFTER`."
     )
     gains = [each.gain_ratio.median for each in ranked]
     if gains == sorted(gains, reverse=True):
         return verify
     return (
-        f"{verify} What is sure comes first, of settings within 2% the one with the fresher samples; what makes "
-        "samples staler by more than half comes last."
+        f"{verify} Order: settings that are at least 90% likely to gain 5% come first. Of settings whose gains are "
+        "within 2%, one that cannot cost throughput comes first, then the one with the fresher samples. Actions that "
+        "make samples staler by more than half come last."
     )
 
 
@@ -374,8 +403,8 @@ def _gain_cell(action: Action) -> str:
     """With what it is the gain of, where that is not the action as it stands."""
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in ("trainer_speed", "forward_speed"):
-        return f"{gain} for 10%"
-    return f"{gain} {_IF[action.what]}" if action.kind == "fix" else gain
+        return f"{gain} for 10% more speed"
+    return f"up to {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 
 def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None) -> str:
@@ -384,7 +413,7 @@ def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | No
         return ""
     before, after, steps = *ages.words, " steps" if ages.in_steps else ""
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
-    return f"stays {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
+    return f"stays at {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
 
 
 def _number(setting: Layout | float | None) -> float:

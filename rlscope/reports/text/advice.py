@@ -52,11 +52,12 @@ def headline(model: ModelResult) -> str:
     if advised.advice == "unknown":
         return "No layout is recommended"
     if advised.advice == "keep":
-        return f"Keep {layout_words(model.forecasts.today.layout)}"
+        kept = f"eep {layout_words(model.forecasts.today.layout)}"
+        return f"Without action 1: k{kept}" if _changes_run_type(model) else f"K{kept}"
     words = (
         change_words(model)
         if advised.changes
-        else f"Try {_tried_words(model)} for {fmt.count(STEPS_TO_PREDICT)} steady steps"
+        else f"Test {_tried_words(model)} for {fmt.count(STEPS_TO_PREDICT)} steps"
     )
     return f"{words}: throughput {gain_words(advised.gain_ratio)}"
 
@@ -72,31 +73,31 @@ def _tried_words(model: ModelResult) -> str:
     return f"running asynchronously with {words}" if model.calibration.synchronous else words
 
 
-def kept_because(model: ModelResult) -> str:
-    """Why the layout is kept, as a clause with a full stop."""
-    reason = _reason(model)
-    return reason[0].lower() + reason[1:]
+def _changes_run_type(model: ModelResult) -> bool:
+    """Whether the first action makes a colocated run of this one, which has no split of its GPUs."""
+    first = model.ranking.first
+    return first is not None and first.what == "colocated"
 
 
-def _reason(model: ModelResult) -> str:
-    """The reason of the advice; where the layout is kept for the sake of freshness, what that costs."""
-    stale, reason, first = _too_stale(model), REASONS[model.recommendation.reason], model.ranking.first
+def reason(model: ModelResult) -> str:
+    """Return the reason of the advice; if the layout is kept to keep samples fresh, what that costs."""
+    stale, words = _too_stale(model), REASONS[model.recommendation.reason]
     if model.recommendation.advice != "keep":
-        return reason
-    if first is not None and first.what == "colocated":
-        return f"Action 1 makes another kind of run of it; as it is, {reason[0].lower()}{reason[1:]}"
+        return words
+    if _changes_run_type(model):
+        return f"Action 1 changes the run type. Without it, {words[0].lower()}{words[1:]}"
     if stale is None:
-        return reason
+        return words
     gain = fmt.gain(Spread.of(gains_over(stale, model.forecasts.today)).median)
-    ages = _staleness_text(model, stale), _staleness_text(model, model.forecasts.today)
+    ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
     return (
-        f"No other layout that keeps samples as fresh is likely to bring 5%: {layout_words(stale.layout)}, is modelled "
-        f"at {gain}, with a sample staleness p95 of {ages[0]} instead of {ages[1].removesuffix(' steps')}."
+        f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: modelled gain "
+        f"{gain}, but sample staleness p95 rises from {ages[0].removesuffix(' steps')} to {ages[1]}."
     )
 
 
 def _too_stale(model: ModelResult) -> Forecast | None:
-    """The fastest of the layouts that would bring 5%: where the layout is kept, all of them are staler."""
+    """The fastest of the layouts that would gain 5%: if the layout is kept, all of them are staler."""
     today = model.forecasts.today
     own = math.inf if today.staleness is None else today.staleness.aged_p95
     staler = [each for each in model.forecasts.rivals if each.staleness is None or each.staleness.aged_p95 > own]
@@ -107,7 +108,7 @@ def _too_stale(model: ModelResult) -> Forecast | None:
 
 def why(model: ModelResult) -> str:
     """The reason, the odds, and what to measure to be surer."""
-    parts = [_reason(model)]
+    parts = [reason(model)]
     if model.recommendation.advice in ("change", "probe"):
         parts.append(_odds(model))
     parts += [*_missed(model), *_doubts(model)]
@@ -118,7 +119,7 @@ def why_beside_rows(model: ModelResult) -> str:
     """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
     is_open = model.recommendation.advice in ("change", "probe")
     scaling = [scaling_sentence(model)] if model.others else []
-    return " ".join([_reason(model), *_missed(model), *(_doubts(model) if is_open else []), *scaling])
+    return " ".join([reason(model), *_missed(model), *(_doubts(model) if is_open else []), *scaling])
 
 
 def _missed(model: ModelResult) -> list[str]:
@@ -248,13 +249,13 @@ def _odds(model: ModelResult) -> str:
     advised = model.recommendation
     worth = fmt.percent(advised.worthwhile_probability)
     fastest = fmt.percent(advised.best_probability)
-    text = f"It brings 5% or more in {worth} of posterior draws, and no layout is faster in {fastest}."
+    text = f"{worth} likely to gain at least 5%; {fastest} likely to be the fastest layout."
     best, *rates = (_typical(each, model) for each in (advised.best, *model.forecasts.rivals))
     if max(rates, default=0.0) <= best:
         return text
     if max(rates) * (1.0 - LIMIT_RATIO) <= best:
-        return f"{text} Of the layouts that are as fast it has the best evidence, then the freshest samples."
-    return f"{text} Faster ones make samples staler." if _are_staler(model, best) else text
+        return f"{text} Chosen among equally fast layouts for its stronger evidence and fresher samples."
+    return f"{text} Faster layouts increase staleness." if _are_staler(model, best) else text
 
 
 def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:

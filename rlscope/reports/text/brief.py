@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, StateKey
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
@@ -18,6 +17,7 @@ from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
+from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
@@ -185,12 +185,6 @@ def _roles(analysis: AnalysisResult) -> list[RoleBar]:
     ]
 
 
-def dropped_of(analysis: AnalysisResult) -> float:
-    """Share of the tokens taken from the queue in the stretch of the verdict that were dropped, 0..1; 0 if unknown."""
-    outcomes = analysis.answers.get("judged_outcomes")
-    return 0.0 if outcomes is None or outcomes.is_empty() else dropped_ratio(outcomes)
-
-
 def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) -> list[RoleBar]:
     roles = sorted({key.role for key in steady}, key=role_order)
     bars = [role_bar(role, steady, dropped_of(analysis)) for role in roles]
@@ -313,15 +307,16 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None
-    measured = f"measured over the steady stretch{counted}; " if known else ""
+    measured = f"measured in steady state{counted}; " if known else ""
     if not isinstance(result, ModelResult):
         return Fact("Trained", rate, f"{measured}no prediction")
     compared = model_words.compared_rows(result)
     if result.prediction is None or not compared:
-        return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
+        return Fact("Trained", rate, f"{measured}too few steps to check the model")
     heldout, row = result.prediction, compared[0]
-    achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    tested = f"its last {steps} steps made {achieved}, predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    steps, agreement = fmt.count(heldout.judged_steps), _agreement(heldout.compared[0])
+    predicted = row.predicted.removesuffix(" tokens/s")
+    tested = f"its last {steps} steps reached {row.achieved}, predicted {predicted}{agreement}"
     return Fact("Trained", rate, f"{measured}{tested}")
 
 
@@ -332,8 +327,8 @@ def _agreement(compared: Compared) -> str:
         return ", in agreement"
     if off is None:
         return ", not in agreement"
-    said = f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
-    return f"{said}, {'within' if compared.agrees else 'beyond'} the uncertainty of both"
+    distance = f"{fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
+    return f"; {distance}, {'within' if compared.agrees else 'beyond'} measurement and prediction error"
 
 
 def no_gaps(quality: DataQuality) -> str:

@@ -41,14 +41,14 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "lockstep": _Words(
         label="Lockstep",
-        headline="Sampling and training alternate: waits for each other take {share} of the GPU time",
+        headline="Each side idles while the other works: {share} of GPU time",
         plain_headline="Sampling and training alternate",
-        cause="waits of each side while the other works",
+        cause="idle time while the other side works",
         side="all GPU time",
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="Waits for the staleness cap take {share} of all GPU time",
+        headline="The staleness cap blocks GPUs {share} of the time",
         plain_headline="A limit on samples in flight sets the pace of the run",
         cause="the staleness cap",
         side="all GPU time",
@@ -76,7 +76,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "balanced": _Words(
         label="Balanced",
-        headline="No single change that rlscope models brings 5%",
+        headline="No modelled change would gain 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
@@ -91,14 +91,22 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 }
 
 
+_SPENT: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "trainers spent {gpu_time} waiting for samples",
+    "lockstep": "GPUs idled for {gpu_time} while the other side worked",
+    "staleness_cap": "the staleness cap blocked GPUs for {gpu_time}",
+    "weight_updates": "weight updates took {gpu_time}",
+    "environment": "GPUs spent {gpu_time} waiting for the environment",
+    "checkpoints": "checkpoints and evaluation took {gpu_time}",
+}
 _REMEDIES: Final[Mapping[Bottleneck, str]] = {
     "samplers": "faster sampling",
     "trainers": "faster training",
     "lockstep": "overlapping sampling and training",
     "staleness_cap": "no staleness cap",
-    "weight_updates": "weight updates that take no time",
+    "weight_updates": "free weight updates",
     "environment": "an environment that takes no time",
-    "checkpoints": "no checkpoints and evaluation",
+    "checkpoints": "free checkpoints and evaluation",
     "balanced": "no change",
     "unknown": "no known change",
 }
@@ -128,11 +136,29 @@ def cause_words(cause: Bottleneck, losses: Sequence[Loss] = ()) -> str:
 
 
 def loss_words(loss: Loss) -> str:
-    """What a loss was lost to, as a noun phrase: samplers lose time to waits, to dropped samples, or to both."""
+    """The loss as a noun phrase: samplers lose time to waits, to dropped samples, or to both."""
+    parts = _sampler_losses(loss)
+    return " and ".join(parts) if parts else _WORDS[loss.cause].cause
+
+
+def spent_words(loss: Loss, *, more: bool = False) -> str:
+    """The loss as a clause, with its GPU time and share; more: in addition to what lockstep costs."""
+    gpu_time = f"{'another ' if more else ''}{fmt.gpu_time(loss.gpu_s)}"
+    share = f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
+    if loss.cause in _SPENT:
+        return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
+    purpose = "waiting"
+    if parts := _sampler_losses(loss):
+        purpose = "on samples that were dropped" if len(parts) == 1 else "waiting or on samples that were dropped"
+    return f"samplers spent {gpu_time} {purpose} ({share})"
+
+
+def _sampler_losses(loss: Loss) -> tuple[str, ...]:
+    """What samplers lost time to, if dropped samples are a part of it; empty for any other loss."""
     dropped_gpu_s, least = loss.dropped_gpu_s or 0.0, _LEAST_PART_RATIO * loss.gpu_s
     if dropped_gpu_s <= least:
-        return _WORDS[loss.cause].cause
-    return "dropped samples" if loss.gpu_s - dropped_gpu_s <= least else "sampler waits and dropped samples"
+        return ()
+    return ("dropped samples",) if loss.gpu_s - dropped_gpu_s <= least else ("sampler waits", "dropped samples")
 
 
 def remedy_words(cause: Bottleneck) -> str:

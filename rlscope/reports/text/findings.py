@@ -171,8 +171,7 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
     if rule.keeps_remedy or not against:
         return own
     place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
-    words = _lower(actions.imperative(ranked[against[0] - 1]))
-    return f"{place} addresses this: {words}. {rule.besides}".rstrip()
+    return f"{place} addresses this. {actions.imperative(ranked[against[0] - 1])}. {rule.besides}".rstrip()
 
 
 def _addresses(action: "Action", rule: FindingRule) -> bool:

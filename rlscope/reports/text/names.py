@@ -16,20 +16,17 @@ from rlscope.model.training.scaling import TrainingRate
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "Worth the change: at least 90% likely to bring 5% or more.",
-    "unsure": "Likely faster, but less than 90% sure to bring 5%: worth a short try.",
+    "worthwhile": "Worth the change.",
+    "unsure": "Likely faster, but uncertain: worth a short test.",
     "lengths_drift": (
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --scale-lengths` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other split of these GPUs, and no other running limit, is faster.",
-    "small_gain": (
-        "No other split of these GPUs, and no other running limit, is likely to bring 5%; less is not worth a restart."
-    ),
+    "best_already": "No other GPU split or request limit is faster.",
+    "small_gain": "No other GPU split or request limit is likely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
-        f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "
-        "steady steps."
+        f"Likely faster, but the steady state is too short to check the model: that takes {STEPS_TO_PREDICT} steps."
     ),
     "not_replayed": "The model does not reproduce this run, so it says nothing about other layouts.",
 }
@@ -210,7 +207,7 @@ def scaling_sentence(model: ModelResult) -> str:
             "named with --also, measures it."
         )
     counts = sorted({training.seen_gpus, *training.scaling_seen_at})
-    listed = f"{', '.join(map(fmt.count, counts[:-1]))} and {fmt.count(counts[-1])}"
+    listed = fmt.listed([*map(fmt.count, counts)])
     runs = 1 + sum(ModelWarning.SAME_TRAINERS not in other.warnings for other in model.others)
     return (
         f"Training scaling is measured from {fmt.count(runs)} runs with {listed} trainer GPUs: rate ~ "

@@ -7,10 +7,11 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
-from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
+from rlscope.analysis.result import AnalysisResult, Bottleneck
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.forecast.ranking import Ranking
+from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings, phases
 from rlscope.reports.text.origin import next_data, origin_lines
@@ -96,54 +97,59 @@ def headline(analysis: AnalysisResult) -> str:
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
         return f"{text}; the log does not tell why"
-    said = {"staleness_cap"} if dropped else set[str]()
     text += dropped or _held_up_by_updates(analysis)
-    tied = [_tied_words(analysis, each) for each in verdict.tied_with if each not in said]
-    own = _tied_words(analysis, verdict.bottleneck)
-    return f"{text}; {_listed([own, *tied])} would bring about as much" if tied else text
+    tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == "staleness_cap")]
+    return f"{text}; {_tied_words(analysis, verdict.bottleneck, tied)}" if tied else text
 
 
-def _listed(each: Sequence[str]) -> str:
-    return f"{', '.join(each[:-1])} and {each[-1]}"
-
-
-def _tied_words(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    """What removes a cause, and what that would bring where a ranking says."""
-    brought = _brought(analysis, cause)
-    return f"{_TWICE.get(cause, causes.remedy_words(cause))}{brought}" if brought else causes.remedy_words(cause)
+def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bottleneck]) -> str:
+    """What the removal of each of these causes would gain, as a clause."""
+    tied = (first, *others)
+    gains = [_gain_without(analysis, cause) for cause in tied]
+    if not all(gains):
+        return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
+    named = [_removed(analysis, cause) for cause in tied]
+    named[0] = f"{named[0]} would gain"
+    return f"{', '.join(map(' '.join, zip(named, gains, strict=True)))}: nearly a tie"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
-    """That trainers wait for what the staleness cap drops, where both are the verdict; as a clause after a comma."""
+    """Why trainers wait, if the cause is the samples that the staleness cap drops; as a clause after a comma."""
+    share = _dropped_share(analysis)
+    if share is None:
+        return ""
+    return f", because the staleness cap drops samples that took {fmt.percent(share)} of sampler GPU time"
+
+
+def _dropped_share(analysis: AnalysisResult) -> float | None:
+    """Share of the samplers' time that went into samples that the cap drops; None if the verdict is not about them."""
     verdict, model = analysis.verdict, analysis.model
     if verdict.bottleneck != "samplers" or "staleness_cap" not in verdict.tied_with:
-        return ""
+        return None
     drops = isinstance(model, ModelResult) and model.model_config.admission.staleness_policy == "drop"
     lost = next((each for each in verdict.losses if each.dropped_gpu_s), None)
     if not drops or lost is None or not lost.gpu_s or not lost.dropped_gpu_s:
-        return ""
+        return None
     share = lost.side_share_ratio * lost.dropped_gpu_s / lost.gpu_s
-    if share < _DROPPED_RATIO:
-        return ""
-    return f", as {fmt.percent(share)} of sampler GPU time goes into samples that the staleness cap drops"
+    return share if share >= _DROPPED_RATIO else None
 
 
 def _held_up_by_updates(analysis: AnalysisResult) -> str:
-    """That engines pause for weight updates, where those are what to change first; as a clause after a comma."""
+    """Why trainers wait, if engines pause for weight updates and those come first; as a clause after a comma."""
     verdict, first = analysis.verdict, first_action(analysis)
     loss = next((each for each in verdict.losses if each.cause == "weight_updates"), None)
     is_first = first is not None and first.cause == "weight_updates"
     if verdict.cause != "samplers" or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
     share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words('weight_updates')}"
-    return f", as engines pause for weight updates, which take {share}"
+    return f", because engines pause for weight updates ({share})"
 
 
-def _brought(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    """What the removal of a cause would bring, in brackets; empty where no ranking says."""
+def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
+    """What the removal of a cause would gain; empty without a ranking."""
     ranking = ranking_of(analysis)
-    gains = [each.gain_ratio.median for each in ranking.losses if each.cause == cause] if ranking else []
-    return f" ({fmt.gain(gains[0])})" if gains else ""
+    gains = [loss.gain_ratio.median for loss in ranking.losses if loss.cause == cause] if ranking else []
+    return fmt.gain(gains[0]).removeprefix("+") if gains else ""
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
@@ -165,31 +171,36 @@ def why(analysis: AnalysisResult) -> str:
     if verdict.bottleneck == "balanced":
         losses.sort(key=lambda loss: -loss.gpu_s)
     first, *rest = losses
-    text = (
-        f"{stretch(analysis)}, {causes.loss_words(first)} cost {fmt.gpu_time(first.gpu_s)}, "
-        f"{fmt.percent(first.side_share_ratio)} of {causes.side_words(first.cause)}."
-    )
-    further = "further " if verdict.bottleneck == "lockstep" else ""
-    others = [f"{further}{_briefly(loss)}" for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    return f"{text}{_pace(analysis)} Also lost: {'; '.join(others)}." if others else text + _pace(analysis)
+    behind = _cause_in_headline(analysis)
+    others = [loss for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
+    is_lockstep = verdict.bottleneck == "lockstep"
+    clauses = {loss.cause: causes.spent_words(loss, more=is_lockstep) for loss in others}
+    parts = [f"{stretch(analysis)}, {causes.spent_words(first)}."]
+    # The loss that the headline gives as the reason is no further loss.
+    parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
+    parts += [_pace(analysis).strip()]
+    also = [words for cause, words in clauses.items() if cause != behind]
+    parts += [f"Also: {'; '.join(also)}."] if also else []
+    return " ".join(filter(None, parts))
+
+
+def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
+    """The loss that the headline names as the reason for the waits; None without one."""
+    if _dropped_share(analysis) is not None:
+        return "trainers"
+    return "weight_updates" if _held_up_by_updates(analysis) else None
 
 
 _REMOVED: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "Samplers twice as fast",
-    "trainers": "Trainers twice as fast",
-    "lockstep": "Overlapping the two",
-    "staleness_cap": "No limit on staleness and samples in flight",
-    "weight_updates": "Weight updates that cost nothing",
-    "environment": "An environment that costs nothing",
-    "checkpoints": "Checkpoints and evaluation that cost nothing",
+    "samplers": "twice the sampling speed",
+    "trainers": "twice the training speed",
+    "lockstep": "overlapping sampling and training",
+    "staleness_cap": "removing the limits on staleness and samples in flight",
+    "weight_updates": "free weight updates",
+    "environment": "an environment that takes no time",
+    "checkpoints": "free checkpoints and evaluation",
 }
-
-
-_TWICE: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "sampling twice as fast",
-    "trainers": "training twice as fast",
-}
-"""What the removal of a side's cause stands for, where it has a figure."""
+"""What the gain of a cause is the gain of, as the subject of a sentence."""
 _SAME_GAIN: Final = 0.02
 """Gains that differ by less are one for a reader."""
 
@@ -204,7 +215,7 @@ def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
 
 
 def _pace(analysis: AnalysisResult) -> str:
-    """What the removal of the cause would bring, as a sentence after a space; empty where the model does not say."""
+    """What the removal of the cause would gain, as a sentence after a space; empty if the model does not say."""
     verdict = analysis.verdict
     loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
     if loss is None or loss.gain_ratio is None:
@@ -212,8 +223,12 @@ def _pace(analysis: AnalysisResult) -> str:
     listed = (each for each in actions_of(analysis) if each.cause == loss.cause)
     if any(abs(each.gain_ratio.median - loss.gain_ratio.median) <= _SAME_GAIN for each in listed):
         return ""
-    removed = "No staleness cap" if _has_cap_alone(analysis, loss.cause) else _REMOVED[loss.cause]
-    return f" {removed} would bring {actions.gain_words(loss.gain_ratio)}."
+    gain = actions.gain_words(loss.gain_ratio).removeprefix("+")
+    return f" {_sentence(_removed(analysis, loss.cause)).removesuffix('.')} would gain {gain}."
+
+
+def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
+    return "removing the staleness cap" if _has_cap_alone(analysis, cause) else _REMOVED[cause]
 
 
 def margin(analysis: AnalysisResult) -> str:
@@ -229,7 +244,7 @@ def margin(analysis: AnalysisResult) -> str:
     second, following = rest[0], causes.loss_words(rest[0])
     if first.gain_ratio is not None and second.gain_ratio is not None:
         gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
-        return f"Without this bottleneck: {gains[0]} throughput. Without the next cause, {following}: {gains[1]}."
+        return f"Throughput without this bottleneck: {gains[0]}. Without the next cause, {following}: {gains[1]}."
     return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
 
 
@@ -254,16 +269,28 @@ def next_step(analysis: AnalysisResult) -> str:
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
-            return "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
-        return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
-    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first)]
+            return "Keep this layout. No setting would gain 5% against this, nor would making a side 10% faster."
+        return f"Keep this layout. No modelled change would gain 5%. {_WITHOUT_MODEL['balanced']}"
+    parts = [_with_effect(analysis, first), _unchecked(analysis, first), _aside(analysis, first)]
+    parts.append(_kept(analysis, first))
     return " ".join(part for part in parts if part)
 
 
 def _with_effect(analysis: AnalysisResult, action: Action) -> str:
-    """What to do, what it brings, and what it does to staleness, as a sentence."""
+    """The action, its gain, and what it does to staleness, as sentences."""
     fresh = actions.staleness_words(action, own_staleness(analysis), cap_of(analysis))
-    return f"{actions.what_to_do(action)}: {actions.effect(action)}{'; ' if fresh else ''}{fresh}."
+    return f"{actions.what_to_do(action)}. {actions.effect(action)}{'; ' if fresh else ''}{fresh}."
+
+
+def _unchecked(analysis: AnalysisResult, first: Action) -> str:
+    """Why a gain counts as likely although the model could not be checked on this run; empty in any other case."""
+    model = analysis.model
+    if first.kind != "change" or not isinstance(model, ModelResult) or model.prediction is not None:
+        return ""
+    return (
+        f"The steady state is too short to check the model on this run, but the gain exceeds 5% by more than the "
+        f"model's usual error of {fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')}."
+    )
 
 
 def cap_of(analysis: AnalysisResult) -> int | None:
@@ -303,14 +330,14 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
     if verdict.cause == "samplers" and first.cause == "weight_updates" and _pauses_engines(analysis):
-        return "Engines generate nothing while weights are applied: cheaper updates shorten the waits for samples too."
+        return "Engines pause during weight updates, so faster updates also shorten the trainers' waits."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
     addressing = next((each for each in listed if each.kind != "fix" and each.cause == verdict.cause), None)
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
-    brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
-    return f"No setting addresses {cause}; of {'all options' if brings_most else 'what is sure'}, this brings most."
+    gains_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
+    return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 
 
 def _pauses_engines(analysis: AnalysisResult) -> bool:
@@ -324,18 +351,18 @@ def _pauses_engines(analysis: AnalysisResult) -> bool:
 def _behind(action: Action, first: Action) -> str:
     """Why an action is not the first one."""
     reasons = {
-        "brings less": action.gain_ratio.median < first.gain_ratio.median,
-        "is less sure": action.kind == "probe" and first.kind != "probe",
+        "gains less": action.gain_ratio.median < first.gain_ratio.median,
+        "is less certain": action.kind == "probe" and first.kind != "probe",
         "makes samples too stale": action.is_staler,
     }
     return " and ".join(reason for reason, holds in reasons.items() if holds) or "comes after it"
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
-    """That the layout is kept, and why; empty where the first action changes it."""
+    """Why the layout is kept; empty if the first action changes it."""
     if first.kind != "fix" or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
         return ""
-    return f"The layout is kept: {advice.kept_because(analysis.model)}"
+    return f"Keep this layout. {advice.reason(analysis.model)}"
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
@@ -373,11 +400,13 @@ def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
 
 
 def version_lasts(analysis: AnalysisResult) -> str:
-    """How many optimizer steps a version lasts, where publications wait; empty elsewhere."""
+    """How many optimizer steps a version lasts, if publishing waits for the cap; empty in any other run."""
     own = own_staleness(analysis)
     if own is None or not actions.lasts_longer(own):
         return ""
-    return f"{fmt.significant(own.version_steps, 2)} optimizer steps on average, as publications wait for the cap"
+    aged = f"{actions.age_text(own.aged_p95)} steps for samples at the p95"
+    lasting = f"{fmt.significant(own.version_steps, 2)} optimizer steps on average"
+    return f"{lasting}, because publishing waits for the cap: {aged}"
 
 
 def no_findings(analysis: AnalysisResult) -> str:
@@ -409,7 +438,7 @@ def window_sentence(analysis: AnalysisResult) -> str:
     run, window = analysis.run, analysis.run.window
     reason = _sentence(run.window_reason) if run.window_reason else ""
     if window is None:
-        return reason or "The run has no steady stretch."
+        return reason or "The run has no steady state."
     lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
     return f"Steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting}. {reason}".rstrip()
 
@@ -451,11 +480,6 @@ def _sampled_sentence(engine: SampledEngine) -> str:
         f"{engine.worker_id} was polled about every {fmt.duration(engine.interval_s)}: its batch sizes are polled "
         f"values, {split}, and waits of one interval or less are missed."
     )
-
-
-def _briefly(loss: Loss) -> str:
-    share = fmt.percent(loss.side_share_ratio)
-    return f"{causes.loss_words(loss)}, {fmt.gpu_time(loss.gpu_s)} ({share} of {causes.side_words(loss.cause)})"
 
 
 def stretch(analysis: AnalysisResult) -> str:

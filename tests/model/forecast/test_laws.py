@@ -218,7 +218,9 @@ def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterat
         yield f"the actions are out of order: {kinds}"
     # One that gains a little less than a later one may come first: it cannot cost throughput, or keeps samples fresher.
     for at, kind in enumerate(kinds):
-        behind = max((gains[later] - gains[at] for later in range(at + 1, len(kinds)) if kinds[later] == kind), default=0)
+        behind = max(
+            (gains[later] - gains[at] for later in range(at + 1, len(kinds)) if kinds[later] == kind), default=0
+        )
         if behind > 0.02 + _ROUNDING:
             yield f"{listed[at].what} gains {behind:.3f} less than a later action of its kind: {gains}"
 

@@ -246,9 +246,9 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     text = card(changing_model()).partition("Where the GPU time went")[0]
     panel = " ".join(text.replace("│", " ").split())
     assert panel.count("Use 4 trainer GPUs") == 1
-    assert f": {advice.gain_words(changing_model().recommendation.gain_ratio)} throughput; sample staleness" in panel
+    assert f"Throughput {advice.gain_words(changing_model().recommendation.gain_ratio)}; samples get fresher" in panel
     tried = " ".join(card(tried_model()).partition("Where the GPU")[0].replace("│", " ").split())
-    assert tried.count("Try for 20 steady steps: use 4 trainer GPUs") == 1
+    assert tried.count("Uncertain; test it for 20 steps: use 4 trainer GPUs") == 1
 
 
 def kept_model():
@@ -280,7 +280,7 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
         assert f"{number}. {row.what}" in page and f"| {number}. | {row.what} |" in markdown
         assert f"{number}. {row.what}" in terminal
     for text in (page, markdown, terminal):
-        assert ("What to do, best first" in text) == bool(rows)
+        assert ("Actions, best first" in text) == bool(rows)
 
 
 def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():

@@ -30,7 +30,7 @@ WORDS = {
     "layout": (action(), "Use 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine"),
     "running_limit": (
         action("running_limit", "samplers", after=Layout(4, 4, 24)),
-        "Let each engine run up to 24 requests instead of 16",
+        "Raise the running requests per engine from 16 to 24",
     ),
     "asynchronous": (
         action("asynchronous", "lockstep"),
@@ -42,47 +42,47 @@ WORDS = {
     ),
     "in_flight_limit": (
         action("in_flight_limit", "staleness_cap", before=64, after=128),
-        "Allow 128 samples in flight instead of 64",
+        "Raise the limit on samples in flight from 64 to 128",
     ),
     "running_samples_limit": (
         action("running_samples_limit", "staleness_cap", before=64, after=128),
-        "Allow 128 running samples over all engines instead of 64",
+        "Raise the limit on running samples over all engines from 64 to 128",
     ),
     "queue_capacity": (
         action("queue_capacity", "trainers", before=32, after=64),
-        "Let the queue hold 64 samples instead of 32",
+        "Raise the queue capacity from 32 to 64 samples",
     ),
     "publish_every": (
         action("publish_every", "weight_updates", before=1, after=2),
-        "Publish every 2 optimizer steps instead of every 1",
+        "Publish every 2 optimizer steps instead of every step",
     ),
     "weight_updates": (
         action("weight_updates", "weight_updates", "fix", 2.0, None),
-        "Make weight updates cheaper (transfer while engines generate, keep their KV caches)",
+        "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
     ),
     "environment": (
         action("environment", "environment", "fix", 2.0, None),
-        "Make the environment faster, or run more of it in parallel",
+        "Make the environment faster, or run more environments in parallel",
     ),
     "slow_engines": (
         action("slow_engines", "samplers", "fix", None, None),
-        "Bring the slow engines up to the speed of the others",
+        "Fix the slow engines",
     ),
     "trainer_speed": (
         action("trainer_speed", "trainers", "fix", 1.0, 1.1),
-        "Make training faster (a faster step, or more trainer GPUs)",
+        "Make training faster: a faster step, or additional GPUs",
     ),
     "checkpoints": (
         action("checkpoints", "checkpoints", "fix", 3.0, None),
-        "Make checkpoints and evaluation cheaper (less often, in the background, or on other GPUs)",
+        "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     ),
     "forward_speed": (
         action("forward_speed", "samplers", "fix", 1.0, 1.1),
-        "Make sampling faster (faster engines, or more of them)",
+        "Make sampling faster: faster engines, or additional GPUs for more engines",
     ),
     "colocated": (
         action("colocated", "trainers", "fix", None, None),
-        "Let every GPU sample and then train, in turn (colocated and synchronous)",
+        "Colocate: every GPU alternates between sampling and training",
     ),
 }
 
@@ -100,9 +100,9 @@ def test_an_action_is_an_imperative(made, words):
 @pytest.mark.parametrize(
     ("engines", "words"),
     [
-        (("sampler-3",), "Bring sampler-3 up to the speed of the other engines"),
-        (("a", "b", "c"), "Bring a, b and c up to the speed of the other engines"),
-        (("a", "b", "c", "d", "e"), "Bring a, b, c and 2 more up to the speed of the other engines"),
+        (("sampler-3",), "Fix the slow engine sampler-3"),
+        (("a", "b", "c"), "Fix the slow engines a, b and c"),
+        (("a", "b", "c", "d", "e"), "Fix the slow engines a, b, c and 2 more"),
     ],
 )
 def test_slow_engines_are_named_where_they_have_names(engines, words):
@@ -111,25 +111,26 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
 
 
 @pytest.mark.parametrize(
-    ("cause", "reason"), [("weight_updates", ""), ("staleness_cap", ", as the staleness cap then spans more steps")]
+    ("cause", "reason"),
+    [("weight_updates", ""), ("staleness_cap", ", because the staleness cap then spans more steps")],
 )
 def test_rarer_publications_say_what_they_are_against(cause, reason):
     rarer = action("publish_every", cause, before=1.0, after=2.0)
-    assert actions.effect(rarer) == f"{actions.gain_words(rarer.gain_ratio)} throughput{reason}"
+    assert actions.effect(rarer) == f"Throughput {actions.gain_words(rarer.gain_ratio)}{reason}"
 
 
 @pytest.mark.parametrize(
     ("what", "cause", "reason"),
     [
-        ("running_limit", "staleness_cap", ", as the trainers then wait less for the staleness cap"),
-        ("layout", "staleness_cap", ", as the trainers then wait less for the staleness cap"),
+        ("running_limit", "staleness_cap", ", because trainers then spend less time at the staleness cap"),
+        ("layout", "staleness_cap", ", because trainers then spend less time at the staleness cap"),
         ("running_limit", "samplers", ""),
         ("staleness_cap", "staleness_cap", ""),
     ],
 )
 def test_what_makes_samples_sooner_says_how_that_helps_against_the_cap(what, cause, reason):
     sooner = action(what, cause, before=8.0, after=16.0)
-    assert actions.effect(sooner) == f"{actions.gain_words(sooner.gain_ratio)} throughput{reason}"
+    assert actions.effect(sooner) == f"Throughput {actions.gain_words(sooner.gain_ratio)}{reason}"
 
 
 def aged(p95: int, version_steps: float = 1.0) -> StalenessForecast:
@@ -137,27 +138,30 @@ def aged(p95: int, version_steps: float = 1.0) -> StalenessForecast:
     return StalenessForecast(1.0, p95, p95, version_steps)
 
 
-OFTENER, RARER = ", as weights are published more often", ", as weights are published less often"
-
-
 @pytest.mark.parametrize(
     ("own", "then", "words", "cell"),
     [
-        (aged(1), aged(3), "sample staleness p95 3 instead of 1", "1 → 3"),
-        (aged(1, 1.05), aged(3, 1.05), "sample staleness p95 3 instead of 1", "1 → 3"),
+        (aged(1), aged(3), "samples get staler: p95 rises from 1 to 3 versions", "1 → 3"),
+        (aged(3, 1.05), aged(1, 1.05), "samples get fresher: p95 falls from 3 to 1 version", "3 → 1"),
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "sample staleness p95 4.2 optimizer steps instead of 4.6, as weights are published more often",
+            "samples get fresher: p95 falls from 4.6 to 4.2 steps, because versions shrink from 4.6 to 1.4 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "sample staleness p95 8.6 optimizer steps instead of 1, as weights are published less often",
+            "samples get staler: p95 rises from 1 to 8.6 steps, because versions grow from 1 to 8.6 steps",
             "1 → 8.6 steps",
         ),
-        (aged(2, 2.0), aged(4, 1.0), "sample staleness p95 stays 4 optimizer steps", "stays 4 steps"),
+        (aged(2, 2.0), aged(4, 1.0), "sample staleness p95 stays at 4 steps", "stays at 4 steps"),
+        (
+            aged(1, 4.6),
+            aged(2, 4.6),
+            "samples get staler: p95 rises from 4.6 to 9.2 steps (a version lasts 4.6 steps)",
+            "4.6 → 9.2 steps",
+        ),
     ],
 )
 def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_steps(own, then, words, cell):
@@ -166,38 +170,58 @@ def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_s
     assert actions.action_row(raised, full_analysis(), own).staleness == cell
 
 
+def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
+    staler = action("queue_capacity", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True)
+    words = "samples get staler by more than half, which ranks this last: p95 rises from 2 to 4 versions"
+    assert actions.staleness_words(staler, aged(2)) == words
+    assert "ranks" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
+
+
 @pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
 def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, says_why):
     ranked = [replace(action(), gain_ratio=Spread(gain, gain, gain)) for gain in gains]
     below = actions.below_table(ranked)
-    assert below.startswith("Each figure is for that change alone.")
-    assert ("What is sure comes first" in below) is says_why
+    assert below.startswith("Each gain is for that change alone.")
+    assert ("90% likely to gain 5% come first" in below) is says_why
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
     fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
-    assert actions.effect(fresh).endswith("throughput if both sides fit on a GPU and switching costs nothing")
-    assert actions.staleness_words(fresh, aged(2)) == "sample staleness p95 0 instead of 2"
+    assert actions.effect(fresh) == (
+        "Throughput up to +20% (90% interval +10% to +30%), if both sides fit on a GPU and switching is free"
+    )
+    assert actions.staleness_words(fresh, aged(2)) == "samples get fresher: p95 falls from 2 to 0 versions"
     assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0"
     assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
-    assert actions.what_to_do(action(kind="probe")).startswith("Try for 20 steady steps: use 6 trainer GPUs")
+    assert actions.what_to_do(action(kind="probe")).startswith("Uncertain; test it for 20 steps: use 6 trainer GPUs")
 
 
 @pytest.mark.parametrize(
     ("setting", "cap", "words", "cell"),
     [
-        ((1.0, 2.0), None, "sample staleness p95 6 optimizer steps instead of 2", "2 → 6 steps"),
+        ((1.0, 2.0), None, "samples get staler: p95 rises from 2 to 6 steps", "2 → 6 steps"),
         (
             (1.0, 2.0),
             4,
-            "sample staleness p95 6 optimizer steps instead of 2; the cap then spans 8 steps instead of 4",
+            "samples get staler: p95 rises from 2 to 6 steps, as if the cap had been doubled",
             "2 → 6 steps (cap 4 → 8)",
         ),
-        ((3.0, 2.0), None, "sample staleness p95 stays 6 optimizer steps", "stays 6 steps"),
+        (
+            (2.0, 3.0),
+            4,
+            "samples get staler: p95 rises from 4 to 9 steps, as if the cap had been raised from 8 to 12 steps",
+            "4 → 9 steps (cap 8 → 12)",
+        ),
+        (
+            (3.0, 2.0),
+            4,
+            "sample staleness p95 stays at 6 steps, although the cap then allows 8",
+            "stays at 6 steps (cap 12 → 8)",
+        ),
     ],
 )
 def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(setting, cap, words, cell):
@@ -236,9 +260,9 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_figure():
-    expected = "Record 20 steady steps with it: 1.2k (1.1k to 1.3k) tokens/s is expected; rlscope compare checks that."
+    expected = "To verify, record 20 steady steps and run `rlscope compare`; expected: 1.2k (1.1k to 1.3k) tokens/s."
     assert actions.verify_words(action(), 1000.0) == expected
-    unmeasured = "Record 20 steady steps with it; rlscope compare shows what it brought."
+    unmeasured = "To verify, record 20 steady steps and run `rlscope compare`."
     assert actions.verify_words(action(), None) == unmeasured
     assert actions.verify_words(action("trainer_speed", kind="fix", before=1.0, after=1.1), 1000.0) == unmeasured
 
@@ -248,10 +272,10 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
     row = actions.action_row(action(), analysis, own=aged(2))
     assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3", "batch observed", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
-    assert fixed[1:5] == ("+20% (+10% to +30%) for 10%", "", "", "engineering work")
+    assert fixed[1:5] == ("+20% (+10% to +30%) for 10% more speed", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
-    assert removed.gain == "+20% (+10% to +30%) if weight updates took no time"
-    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays 3"
+    assert removed.gain == "up to +20% (+10% to +30%), if updates were free"
+    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3"
     assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
     assert actions.action_row(action(), analysis, own=None).staleness == ""
     limit = actions.action_row(action("queue_capacity", before=1, after=2), analysis, own=aged(2))
@@ -317,7 +341,7 @@ def test_no_remedy_pulls_against_the_first_action(rule, what):
     lower = words[0].lower() + words[1:]
     by_name = rule.action == what or (what == "colocated" and rule.name in findings.WITHOUT_TURNS)
     if by_name:
-        assert told == f"The first action addresses this: {lower}. {rule.besides}".rstrip()
+        assert told == f"The first action addresses this. {words}. {rule.besides}".rstrip()
     elif rule.name == "starved_trainer" and first.cause == "weight_updates":
         assert told == f"First {lower}; then look again."
     elif aim is None or rule.towards is None or (rule.keeps_remedy and rule.towards == aim):
@@ -325,7 +349,7 @@ def test_no_remedy_pulls_against_the_first_action(rule, what):
     elif rule.towards in actions.OPPOSITES[aim]:
         assert told == f"First {lower}; then look again."
     elif rule.towards == aim:
-        assert told == f"The first action addresses this: {lower}. {rule.besides}".rstrip()
+        assert told == f"The first action addresses this. {words}. {rule.besides}".rstrip()
     else:
         assert {rule.towards, aim} == {"fresher", "fewer_samples"} and told == own_remedy(rule)
 
@@ -338,7 +362,9 @@ def test_a_remedy_names_a_later_action_that_is_against_its_finding():
     (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
     saved, faster = WORDS["checkpoints"][0], replace(WORDS["forward_speed"][0], kind="probe")
     told = findings.remedy(found(starved), [saved, faster])
-    assert told == "Action 2 addresses this: make sampling faster (faster engines, or more of them)."
+    assert told == (
+        "Action 2 addresses this. Make sampling faster: faster engines, or additional GPUs for more engines."
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -143,16 +143,16 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
     losses = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2))
     verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
     words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
-    told = "faster sampling and weight updates that take no time would bring about as much"
+    told = "faster sampling and free weight updates would gain about the same"
     assert words == f"Trainers wait for samples 25.0% of the time; {told}"
 
 
 @pytest.mark.parametrize(
     ("policy", "dropped_gpu_s", "words"),
     [
-        ("drop", 5.0, ", as 5.0% of sampler GPU time goes into samples that the staleness cap drops"),
-        ("drop", 4.9, "; faster sampling and no staleness cap would bring about as much"),
-        ("admission", 5.0, "; faster sampling and no staleness cap would bring about as much"),
+        ("drop", 5.0, ", because the staleness cap drops samples that took 5.0% of sampler GPU time"),
+        ("drop", 4.9, "; faster sampling and no staleness cap would gain about the same"),
+        ("admission", 5.0, "; faster sampling and no staleness cap would gain about the same"),
     ],
 )
 def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped_gpu_s, words):
@@ -168,9 +168,9 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
 @pytest.mark.parametrize(
     ("pause_s", "kv_kept", "words"),
     [
-        (1.0, True, "Engines generate nothing while weights are applied"),
-        (0.0, False, "Engines generate nothing while weights are applied"),
-        (0.0, True, "No setting addresses waits for samples; of all options, this brings most."),
+        (1.0, True, "Engines pause during weight updates"),
+        (0.0, False, "Engines pause during weight updates"),
+        (0.0, True, "No setting fixes waits for samples. This is the largest gain available."),
     ],
 )
 def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits(pause_s, kv_kept, words):
@@ -187,16 +187,19 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     verdict = Verdict("samplers", lost, None, 0, 10**10)
     analysis = replace(full_analysis(), model=made, verdict=verdict, findings=())
     assert words in verdict_words.next_step(analysis)
-    paused = ", as engines pause for weight updates, which take 10.0% of all GPU time" * words.startswith("Engines")
+    paused = ", because engines pause for weight updates (10.0% of all GPU time)" * words.startswith("Engines")
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"max_staleness": 2}, " No staleness cap would bring +20%."),
-        ({"max_staleness": 2, "max_in_flight_samples": 64}, " No limit on staleness and samples in flight would bring"),
-        ({"max_in_flight_samples": 64}, " No limit on staleness and samples in flight would bring +20%."),
+        ({"max_staleness": 2}, " Removing the staleness cap would gain 20%."),
+        (
+            {"max_staleness": 2, "max_in_flight_samples": 64},
+            " Removing the limits on staleness and samples in flight would gain",
+        ),
+        ({"max_in_flight_samples": 64}, " Removing the limits on staleness and samples in flight would gain 20%."),
     ],
 )
 def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limits, words):
@@ -211,7 +214,14 @@ def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limi
 
 @pytest.mark.parametrize(
     ("version_steps", "words"),
-    [(1.0, ""), (1.05, ""), (4.66, "4.7 optimizer steps on average, as publications wait for the cap")],
+    [
+        (1.0, ""),
+        (1.05, ""),
+        (
+            4.66,
+            "4.7 optimizer steps on average, because publishing waits for the cap: 4.7 steps for samples at the p95",
+        ),
+    ],
 )
 def test_how_long_a_version_lasts_is_said_where_publications_wait(version_steps, words):
     made = changing_model()

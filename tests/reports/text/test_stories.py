@@ -1,0 +1,78 @@
+"""A card tells one story: statements that a reader would set against each other agree, or say how they differ.
+
+On the sample traces whose cards once contradicted themselves.
+"""
+
+import pytest
+
+from rlscope import format as fmt
+from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.text import advice, verdict
+from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
+from tests.kept import analysed
+
+
+def row_of(trace: str, role: str, label: str) -> LedgerRow:
+    (found,) = (
+        row for each in ledger_roles(analysed(trace)) if each.role == role for row in each.rows if row.label == label
+    )
+    return found
+
+
+def ratio_of(percent: str) -> float:
+    return 0.0005 if percent == "<0.1%" else float(percent.removesuffix("%")) / 100.0
+
+
+@pytest.mark.parametrize("trace", ["fleet", "vllm_trl", "synchronous"])
+def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole_run(trace: str) -> None:
+    waiting = row_of(trace, "Trainer", "waiting for samples")
+    assert waiting.steady in verdict.headline(analysed(trace)) or trace == "synchronous"
+    assert waiting.steady and waiting.steady != waiting.share
+
+
+def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:
+    (loss,) = (each for each in analysed("overproduction").verdict.losses if each.cause == "trainers")
+    parts = [row_of("overproduction", "Sampler", label).steady for label in ("no requests (queue full)", DROPPED)]
+    assert sum(map(ratio_of, parts)) == pytest.approx(loss.side_share_ratio, abs=0.001)
+    assert fmt.percent(loss.side_share_ratio) in verdict.headline(analysed("overproduction"))
+
+
+def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -> None:
+    idle = row_of("vllm_trl", "Sampler", "no requests (nothing to generate)")
+    assert ratio_of(idle.share) > 0.2 and ratio_of(idle.steady) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"), [("fleet", "samples that were dropped"), ("vllm_trl", "weight updates took")]
+)
+def test_the_reason_that_the_headline_gives_is_no_further_loss(trace: str, reason: str) -> None:
+    told, _, also = verdict.why(analysed(trace)).lower().partition(" also: ")
+    assert "because" in verdict.headline(analysed(trace))
+    assert reason in told and reason not in also
+
+
+@pytest.mark.parametrize("trace", ["fleet", "vllm_trl"])
+def test_a_measured_rate_stands_beside_its_prediction_with_the_interval_of_each(trace: str) -> None:
+    model = analysed(trace).model
+    assert isinstance(model, ModelResult) and model.prediction is not None
+    rate = model.prediction.compared[0]
+    intervals = [
+        fmt.with_interval(fmt.tokens_per_second, *each).removesuffix(" tokens/s")
+        for each in ((rate.achieved.value, rate.achieved.low, rate.achieved.high), rate.predicted)
+    ]
+    assert f"reached {intervals[0]} tokens/s, predicted {intervals[1]}" in brief_of(analysed(trace)).achieved.note
+
+
+def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
+    analysis = analysed("synchronous")
+    assert brief_of(analysis).achieved.note.endswith("too few steps to check the model")
+    assert "exceeds 5% by more than the model's usual error of 15%" in verdict.next_step(analysis)
+    assert "usual error" not in verdict.next_step(analysed("fleet"))
+
+
+def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which() -> None:
+    model = analysed("overproduction").model
+    assert isinstance(model, ModelResult)
+    assert "Colocate" in verdict.next_step(analysed("overproduction"))
+    assert advice.headline(model).startswith("Without action 1: keep ")

@@ -97,7 +97,7 @@ def as_svg(analysis: AnalysisResult) -> str:
         bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in bars[:2]],
         choice=broken_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
         why=broken_lines(choice.why if choice else "", 14, 540, 3),
-        achieved=broken_lines(achieved, 16, 1200, 1),
+        achieved=broken_lines(achieved, 14, 1200, 2),
         quality=broken_lines(brief.quality, 14, 1160, 1),
         states=list({part.state.slug: part.state for role in bars for part in role.parts}.values()),
         run=broken_lines(f"{brief.run_id} · {brief.about} · {brief.spent}", 14, 1200, 1)[0],

@@ -1,4 +1,4 @@
-"""The array types of the model, each defined once."""
+"""Array types of the model, each defined once."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,9 +1,9 @@
-"""Calibration: from what a stretch of a run shows to the system that the model solves, one best estimate and draws.
+"""Calibrate the system that the model solves to the steady state of a run: one best estimate, and draws.
 
 A draw has its own decode curve, trainer and training scaling. Lengths and update costs are the same in all draws: their
-error is small beside those. What the run does not show stays as it was. Not covered: engines that differ, trainers that
-are also samplers, attention within long prompts (it grows with their square), and how a prefix cache would behave under
-other settings.
+error is small in comparison. Anything that the run does not show stays as it was. Not covered: engines that differ,
+trainers that are also samplers, attention within long prompts (it grows with their square), and the behavior of a
+prefix cache under other settings.
 """
 
 import math
@@ -46,47 +46,47 @@ from rlscope.model.warnings import ModelWarning
 _Curve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 _LEAST_SPREAD: Final = 0.2
-"""Standard deviation over mean of the prompt tokens of a pass above which a line through its seconds can be fitted."""
+"""Coefficient of variation of a pass's prompt tokens above which a line can be fitted through its seconds."""
 _NUDGE: Final = 1.05
 DRAWS: Final = 200
-"""Enough that ten draws lie beyond each of the 5% and 95% quantiles."""
+"""Number of draws: ten lie beyond each of the 5% and 95% quantiles."""
 _HOST_TIME_RATIO: Final = 0.10
-"""Unattributed time of an engine up to this share counts as time between passes; more may be anything."""
+"""Share of an engine's time that may be unattributed and still count as time between passes; more may be anything."""
 _OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
-"""States of an engine that does something recorded which is neither generating nor waiting nor an update."""
+"""States in which an engine does recorded work other than generation, waiting or an update."""
 _LIMIT_QUANTILE: Final = 0.999
-"""Of the running requests over passes: the most that ran, without the few passes of an accident."""
+"""Quantile of running requests over passes: the maximum that ran, excluding a few outlier passes."""
 _UNBOUNDED: Final = 1_000_000
-"""An engine's own limit, where the layout's limit is the one that is varied."""
+"""An engine's own limit if the layout's limit is varied."""
 
 
 class UncalibratableError(Exception):
-    """The stretch does not hold enough to fit a part of the model. The message says which."""
+    """The steady state does not hold enough to fit a part of the model. The message names that part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """A run as the model sees it."""
+    """A run as the model represents it."""
 
     system: System
     draws: tuple[System, ...]
-    """Posterior draws of the system, equally likely."""
+    """Equally likely posterior draws of the system."""
     layout: Layout
-    """The run's own."""
+    """Layout of the run."""
     synchronous: bool
-    """Whether the run is synchronous: every trained token is of the newest version."""
+    """Whether the run is synchronous: every trained token has the newest version."""
     steps: int
-    """Optimizer steps of the stretch."""
+    """Optimizer steps of the steady state."""
     steps_per_version: float
-    """Optimizer steps of one publication, as the model has it."""
+    """Optimizer steps per publication, as modeled."""
     curve: CurveFit
     training: TrainingRate
     warnings: tuple[ModelWarning, ...]
-    """What was assumed."""
+    """Assumptions of the calibration."""
     level_log_sd: float = 0.0
-    """Log deviation that the rates of all layouts share, besides what the draws leave open."""
+    """Log deviation that the rates of all layouts share, besides the uncertainty in the draws."""
     engine_slowness: tuple[float, ...] | None = None
-    """Factor on the times of each of the run's engines, where some are far slower than the median; None: all alike. The
+    """Time factor of each of the run's engines, if some are much slower than the median; None if all are alike. The
     closed forms know only the mean engine of the run, so layouts are then simulated."""
 
 
@@ -102,11 +102,11 @@ def calibrate(
     others: Sequence[OtherRun] = (),
     draw_count: int | None = None,
 ) -> Calibration:
-    """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
+    """Fit the parts of the model to the steady state.
 
-    prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
-    delivery: what is queued as one. others: runs of the same model that say how training scales.
-    draw_count: posterior draws of the system; None: DRAWS.
+    prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on. delivery:
+    unit that is queued. others: runs of the same model that show how training scales. draw_count: posterior draws of
+    the system; None: DRAWS. Raises UncalibratableError, which names the missing data.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count or DRAWS, prefills=prefills)
@@ -148,11 +148,11 @@ def _training(
 
 
 def _steps_per_version(observed: Observed, admission: Admission) -> float:
-    """Optimizer steps between two that are meant to publish."""
+    """Optimizer steps from one step that is meant to publish to the next."""
     steps = observed.steps.per_version
     if steps is None:
         raise UncalibratableError("no policy version was published in the stretch")
-    # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
+    # If publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
     return 1.0 if admission.staleness_policy == "publication_waits" else steps
 
 
@@ -183,26 +183,26 @@ def _workload(observed: Observed, steps_per_version: float, prefetched_batches: 
 
 
 def _batches_per_version(observed: Observed, steps_per_version: float) -> int:
-    """None of them smaller than a group."""
+    """Return equal batches, none of them smaller than a group."""
     groups = float(observed.steps.samples.mean()) / observed.group_size
     return max(1, round(steps_per_version * min(observed.batches_per_step, groups)))
 
 
 class _CachedTokens(NamedTuple):
-    """Of an engine."""
+    """Mean cached tokens of one engine."""
 
     resident: float
     of_running: float
-    """Expected of the requests that run."""
+    """Expected from running requests."""
     of_away: float
-    """Expected of the samples outside."""
+    """Expected from samples outside the engine."""
 
 
 def _cached_tokens(observed: Observed) -> _CachedTokens | None:
-    """None where no cache was recorded, or no sample was outside.
+    """Cached tokens to compare the recording with; None if no cache was recorded, or no sample was outside.
 
-    A request that runs has generated, on average over time, half of a length drawn by its tokens (renewal theory), and
-    one that is outside half of a length drawn by samples.
+    Averaged over time, a running request has generated half of a length drawn by tokens (renewal theory), and a request
+    outside the engine half of a length drawn by samples.
     """
     passes, lengths, prompt_tokens = observed.passes, observed.lengths, observed.prompt_tokens
     known = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
@@ -217,14 +217,17 @@ def _cached_tokens(observed: Observed) -> _CachedTokens | None:
 
 
 def _holds_kv(cached: _CachedTokens | None) -> bool:
-    """Whether samples outside leave their KV in the cache: at least half of it is seen beside that of what runs."""
+    """Whether samples outside the engine leave their KV in the cache.
+
+    They do if at least half of it is seen beside the KV of running requests.
+    """
     return cached is not None and cached.resident >= cached.of_running + cached.of_away / 2.0
 
 
 def _voids_kv(observed: Observed, cached: _CachedTokens | None) -> bool:
-    """Whether updates void the KV of samples outside too: at least half of it is computed again, beside what runs.
+    """Whether updates also void the KV of samples outside: at least half of it is recomputed, besides the running KV.
 
-    Unknown where preemptions had tokens computed again; then it is not.
+    False if unknown because preemptions also caused recomputation.
     """
     counts = observed.preemption_counts
     if cached is None or observed.kv_kept or (counts is not None and counts.preemptions):
@@ -235,7 +238,7 @@ def _voids_kv(observed: Observed, cached: _CachedTokens | None) -> bool:
 
 
 def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase, ...]:
-    """Seconds per publication, which may take several optimizer steps."""
+    """Phases of the trainer in seconds per publication, which may take several optimizer steps."""
     steps, versions = observed.steps, observed.steps.period_s.size / steps_per_version
     phases = (
         TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / versions, shrinks_with_gpus=True),
@@ -246,7 +249,7 @@ def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase,
 
 
 def _per_version(trainer: Trainer, steps_per_version: float) -> Trainer:
-    """The overhead of as many optimizer steps as a version takes."""
+    """Scale the overhead to the optimizer steps of a version."""
     return replace(trainer, overhead_s=trainer.overhead_s * steps_per_version)
 
 
@@ -258,7 +261,7 @@ def _between_s(observed: Observed) -> float:
 
 
 def _update(observed: Observed) -> WeightUpdate:
-    """What one publication costs; where the cap skips some, those that were made."""
+    """Cost of one publication; if the cap skips some, of those that were made."""
     blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
     pause_s = observed.apply_s or 0.0
     return WeightUpdate(
@@ -274,7 +277,7 @@ def _publications(observed: Observed) -> int:
 
 
 def _running_limit(observed: Observed) -> int:
-    """Today's limit: the setting, or the most that ran where that is less. Samples that are away hold a place too."""
+    """Current limit: the setting, or the maximum that ran if that is less. Samples outside hold a place too."""
     passes = observed.passes
     order = np.argsort(passes.running)
     below = np.cumsum(passes.passes[order]) / passes.passes.sum()
@@ -288,7 +291,7 @@ def _is_synchronous(observed: Observed) -> bool:
 
 
 def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
-    """An engine whose passes take, over the stretch, the time that they took: the curve settles only their shape."""
+    """Build an engine whose passes take as long as measured in total; the curve determines only their shape."""
     curve_s = curve_seconds(observed.passes, curve)
     host_s = _host_s(observed, curve_s)
     prefill = prefill_cost(observed, curve, host_s, curve_s)
@@ -303,7 +306,7 @@ def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
 
 
 def _host_s(observed: Observed, curve_s: Reals) -> float:
-    """Seconds per pass besides the curve's: between passes, and what decode-only passes took over the curve."""
+    """Seconds per pass on top of the curve: time between passes, and what decode-only passes took beyond the curve."""
     passes = observed.passes
     clean = (passes.decode_tokens > 0) & ~passes.prefills
     over_s = float((passes.busy_s - curve_s)[clean].sum()) if clean.any() else 0.0
@@ -315,8 +318,9 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
 
 
 def _with_other_work(curve: DecodeCurve, observed: Observed) -> DecodeCurve:
-    """With what engines do between passes besides, in proportion to the tokens: an evaluation comes after so many
-    steps, however many requests run at once.
+    """Add the engines' other work between passes to the curve, in proportion to the tokens.
+
+    An evaluation comes after a number of steps, however many requests run at once.
     """
     states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
     work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
@@ -335,16 +339,16 @@ class PrefillCost(NamedTuple):
 
     pass_s: float
     tokens_per_s: float | None
-    """None: prompts cost nothing, or all of it is in pass_s."""
+    """None: prompts cost nothing, or all of their cost is in pass_s."""
 
 
 def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float, curve_s: Reals | None = None) -> PrefillCost:
-    """Split what prompts cost the run so that its own batches would cost the same again.
+    """Split the cost of prompts so that the run's own batches would cost the same again.
 
-    host_s: seconds between two passes. curve_s: `curve_seconds`, where they are known already. The tokens are those of
-    whole prompts: what a cache spares is in the rate, and what preemptions had recomputed is not, since a simulation
-    preempts requests itself. Where updates make the engines compute prompts again, that is most of the prefill and is
-    charged to the update: the rate is then that of the tokens computed, and pass_s is 0.
+    host_s: seconds between two passes. curve_s: `curve_seconds`, if already computed. The tokens are those of whole
+    prompts: the rate includes the savings of a cache, and excludes recomputation after preemptions, since a simulation
+    preempts requests itself. If updates make the engines recompute prompts, that is most of the prefill and is charged
+    to the update: the rate is then that of the computed tokens, and pass_s is 0.
     """
     over_s = _over_s(observed.passes, curve_seconds(observed.passes, curve) if curve_s is None else curve_s)
     spent_s = _prefill_s(observed, over_s, host_s)
@@ -363,7 +367,7 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float, curve_s:
 
 
 def _prefill_s(observed: Observed, over_s: Reals, host_s: float) -> float:
-    """Engine seconds of prefill in the stretch."""
+    """Engine seconds of prefill in the steady state."""
     passes = observed.passes
     only_prefill = _only_prefill(passes)
     host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
@@ -371,7 +375,7 @@ def _prefill_s(observed: Observed, over_s: Reals, host_s: float) -> float:
 
 
 def _over_s(passes: PassCosts, curve_s: Reals) -> Reals:
-    """Seconds besides those of decoding."""
+    """Seconds of passes beyond those of decoding."""
     return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_s)
 
 
@@ -380,16 +384,17 @@ def _only_prefill(passes: PassCosts) -> Flags:
 
 
 def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
-    """Seconds of the passes by the curve; resident tokens that were not recorded count as none."""
+    """Seconds of the passes by the curve; unrecorded resident tokens count as 0."""
     pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
     return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
 
 
 def _pass_share(passes: PassCosts, curve: DecodeCurve, over_s: Reals, host_s: float) -> float:
-    """Share of prefill's seconds that comes with the pass and not with its tokens, 0..1.
+    """Share of prefill seconds, 0..1, that is paid per pass and not per token.
 
-    The intercept of a line through the seconds of single passes by their prompt tokens; where those hardly vary, that
-    of the tangent to the decode curve, for passes that compute nothing else. Rows of several passes tell neither.
+    It is the intercept of a line through the seconds of single passes by their prompt tokens. If those hardly vary, it
+    is the intercept of the tangent to the decode curve, for passes that compute nothing else. Rows of several passes
+    show neither.
     """
     single = passes.prefills & (passes.passes == passes.rows)
     if not single.any():
@@ -409,20 +414,20 @@ def _pass_share(passes: PassCosts, curve: DecodeCurve, over_s: Reals, host_s: fl
 
 
 def _elasticity(curve: DecodeCurve, rows: float) -> float:
-    """d log t / d log b of a pass over `rows` rows."""
+    """Elasticity d log t / d log b of a pass over `rows` rows."""
     ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
     return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
 
 
 def _first_ratio(observed: Observed) -> float:
-    """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
+    """Share of the computed prompt tokens, 0..1, that were not recomputed because of a known preemption."""
     computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
     recomputed_tokens = counts.recomputed_tokens if counts else None
     return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
 
 
 def _mean_running(observed: Observed) -> float:
-    """Requests in a pass that decodes."""
+    """Mean requests in a decode pass."""
     passes = observed.passes
     decodes = passes.decode_tokens > 0
     return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0

@@ -1,10 +1,11 @@
-"""Response lengths: a discrete law of generated tokens, with an atom at the cap and unfinished samples counted.
+"""Response lengths: a discrete distribution with an atom at the cap, estimated also from unfinished samples.
 
-The law comes from the samples of a run, or before a run from the two or three figures that are known. It gives moments,
+The distribution comes from the samples of a run or, before a run, from two or three known figures. It provides moments,
 tails, quantiles, the longest of a group, and random lengths, and it can be scaled or cut. A group waits for its longest
-member, so how alike its members are is measured over whole groups. Not covered: prompts, lengths that drift while they
-are sampled, groups of other than the commonest size, groups with a member that never finished (leaving them out favours
-short groups), and plans whose lengths are not lognormal below the cap: record a run, and its own law is used.
+member, so the similarity of its members is measured over whole groups. Not covered: prompts, lengths that drift while
+they are sampled, groups of a size other than the most common one, groups with a member that never finished (leaving
+them out favors short groups), and plans whose lengths are not lognormal below the cap: record a run to use its own
+distribution.
 """
 
 import math
@@ -21,50 +22,51 @@ from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.numerics.rootfind import root
 
 _FINEST_STEP_TOKENS: Final = 0.5
-"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
+"""Finest grid of a parametric distribution, in tokens: it raises the second moment by only 0.02 tokens squared."""
 _MOST_POINTS: Final = 65_536
-"""Points of a parametric law; a longer law has a coarser grid."""
+"""Maximum points of a parametric distribution; a longer one has a coarser grid."""
 _UNCAPPED_TAIL: Final = 1e-9
-"""Mass of a law without a cap that is put on its last point."""
+"""Mass beyond the last point of a distribution without a cap; it is put on that point."""
 _MOST_MEMBERS_RATIO: Final = 4.0
-"""A measured tail is matched by at most this multiple of the group's size: noise can take it beyond independence."""
+"""Maximum independent members that a measured tail may correspond to, relative to the group size: noise can exceed
+independence."""
 _BISECTIONS: Final = 30
 _SUM_TOLERANCE: Final = 1e-6
-"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
+"""Tolerance for the sum of probabilities: a larger error is a mistake of the caller, not rounding."""
 _ROOT_TOLERANCE: Final = 1e-15
 _LEAST_SIGMA: Final = 1e-3
 _MOST_SIGMA: Final = 6.0
-"""Of the log length: one response in six is then more than 400 times the median."""
+"""Maximum sigma of the log length: one response in six is then more than 400 times the median."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
-    """How alike the lengths of a group are, measured over whole groups."""
+    """Similarity of the lengths within a group, measured over whole groups."""
 
     group_size: int
     tail_ratio: float
-    """Mean of the longest member over the mean of all, at least 1."""
+    """Mean of the longest member over the mean of all members, at least 1."""
     correlation_ratio: float
-    """Share of the variance of lengths that lies between groups (one-way random effects), at most 1; noise takes it
-    below 0."""
+    """Share of the variance of lengths that lies between groups (one-way random effects), at most 1; noise can make it
+    negative."""
     groups: int
-    """Groups it was measured on."""
+    """Number of groups measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LengthLaw:
-    """A discrete law of response lengths. Both arrays are copied and can not be written."""
+    """A discrete distribution of response lengths. Both arrays are copied and read-only."""
 
     support: Reals
-    """Lengths, tokens, increasing. Whole for observed samples; a parametric law has a finer grid."""
+    """Lengths in tokens, increasing. Whole for observed samples; a parametric distribution has a finer grid."""
     probabilities: Reals
-    """Of each length; their sum is 1."""
+    """Probability of each length; they sum to 1."""
     cap_tokens: int | None = None
-    """Where generation is cut; None: nowhere."""
+    """Length at which generation is cut; None: no cap."""
     unseen_ratio: float = 0.0
-    """Mass beyond every sample seen to finish: it stands on the last point, so tails are at least what the law says."""
+    """Mass beyond every sample seen to finish. It sits on the last point, so actual tails are at least as heavy."""
     groups: GroupLengths | None = None
-    """What was measured over whole groups; None: members of a group are taken to be independent."""
+    """Measurements over whole groups; None: members of a group are assumed to be independent."""
     _below: Reals = field(init=False, repr=False)
     """0, then P(length <= support)."""
     _tokens_below: Reals = field(init=False, repr=False)
@@ -89,12 +91,12 @@ class LengthLaw:
 
     @classmethod
     def from_samples(cls, lengths: npt.ArrayLike, finished: npt.ArrayLike, cap_tokens: int | None = None) -> Self:
-        """Product-limit law of samples, some unfinished (Kaplan and Meier 1958).
+        """Estimate the product-limit distribution of samples, some of them unfinished (Kaplan and Meier 1958).
 
-        lengths: tokens generated so far, one per sample, of all samples that started in a stretch of the run: those
-        that finished alone are biased short. finished: whether each ended by itself or at the cap. Mass that no
-        finished sample covers goes to the cap, without a cap to the longest sample (Efron 1967), and is kept as
-        `unseen_ratio`. ValueError: no samples, or one longer than the cap.
+        lengths: tokens generated so far, one entry per sample, for all samples that started in the steady state of the
+        run: samples that finished are biased short. finished: whether each sample ended by itself or at the cap. Mass
+        that no finished sample covers goes to the cap, or without a cap to the longest sample (Efron 1967), and is kept
+        as `unseen_ratio`. Raises ValueError if there are no samples, or one is longer than the cap.
         """
         tokens = np.asarray(lengths, dtype=np.float64)
         if tokens.ndim != 1 or tokens.size == 0:
@@ -109,7 +111,7 @@ class LengthLaw:
 
     @classmethod
     def lognormal(cls, median_tokens: float, sigma: float, cap_tokens: int | None = None) -> Self:
-        """Lognormal law cut at the cap, on a grid of bin midpoints; sigma is the deviation of the log length."""
+        """Build a lognormal distribution cut at the cap, on a grid of bin midpoints; sigma: sd of the log length."""
         uncapped_tokens = median_tokens * math.exp(sigma * float(ndtri(1.0 - _UNCAPPED_TAIL)))
         last = float(cap_tokens) if cap_tokens else uncapped_tokens
         step = _FINEST_STEP_TOKENS * 2.0 ** max(0, math.ceil(math.log2(last / _FINEST_STEP_TOKENS / _MOST_POINTS)))
@@ -121,17 +123,17 @@ class LengthLaw:
 
     @property
     def mean_tokens(self) -> float:
-        """E[L], tokens."""
+        """Mean E[L], tokens."""
         return float(self._tokens_below[-1])
 
     @property
     def second_moment(self) -> float:
-        """E[L^2], tokens squared."""
+        """Second moment E[L^2], tokens squared."""
         return float((self.probabilities * self.support**2).sum())
 
     @property
     def third_moment(self) -> float:
-        """E[L^3], tokens cubed."""
+        """Third moment E[L^3], tokens cubed."""
         return float((self.probabilities * self.support**3).sum())
 
     @property
@@ -141,32 +143,32 @@ class LengthLaw:
 
     @property
     def max_tokens(self) -> float:
-        """The longest length that can happen, tokens."""
+        """Longest possible length, tokens."""
         return float(self.support[-1])
 
     @property
     def capped_ratio(self) -> float:
-        """Share of the samples that run into the cap, 0..1; 0 without a cap."""
+        """Share of the samples that reach the cap, 0..1; 0 without a cap."""
         at_cap = self.cap_tokens is not None and self.support[-1] >= self.cap_tokens
         return float(self.probabilities[-1]) if at_cap else 0.0
 
     def survival(self, tokens: npt.ArrayLike) -> Reals:
-        """P(L > tokens)."""
+        """Probability P(L > tokens)."""
         return 1.0 - self._below[np.searchsorted(self.support, np.asarray(tokens), side="right")]
 
     def excess_tokens(self, tokens: npt.ArrayLike) -> Reals:
-        """E[max(L - tokens, 0)]: what a sample generates beyond `tokens` tokens, on average over all samples."""
+        """Mean excess E[max(L - tokens, 0)]: tokens generated beyond `tokens`, averaged over all samples."""
         at = np.searchsorted(self.support, np.asarray(tokens), side="right")
         tokens_above = self.mean_tokens - self._tokens_below[at]
         return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - self._below[at]), 0.0)
 
     def quantile(self, q: npt.ArrayLike) -> Reals:
-        """The smallest length with P(L <= length) >= q, tokens; q in 0..1."""
+        """Smallest length with P(L <= length) >= q, tokens; q in 0..1."""
         at = np.searchsorted(self._below[1:], np.asarray(q), side="left")
         return self.support[np.minimum(at, self.support.size - 1)]
 
     def longest_of(self, members: float) -> Self:
-        """Law of the longest of independent samples, F(x) ** members; their number need not be whole."""
+        """Distribution of the longest of independent samples, F(x) ** members; `members` need not be whole."""
         below = self._below[1:] ** members
         return replace(self, probabilities=np.diff(below, prepend=0.0), unseen_ratio=0.0, groups=None)
 
@@ -177,7 +179,7 @@ class LengthLaw:
         return self.longest_of(group_size).mean_tokens / self.mean_tokens
 
     def independent_members(self, group_size: int) -> float:
-        """How many independent samples have a group's tail: the group's size, less where its members are alike."""
+        """Number of independent samples with the tail of a group: its size, or fewer if its members are alike."""
         if self.groups is None or self.groups.group_size != group_size:
             return float(group_size)
         fewest, most = 0.0, math.log(_MOST_MEMBERS_RATIO * group_size)
@@ -188,19 +190,19 @@ class LengthLaw:
         return math.exp(most)
 
     def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> Counts:
-        """Independent lengths in whole tokens, at least 1."""
+        """Draw independent lengths in whole tokens, at least 1."""
         return np.maximum(np.rint(self.quantile(rng.random(shape))), 1.0).astype(np.int64)
 
     def scaled(self, factor: float) -> Self:
-        """The law when every response is `factor` times as long; what passes the cap becomes the atom there.
+        """Distribution if every response is `factor` times as long; lengths beyond the cap become the atom there.
 
-        Of the samples at the cap it is known only that they are no shorter than it. Below 1 they are put at
-        factor * cap, which is the least they can be. Measured group tails are kept: they are ratios.
+        Samples at the cap are only known to be at least that long. With a factor below 1 they are put at factor * cap,
+        their minimum. Measured group tails are kept: they are ratios.
         """
         return self._moved(self.support * factor, self.cap_tokens)
 
     def with_cap(self, cap_tokens: int) -> Self:
-        """The law under another cap. A higher one leaves the old atom where it is, the least it can be."""
+        """Distribution under another cap. A higher cap leaves the old atom in place, its minimum."""
         return self._moved(self.support, cap_tokens)
 
     def _moved(self, lengths: Reals, cap_tokens: int | None) -> Self:
@@ -210,7 +212,7 @@ class LengthLaw:
 
 
 def _check(support: Reals, probabilities: Reals, cap_tokens: int | None) -> None:
-    """ValueError for what is no law of lengths."""
+    """Raise ValueError if the arguments are no distribution of lengths."""
     if support.ndim != 1 or support.size == 0 or support.shape != probabilities.shape:
         raise ValueError("support and probabilities must be two equally long, non-empty lists")
     if not np.all(np.isfinite(support)) or support[0] < 0.0 or np.any(np.diff(support) <= 0.0) or support[-1] == 0.0:
@@ -222,13 +224,13 @@ def _check(support: Reals, probabilities: Reals, cap_tokens: int | None) -> None
 
 
 def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:
-    """Each length once, with all its mass."""
+    """Merge equal lengths and sum their mass."""
     support, where = np.unique(lengths, return_inverse=True)
     return support, np.bincount(where, weights=masses).astype(np.float64)
 
 
 def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
-    """Lengths at which samples ended, the mass of each, and the mass left beyond them."""
+    """Return the lengths at which samples ended, the mass of each, and the mass left beyond them."""
     lengths, where = np.unique(tokens, return_inverse=True)
     ends = np.bincount(where, weights=ended)
     leaves = np.bincount(where)
@@ -241,11 +243,11 @@ def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
 def measure_groups(
     lengths: npt.ArrayLike, finished: npt.ArrayLike, group_ids: Sequence[str | int] | npt.ArrayLike
 ) -> GroupLengths | None:
-    """Tail and correlation over the whole groups of the commonest size; None with fewer than two, or of size 1.
+    """Measure tail and correlation over whole groups of the most common size; None with fewer than two, or of size 1.
 
-    lengths: tokens, one per sample; finished: whether it ended, by itself or at the cap; group_ids: its group. The
-    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW)
-    (Shrout and Fleiss 1979, case 1).
+    lengths: tokens, one per sample. finished: whether it ended by itself or at the cap. group_ids: its group. The
+    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW) (Shrout and
+    Fleiss 1979, case 1).
     """
     _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
     tokens = np.asarray(lengths, dtype=np.float64)
@@ -261,7 +263,7 @@ def measure_groups(
 
 
 def _correlation(table: Reals) -> float:
-    """Rows are groups. Lengths that are all alike share everything: 1."""
+    """Intraclass correlation; rows are groups. If all lengths are equal, it is 1."""
     count, size = table.shape
     means = table.mean(axis=1)
     between = size * float(((means - table.mean()) ** 2).sum()) / (count - 1)
@@ -271,11 +273,11 @@ def _correlation(table: Reals) -> float:
 
 
 def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> LengthLaw:
-    """The lognormal law that has this mean and coefficient of variation (deviation over mean) after the cap cuts it.
+    """Lognormal distribution with this mean and coefficient of variation (sd over mean) after the cap cuts it.
 
-    Without a cap sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2); with one, both by root finding
-    of E[min(X, M)^r] = e^(r m + r^2 sigma^2 / 2) Phi((ln M - m) / sigma - r sigma) + M^r (1 - Phi((ln M - m) / sigma)).
-    ValueError: lengths between 0 and the cap cannot have such a mean and deviation.
+    Without a cap, sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2). With a cap, both follow by root
+    finding from E[min(X, M)^r] = e^(r m + r^2 sigma^2 / 2) Phi((ln M - m) / sigma - r sigma) + M^r (1 - Phi((ln M - m)
+    / sigma)). Raises ValueError if lengths between 0 and the cap cannot have such a mean and deviation.
     """
     if cap_tokens is None:
         spread = 1.0 + cv_ratio**2
@@ -295,10 +297,10 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> 
 
 
 def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | None) -> LengthLaw:
-    """The lognormal law through two percentiles, tokens by percentile, or nearest to more of them in log length.
+    """Lognormal distribution through two percentiles (tokens by percentile), or closest to more of them in log length.
 
-    ValueError: fewer than two, per cents that are not between 0 and 100, lengths that do not grow with them, or a
-    length that is not below the cap, where all that is known of it is that it was cut.
+    Raises ValueError for fewer than two percentiles, percentiles not between 0 and 100, lengths that do not grow with
+    them, or a length that is not below the cap, where only the fact that it was cut is known.
     """
     ordered = sorted(percentiles.items())
     lengths = [tokens for _, tokens in ordered]
@@ -320,7 +322,7 @@ class _Moments:
 
 
 def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:
-    """Of the lognormal law of this sigma whose mean is this after the cut, which lengthens with the median."""
+    """Log median of the lognormal with this sigma and this mean after the cut; the mean grows with the median."""
     low, high = math.log(mean_tokens) - sigma**2, math.log(cap_tokens) + _MOST_SIGMA * sigma
     return root(lambda at: _cut(at, sigma, cap_tokens).mean_tokens - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE)
 

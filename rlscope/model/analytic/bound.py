@@ -1,7 +1,7 @@
 """Upper bound on the rate of any layout: no tail, no weight updates, no staleness cap, GPUs split as finely as needed.
 
-A step of B samples takes B mu / r + B mu / u GPU-seconds in all, so N GPUs need at least 1/N of that. The same holds
-for a synchronous step whose generation is packed perfectly (own derivation).
+A step of B samples takes B mu / r + B mu / u GPU-seconds in all, so N GPUs need at least 1/N of that. The same bound
+applies to a synchronous step whose generation is packed perfectly (own derivation).
 """
 
 from dataclasses import dataclass, replace
@@ -16,21 +16,21 @@ from rlscope.model.training.step_time import trainer_step
 
 @dataclass(frozen=True, slots=True)
 class WorkBound:
-    """The split at which both sides take equally long."""
+    """Split at which both sides take equally long."""
 
     trainer_gpus: float
-    """Not whole."""
+    """GPUs on the trainer side; need not be whole."""
     step_s: float
     trained_tokens_per_s: float
-    """Response tokens."""
+    """Response tokens per second."""
 
 
 def work_conservation_bound(system: System, gpus: int, running: float | None = None) -> WorkBound:
-    """The fastest step that `gpus` GPUs can make; no layout of them beats it, nor a synchronous run.
+    """Fastest step that `gpus` GPUs can make; no layout of them beats it, nor does a synchronous run.
 
     running: batch of every engine; None: its limit, or what the KV cache holds safely. With perfect scaling and no
-    overhead it is N r / (r + u) trainers and B mu / N * (1 / r + 1 / u) seconds. Where trainers scale imperfectly
-    the split that balances the sides is still the best: more trainers only ever shorten their step.
+    overhead, N r / (r + u) GPUs train and a step takes B mu / N * (1 / r + 1 / u) seconds. If trainers scale
+    imperfectly, the split that balances the sides is still the best: more trainers always shorten their step.
     """
     sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0)
     batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
@@ -39,7 +39,7 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
         return _train_s(system, trainer_gpus) - _sample_s(sampling, gpus - trainer_gpus, batch)
 
     if imbalance_s(0.0) <= 0.0:
-        # Trainers that hardly need GPUs: the samplers are the slower side even with all of them.
+        # Trainers that hardly need GPUs: the samplers are the slower side even with all GPUs.
         trainer_gpus, step_s = 0.0, _sample_s(sampling, float(gpus), batch)
     else:
         trainer_gpus = root(imbalance_s, 0.0, float(gpus), tolerance=1e-300)

@@ -1,4 +1,4 @@
-"""How long the engines need for the samples of one step, by their running batch; and which batch takes a given time.
+"""Time that the engines need for the samples of one step, by their running batch, and the batch for a given time.
 
 The batch is a mean and need not be whole; below one request it is the share of the time in which an engine has one. Not
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
@@ -17,13 +17,13 @@ from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_b
 from rlscope.model.system import Engine, System, WeightUpdate, Workload
 
 LEAST_RUNNING: Final = 1e-3
-"""Where searches for a running batch begin: an engine that has a request one part in a thousand of the time."""
+"""Lower end of searches for a running batch: an engine that has a request 0.1% of the time."""
 _SCAN_POINTS: Final = 33
-"""Points, evenly spaced in the logarithm, between which a condition is taken to change once."""
+"""Points, evenly spaced in log, between which a condition is assumed to change at most once."""
 
 
 class PassTimes(Protocol):
-    """A `DecodeCurve`, or one for each entry of the last axis of what is asked."""
+    """A `DecodeCurve`, or one per entry of the last axis of the arguments."""
 
     @property
     def kv_s_per_token(self) -> Reals | float:
@@ -39,7 +39,7 @@ class PassTimes(Protocol):
 class Sampling:
     """The engines' side of a system, reduced to the numbers that its equations need.
 
-    Of several systems at once: numbers that differ have one entry for each entry of the last axis of what is asked.
+    It can hold several systems at once: numbers that differ have one entry per entry of the last axis of the arguments.
     """
 
     engine: Engine
@@ -48,17 +48,17 @@ class Sampling:
     samples_per_step: float
     """Samples that must finish for one step: those trained and those filtered."""
     resident_tokens: float
-    """KV tokens that a running request holds on average."""
+    """Mean KV tokens of a running request."""
     kv_running: float
-    """Requests that fit in the KV cache safely; infinite where no capacity is known."""
+    """Requests that fit in the KV cache safely; infinite if the capacity is unknown."""
     prompt_s: Reals | float
-    """Engine seconds that the tokens of one prompt take."""
+    """Engine seconds for the tokens of one prompt."""
     prefill_pass_s: Reals | float
-    """Engine seconds of a pass that computes prompts, besides those."""
+    """Engine seconds of a pass that computes prompts, excluding their tokens."""
     pause_s: float
     """Engine seconds per publication in which nothing is generated."""
     recompute_s: Reals | float
-    """Engine seconds per publication and running request to compute its KV again."""
+    """Engine seconds per publication and running request to recompute its KV."""
 
     def pass_s(self, running: Reals) -> Reals:
         """Seconds of a decode pass over `running` requests of average age, at least one."""
@@ -66,30 +66,31 @@ class Sampling:
         return self.curve.pass_s(batch) + self.curve.kv_s_per_token * self.resident_tokens * batch
 
     def prefill_s(self, running: Reals | float) -> Reals:
-        """Engine seconds to prefill one prompt, which shares its pass with those that join at the same time."""
+        """Engine seconds to prefill one prompt, which shares its pass with prompts that join at the same time."""
         return self.prompt_s + self.prefill_pass_s * passes_per_sample(self.mean_tokens, running)
 
     def busy_s(self, running: Reals) -> Reals:
-        """Engine seconds in passes that a sample takes, mu t(b) / b + P / r + u: the time of its passes shared by the
-        batch, and its prefill, in which the batch waits.
+        """Engine seconds in passes per sample, mu t(b) / b + P / r + u.
+
+        That is the time of its passes, shared by the batch, and its prefill, during which the batch waits.
         """
         return self.mean_tokens * self.pass_s(running) / np.maximum(running, 1.0) + self.prefill_s(running)
 
     def sample_s(self, running: Reals) -> Reals:
-        """The same, and below one request the engine's idle time."""
+        """Engine seconds per sample including, below one request, the engine's idle time."""
         return self.busy_s(running) / np.minimum(running, 1.0)
 
     def stall_s(self, running: Reals) -> Reals:
-        """Engine seconds that a publication takes away."""
+        """Engine seconds lost to a publication."""
         return self.pause_s + self.recompute_s * running
 
     def period_s(self, running: Reals, engines: Reals) -> Reals:
-        """Seconds in which `engines` engines generate the samples of a step, a publication included."""
+        """Seconds in which `engines` engines generate the samples of a step, including a publication."""
         return self.stall_s(running) + self.samples_per_step / engines * self.sample_s(running)
 
 
 def sampling_of(system: System) -> Sampling:
-    """Reduce a system to what the engines' equations need."""
+    """Reduce a system to the numbers that the engines' equations need."""
     workload, engine, update = system.workload, system.engine, system.update
     lengths = workload.lengths
     load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
@@ -108,8 +109,9 @@ def sampling_of(system: System) -> Sampling:
 
 
 def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling | None:
-    """The same of many systems, each for so many lines in a row; None where more of them differs than what their
-    engines' passes and prompts take.
+    """Reduce many systems, each for `lines` lines in a row.
+
+    None if the systems differ in more than the time of their engines' passes and prompts.
     """
     first, engines = systems[0], [system.engine for system in systems]
     curve = curve_per_line([engine.curve for engine in engines], lines)
@@ -137,10 +139,10 @@ def _prompt_s(workload: Workload, engine: Engine) -> float:
 
 
 def passes_per_sample(mean_tokens: float, running: Reals | float) -> Reals:
-    """Passes that compute prompts, for each sample: 1 where all join alone, mu / b where some join before every pass.
+    """Passes that compute prompts, per sample: 1 if every request joins alone, mu / b if some join before every pass.
 
-    Of b requests each ends with a pass with probability 1 / mu, and the ones that follow join together:
-    (1 - (1 - 1/mu)^b) mu / b. Own derivation, for engines that always have requests waiting.
+    Each of b requests ends with a pass with probability 1 / mu, and the ones that follow join together: (1 - (1 -
+    1/mu)^b) mu / b. Own derivation, for engines that always have requests waiting.
     """
     batch = np.maximum(running, 1.0)
     ends_ratio = 1.0 / max(mean_tokens, 1.0)
@@ -150,9 +152,9 @@ def passes_per_sample(mean_tokens: float, running: Reals | float) -> Reals:
 
 
 def first_running(holds: Condition, highest: Reals) -> Reals:
-    """The smallest batch in [LEAST_RUNNING, highest] for which a condition holds, one per entry; NaN where none does.
+    """Smallest batch in [LEAST_RUNNING, highest] for which a condition holds, per entry; NaN if there is none.
 
-    A scan finds the first interval at whose end the condition holds.
+    A scan finds the first interval that ends where the condition holds.
     """
     steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
     scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps

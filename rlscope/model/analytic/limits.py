@@ -1,8 +1,8 @@
-"""What holds the samplers back, limit by limit, and which layouts cannot run at all.
+"""Limits that hold the samplers back, one by one, and layouts that cannot run at all.
 
 The limits are applied in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
 staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then because the
-load varies, and the shorter lengths of what a drop for staleness leaves; only the event simulator sees those.
+load varies, and the shorter lengths left after drops for staleness; only the event simulator models those.
 """
 
 import math
@@ -19,13 +19,13 @@ from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
 
 Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
-"""no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
-engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the
-longest response, or not one request safely. synchronous: only a synchronous run keeps the staleness cap: it is 0,
-or no more than the prefetched batches."""
+"""no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: the GPUs make no whole number
+of engines. no_request: the limit on running requests is below 1. kv_memory: the KV cache does not hold a prompt with
+the longest response, or not one request safely. synchronous: only a synchronous run keeps the staleness cap, which is 0
+or no larger than the prefetched batches."""
 
 _MEAN_QUEUED: Final = 0.5
-"""Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
+"""Mean queue length as a share of a batch, if the trainers wait for samples and the queue fills evenly from empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Refused:
 
 
 def refused(system: System, sampling: Sampling, layout: Layout) -> Refused | None:
-    """The layout with the first reason for which it cannot run; None when it can."""
+    """Return the layout with the first reason why it cannot run; None if it can."""
     reason = _reason(system, sampling, layout)
     return None if reason is None else Refused(layout, reason)
 
@@ -59,7 +59,7 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
 
 
 def _leaves_no_version(system: System) -> bool:
-    """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
+    """Whether samples would have to be of the newest version when taken; a drop does not check them later."""
     cap = system.admission.max_staleness
     prefetched = 0.0 if system.admission.staleness_policy == "drop" else system.workload.prefetched_batches
     return cap is not None and cap <= prefetched
@@ -67,7 +67,7 @@ def _leaves_no_version(system: System) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplerFleet:
-    """A system laid out in several ways at once; the arrays have one entry per layout, and all can run."""
+    """A system laid out in several ways at once; the arrays have one entry per layout, and all layouts can run."""
 
     system: System
     sampling: Sampling
@@ -77,28 +77,31 @@ class SamplerFleet:
     trainers: TrainerStep
 
     def allowed_places(self) -> Reals:
-        """The same, or an engine's share of the cap on what runs over all of them."""
+        """Limit on the requests of an engine, including its share of the cap on running samples over all engines."""
         most = self.system.admission.max_running_samples
         return self.places if most is None else np.minimum(self.places, most / self.engines)
 
     def period_s(self, running: Reals) -> Reals:
-        """Seconds of a step if the engines, with this running batch, set its pace."""
+        """Seconds of a step if the engines, with this running batch, are the slower side."""
         return self.sampling.period_s(running, self.engines)
 
     def step_s(self, running: Reals) -> Reals:
-        """Seconds of a step: the slower side's."""
+        """Seconds of a step: those of the slower side."""
         return np.maximum(self.period_s(running), self.trainers.total_s)
 
     def versions_per_token(self, running: Reals) -> Reals:
-        """By Little's law, when every sample that finishes is used: C / (samples per step * mean length)."""
+        """Versions per generated token by Little's law: C / (samples per step * mean length).
+
+        Every sample that finishes is assumed to be used.
+        """
         return running * self.engines / (self.sampling.samples_per_step * self.sampling.mean_tokens)
 
     def update_lag(self, running: Reals, step_s: Reals) -> Reals:
-        """From taking a batch to the first token of the version that its step makes, in periods.
+        """Periods from taking a batch to the first token of the version that its step makes.
 
-        In time that the engines generate: a pause for new weights makes no tokens, so none is older for it. The lag
-        spans as many pauses of earlier versions as it has whole periods. Where trainers take several batches for a
-        version, it is that of the last.
+        The lag counts time in which engines generate: during a pause for new weights no token ages. It spans as many
+        pauses of earlier versions as it has whole periods. If trainers take several batches for a version, it is the
+        lag of the last.
         """
         lag_s = self.trainers.work_s / self.system.workload.batches_per_version + self.system.update.delay_s
         stall_s = self.sampling.stall_s(running)
@@ -109,7 +112,7 @@ class SamplerFleet:
         return self.system.workload.lengths.group_tail_ratio(self.system.workload.unit_samples)
 
     def untrained(self, running: Reals) -> Reals:
-        """Samples taken by the trainers that still count against the cap in flight, on average."""
+        """Mean number of samples taken by the trainers that still count against the cap in flight."""
         workload = self.system.workload
         if not self.system.admission.in_flight_until_trained:
             return np.zeros_like(running)
@@ -117,7 +120,7 @@ class SamplerFleet:
         return workload.samples_per_step * batches
 
     def mean_queued(self) -> float:
-        """Samples in the queue, on average, when the trainers wait for them."""
+        """Mean number of queued samples if the trainers wait for samples."""
         admission, batches = self.system.admission, self.system.workload.batches_per_version
         most = (
             self.sampling.samples_per_step / batches,
@@ -129,24 +132,24 @@ class SamplerFleet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """Seconds of a step if the samplers alone set its pace, under more and more limits; each holds those before it."""
+    """Seconds of a step if the samplers are the slower side; each limit includes the previous ones."""
 
     hardware_s: Reals
     updates_s: Reals
     admission_s: Reals
     environment_s: Reals
     staleness_s: Reals
-    """Under all limits."""
+    """Seconds under all limits."""
     hardware_running: Reals
-    """Running batch under the limit that is set, the engine's own, and the KV cache's."""
+    """Running batch under the set limit, the engine's own, and the KV cache's."""
     running: Reals
     """Running batch under all limits."""
     aged_ratio: Reals
-    """Share of the finished samples that are dropped as stale, before any surplus is."""
+    """Share of the finished samples that are dropped as stale, before any surplus is dropped."""
 
 
 def sampler_levels(fleet: SamplerFleet) -> Levels:
-    """Apply the limits, one after the other."""
+    """Apply the limits one after the other."""
     sampling = fleet.sampling
     hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
     admission = _under_admission(fleet, hardware)
@@ -157,15 +160,15 @@ def sampler_levels(fleet: SamplerFleet) -> Levels:
     periods = [free.period_s(hardware, fleet.engines)]
     periods += [fleet.period_s(batch) for batch in (hardware, admission, environment, running)]
     periods[-1] = periods[-1] / (1.0 - aged_ratio)
-    # A smaller batch can be the faster one where its KV is computed again: no limit is charged less than nothing.
+    # If KV is recomputed, a smaller batch can be the faster one: no limit is charged less than nothing.
     held = np.minimum.accumulate(np.stack(periods)[::-1], axis=0)[::-1]
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
 def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flags:
-    """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
+    """Whether a batch larger by margin_ratio would pass a cap on samples in flight, or a staleness cap that waits.
 
-    The load varies, so a limit that the mean does not reach binds now and then.
+    The load varies, so a limit that the mean does not reach still binds now and then.
     """
     admission, more = fleet.system.admission, (1.0 + margin_ratio) * running
     near = np.zeros(running.shape, dtype=np.bool_)
@@ -180,7 +183,7 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flag
 
 
 def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Running, waiting and queued samples stay within the cap in flight, running ones within their own cap."""
+    """Keep running, waiting and queued samples within the cap in flight, and running ones within their own cap."""
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
         return allowed
@@ -191,7 +194,7 @@ def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
 
 
 def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Samples outside hold one of an engine's places, and count among those in flight."""
+    """Account for samples outside: they hold one of an engine's places, and count as in flight."""
     environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
     if environment_s == 0.0:
         return most
@@ -207,7 +210,7 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
 
 
 def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
-    """With a cap that is waited for, by either rule."""
+    """Apply a staleness cap that a side waits for, by either policy."""
     admission = fleet.system.admission
     if admission.max_staleness is None or not admission.waits_for_cap:
         return most
@@ -215,16 +218,18 @@ def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
 
 
 def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
-    """Whether a batch would pass a cap that is waited for, by the way in which it is kept."""
+    """Condition that a batch passes a staleness cap that a side waits for, by the policy that enforces it."""
     by_admission = fleet.system.admission.staleness_policy == "admission"
     return _exceeds_admission(fleet, cap) if by_admission else _makes_too_stale(fleet, cap)
 
 
 def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:
-    """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
-    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). Prefetched batches count.
-    Of k batches that make a version only the one they work on is gone: (k - 1) / (2 k) steps' worth more is in flight
-    on average, and 1 / k more while they wait (own derivation).
+    """Condition that a batch exceeds the cap by admission.
+
+    Started samples are at most cap + 1 steps ahead of those trained on, so cap steps' worth are in flight while the
+    trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). Prefetched batches count. Of k
+    batches that make a version, only the one that the trainers work on is gone: on average, (k - 1) / (2 k) steps'
+    worth more is in flight, and 1 / k more while they wait (own derivation).
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
     batches = fleet.system.workload.batches_per_version
@@ -241,9 +246,10 @@ def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:
 
 
 def _makes_too_stale(fleet: SamplerFleet, cap: int) -> Condition:
-    """The longest sample of a step would be staler than the cap when it is trained on: it generates for longest *
-    versions per token, and then lags by an update. Trainers that wait for it before they publish, and samplers that are
-    held back until they publish, both settle where its staleness equals the cap.
+    """Condition that the longest sample of a step is staler than the cap when it is trained on.
+
+    It generates for longest * versions per token, and then lags by an update. Trainers that wait for it before they
+    publish, and samplers that are held back until they publish, both settle where its staleness equals the cap.
     """
     workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
@@ -257,10 +263,10 @@ def _makes_too_stale(fleet: SamplerFleet, cap: int) -> Condition:
 
 
 def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
-    """Where stale samples are dropped: the share whose oldest token is beyond the cap when a batch is taken.
+    """Share of samples whose oldest token is beyond the cap when a batch is taken, if stale samples are dropped.
 
-    What is dropped is generated again, which lengthens the step and makes tokens less stale: the share at which both
-    agree.
+    Dropped samples are generated again, which lengthens the step and makes tokens less stale; the share is the one that
+    is consistent with both.
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     cap = admission.max_staleness
@@ -278,5 +284,5 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:
-    """The largest batch, up to `most`, before which a limit is not passed."""
+    """Largest batch, up to `most`, before a limit is passed."""
     return np.fmin(first_running(is_over, most), most)

@@ -1,11 +1,11 @@
-"""Staleness of tokens in steady state, in closed form, when engines take new weights in flight.
+"""Staleness of tokens in steady state, in closed form, for engines that take new weights in flight.
 
-A token's staleness counts the steps between sampling it and training on it. With a constant period T it is
-floor(y - U) + 1, where U is uniform in 0..1 and y = (tokens until its group is complete) * versions_per_token + offset:
-so P(staleness >= n) = clip(y - n + 1, 0, 1), with mean y. Unless stated otherwise, the equations are own derivations
-from that. Members of a group are taken to start together and to be independent, or as alike as their measured tail
-says. Not covered: periods and loads that vary, which lengthen the tails (a 99th percentile can be several times the
-mean), queues that grow, and caps; these need the event simulator.
+A token's staleness counts the steps between sampling it and training on it. With a constant period T it is floor(y - U)
++ 1, where U is uniform in 0..1 and y = (tokens until its group is complete) * versions_per_token + offset: so
+P(staleness >= n) = clip(y - n + 1, 0, 1), with mean y. Unless stated otherwise, the equations are own derivations from
+that. Members of a group are assumed to start together and to be independent, or as alike as their measured tail says.
+Not covered: periods and loads that vary, which lengthen the tails (a 99th percentile can be several times the mean),
+queues that grow, and caps; these need the event simulator.
 """
 
 import math
@@ -21,26 +21,26 @@ from rlscope.model.arrays import Flags, Reals
 from rlscope.model.lengths import LengthLaw
 
 _MOST_VERSIONS: Final = 100_000
-"""Of which each is looked at when a percentile is sought; among more it is bisected."""
+"""Versions up to which a percentile is searched one by one; beyond, by bisection."""
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessTerms:
-    """What the staleness of every token of a layout follows from."""
+    """Quantities that determine the staleness of every token of a layout."""
 
     versions_per_token: float
-    """Versions published while a sample generates one token: C / (samples per step * mean length), whatever the
-    latency (Little 1961)."""
+    """Versions published while a sample generates one token: C / (samples per step * mean length), whatever the latency
+    (Little 1961)."""
     offset_versions: float
     """Mean staleness of the last token of a sample that completes its group: its wait in the queue, and the version
-    that is in the making or under way when it is sampled."""
+    that is in progress when it is sampled."""
     environment_versions: float = 0.0
-    """Versions published during a sample's waits for its environment; counted for all its tokens, as if the wait
-    came last, which is the most it can be."""
+    """Versions published during a sample's waits for its environment; counted for all its tokens, as if the wait came
+    last, which gives the upper limit."""
 
     @property
     def constant_versions(self) -> float:
-        """What is added for every token."""
+        """Versions added to the staleness of every token."""
         return self.offset_versions + self.environment_versions
 
 
@@ -53,36 +53,36 @@ def token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> fl
 
 
 def in_flight_token_mean(terms: StalenessTerms, lengths: LengthLaw) -> float:
-    """The part of `token_mean` between a token and the end of its own sample: E[L^2] / (2 E[L]) tokens."""
+    """Part of `token_mean` between a token and the end of its own sample: E[L^2] / (2 E[L]) tokens."""
     return lengths.second_moment / (2.0 * lengths.mean_tokens) * terms.versions_per_token
 
 
 def oldest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
-    """Mean staleness of samples by their oldest token, and of groups by their first, versions."""
+    """Mean staleness of samples by their oldest token, and of groups by their first, in versions."""
     longest_tokens = lengths.group_tail_ratio(group_size) * lengths.mean_tokens
     return longest_tokens * terms.versions_per_token + terms.constant_versions
 
 
 def maximum(terms: StalenessTerms, lengths: LengthLaw) -> int:
-    """The most versions that the first token of the longest possible sample can be behind."""
+    """Maximum number of versions that the first token of the longest possible sample can be behind."""
     return max(math.ceil(lengths.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
 
 
 def updates_at_least(terms: StalenessTerms, tokens_to_group_end: LengthLaw, least: npt.ArrayLike) -> Reals:
     """P(staleness >= n) for every n of `least`, n >= 1.
 
-    tokens_to_group_end: tokens until the group is complete, `oldest_token_law` for samples by their oldest token.
+    tokens_to_group_end: tokens until the group is complete; `oldest_token_law` for samples by their oldest token.
     """
     behind = np.asarray(least, dtype=np.float64) - 1.0 - terms.constant_versions
     return clipped_mean(tokens_to_group_end, terms.versions_per_token, behind)
 
 
 def clipped_mean(law: LengthLaw, versions_per_token: Reals | float, behind: Reals) -> Reals:
-    """E[clip(L * versions_per_token - behind, 0, 1)]; a rate of 0 leaves clip(-behind, 0, 1)."""
+    """E[clip(L * versions_per_token - behind, 0, 1)]; at a rate of 0 it is clip(-behind, 0, 1)."""
     rate = np.maximum(versions_per_token, np.finfo(np.float64).tiny)
 
     def excess(versions: Reals) -> Reals:
-        """E[max(L * rate - versions, 0)]: below 0 nothing is cut off."""
+        """E[max(L * rate - versions, 0)]; below 0 nothing is cut off."""
         inside = rate * law.excess_tokens(np.minimum(np.maximum(versions, 0.0) / rate, law.max_tokens))
         return np.where(versions < 0.0, law.mean_tokens * rate - versions, inside)
 
@@ -105,7 +105,7 @@ def percentile(terms: StalenessTerms, tokens_to_group_end: LengthLaw, q: float) 
 
 @lru_cache(maxsize=8)
 def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
-    """Tokens from the start of a sample until its group is complete: the law of the longest member.
+    """Tokens from the start of a sample until its group is complete: the distribution of the longest member.
 
     Cached: it is the same for every layout and every draw.
     """
@@ -116,7 +116,7 @@ def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
 def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
     """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others).
 
-    Cached as `oldest_token_law` is.
+    Cached like `oldest_token_law`.
     """
     others = lengths.longest_of(max(lengths.independent_members(group_size) - 1.0, 0.0))
     longest = lengths.support + others.excess_tokens(lengths.support)

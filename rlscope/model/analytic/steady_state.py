@@ -1,14 +1,14 @@
-"""The steady state of an asynchronous run: which side sets the pace, what each side loses, and how stale tokens are.
+"""Steady state of an asynchronous run: the side that limits it, the losses of both sides, and the staleness of tokens.
 
-Two facts determine it: the trainers consume what the engines produce, and tokens are as stale as the concurrency makes
-them (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits
-and waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. Where it errs,
+Two facts determine it: the trainers consume what the engines produce, and the concurrency sets the staleness of tokens
+(the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits and
+waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. If it errs,
 `SteadyState.warnings` is not empty, and the event simulator decides.
 
 The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
-to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some while it is never
-idle. Not covered: engines that differ or drain before they take new weights, tails, stragglers and noise, queues that
-hand out the newest samples first, and trainers that prefetch only what is ready.
+to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some, although it is
+never idle. Not covered: engines that differ or drain before they take new weights, tails, stragglers and noise, queues
+that hand out the newest samples first, and trainers that prefetch only what is ready.
 """
 
 import math
@@ -28,37 +28,37 @@ from rlscope.model.training.step_time import TrainerStep, trainer_step
 from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
-"""What the layout waits for. trainers: surplus generation is held back or dropped. admission: the cap on samples
-in flight."""
+"""Reasons why a layout is no faster. trainers: surplus generation is held back or dropped. admission: the cap on
+samples in flight."""
 Surplus = Literal["held", "dropped", "aged", "grows"]
-"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
-or as stale, or a queue that keeps growing."""
+"""Fate of the surplus of samplers that are faster than the trainers: held back, its oldest samples dropped by a full
+queue or as stale, or piled up in a growing queue."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
-"""One GPU in ten, as in the verdict of a run: below this no change of layout pays for itself."""
+"""Loss up to which a side counts as balanced, as in the verdict of a run: below 10%, no change of layout pays off."""
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
 _AGED_RATIO: Final = 0.001
-"""Dropping one sample in a thousand counts as dropping none."""
+"""Dropping 0.1% of the samples counts as dropping none."""
 _NEAR_CAP_RATIO: Final = 0.2
-"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
+"""Margin as a share of the running batch: a load that varies by its usual 10% then exceeds the cap 1 time in 40."""
 _LONG_WAIT_RATIO: Final = 0.05
-"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
+"""Share of a sample's time: shorter waits for the environment have no effect, however they vary."""
 _SLIGHT_SURPLUS: Final = 0.02
-"""A surplus of less is used up by the variation of the load."""
+"""Surplus below which the variation of the load uses it up."""
 _ROUNDING: Final = 1e-9
 _LINES_AT_A_TIME: Final = 512
-"""Layouts of draws that are solved at once: with more the arrays of a search leave the processor's cache."""
+"""Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideLosses:
-    """Shares of one side's GPU time, 0..1, by what they wait for."""
+    """Shares of one side's GPU time, 0..1, by the cause of waiting."""
 
     samplers: float = 0.0
-    """Of the trainers: they would wait if nothing but the engines' speed held the samplers."""
+    """Loss of the trainers: they would wait even if only the engines' speed limited the samplers."""
     trainers: float = 0.0
-    """Of the samplers: what they could make beyond what is trained on."""
+    """Loss of the samplers: what they could make beyond what is trained on."""
     weight_updates: float = 0.0
     environment: float = 0.0
     admission: float = 0.0
@@ -66,14 +66,14 @@ class SideLosses:
 
     @property
     def total_ratio(self) -> float:
-        """All of them."""
+        """Total of all shares."""
         return sum(getattr(self, cause.name) for cause in fields(self))
 
 
 def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Reals) -> list[SideLosses]:
     """Waits for samples, charged to the limits that cause them, and the time in which publishing blocks the trainers.
 
-    All in seconds of one step; train_s has blocked_s in it.
+    In seconds of one step; train_s includes blocked_s.
     """
     reached = [np.maximum(level, train_s) for level in _limits(levels)]
     samplers, updates, admission, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
@@ -82,9 +82,9 @@ def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Rea
 
 
 def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
-    """Capacity that is surplus or that a limit takes away, in shares of the samplers' time.
+    """Capacity that is surplus or lost to a limit, in shares of the samplers' time.
 
-    Up to the trainers' own pace a surplus waits for the trainers, whatever else also limits it: without that limit the
+    Up to the trainers' own rate, a surplus waits for the trainers, whatever else also limits it: without that limit the
     step would be no shorter. Engines that take new weights lose that time in any case.
     """
     hardware, updates, *limits = _limits(levels)
@@ -102,23 +102,23 @@ class SteadyState:
     layout: Layout
     regime: Regime
     step_s: float
-    """Period of the versions."""
+    """Seconds from one version to the next."""
     trained_tokens_per_s: float
-    """Response tokens."""
+    """Response tokens per second."""
     train_s: float
-    """Of step_s, what the trainers need themselves, a blocking publication included."""
+    """Part of step_s that the trainers need themselves, including a blocking publication."""
     load_ratio: float
-    """What the samplers could make over what the trainers could take: below 1 the trainers wait."""
+    """Rate that the samplers could make over the rate that the trainers could take; below 1 the trainers wait."""
     engines: int
     running: float
-    """Requests in an engine's batch; below 1 the share of the time that it has one."""
+    """Requests in an engine's batch; below 1, the share of the time that it has one."""
     running_limit: float
-    """The least of the layout's limit, the engine's own, and the KV cache's."""
+    """Least of the layout's limit, the engine's own, and the KV cache's."""
     pass_s: float
     resident_tokens: float
     """KV tokens on an engine."""
     sample_s: float
-    """From a sample's first pass to its last token, waits for its environment included."""
+    """Seconds from a sample's first pass to its last token, including waits for its environment."""
     sampler_idle_ratio: float
     """Share of the engines' time without a pass, 0..1."""
     trainer_losses: SideLosses
@@ -126,15 +126,15 @@ class SteadyState:
     dropped_ratio: float
     """Share of the finished samples that are dropped as stale, or by a full queue."""
     staleness: StalenessTerms | None
-    """Of what the queue is offered, before any is dropped as stale; None where the queue grows."""
+    """Staleness of what the queue is offered, before any is dropped as stale; None if the queue grows."""
     staleness_max: int | None
-    """Of the oldest token that can be trained on; None where the queue grows."""
+    """Staleness of the oldest token that can be trained on; None if the queue grows."""
     warnings: tuple[ModelWarning, ...]
-    """Why the closed form is off: empty where it can be trusted without the event simulator."""
+    """Reasons why the closed form is off; empty if it can be trusted without the event simulator."""
 
     @property
     def concurrency(self) -> float:
-        """Requests that run, over all engines."""
+        """Running requests over all engines."""
         return self.running * self.engines
 
     @property
@@ -144,11 +144,11 @@ class SteadyState:
 
 
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
-    """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
+    """Solve the steady state of each layout, or return why it cannot run; one call for many layouts is much cheaper.
 
-    A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
-    they run the smallest batch that keeps up; where their surplus is dropped, they run at the limit. A sample that
-    waits for its environment holds one of an engine's places.
+    A layout's running_per_engine is the limit that is set. If the samplers are the faster side and are held back, they
+    run the smallest batch that keeps up; if their surplus is dropped, they run at the limit. A sample that waits for
+    its environment holds one of an engine's places.
     """
     sampling = sampling_of(system)
     verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
@@ -158,7 +158,7 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
 
 
 def steady_states_of_each(systems: Sequence[System], layout: Layout) -> tuple[SteadyState | Refused, ...]:
-    """The steady state of one layout in every system: the same as of each alone, and far the cheaper for many draws."""
+    """Solve one layout in every system: equal to solving each alone, and much cheaper for many draws."""
     parts = [systems[first : first + _LINES_AT_A_TIME] for first in range(0, len(systems), _LINES_AT_A_TIME)]
     return tuple(state for part in parts for state in _states_of_each(part, layout))
 
@@ -172,9 +172,9 @@ def _states_of_each(systems: Sequence[System], layout: Layout) -> Sequence[Stead
 
 
 def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second of each layout, 0 where it cannot run: all that is asked of most draws.
+    """Trained response tokens per second of each layout, 0 if it cannot run.
 
-    The same numbers as `steady_states` gives, without what else is known of a steady state.
+    Same numbers as `steady_states`, without the rest of the steady state: most draws need no more.
     """
     sampling = sampling_of(system)
     runs = np.array([refused(system, sampling, layout) is None for layout in layouts], dtype=np.bool_)
@@ -186,7 +186,7 @@ def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
 
 
 def trained_rates_of_each(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
-    """`trained_rates` of every system, one row each: the same numbers, and far the cheaper way to many draws."""
+    """`trained_rates` of every system, one row each: the same numbers, and much cheaper for many draws."""
     if not systems or not layouts:
         return np.zeros((len(systems), len(layouts)))
     at_a_time = max(1, _LINES_AT_A_TIME // len(layouts))
@@ -227,7 +227,7 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Sam
 
 
 def _fleets(systems: Sequence[System], sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
-    """The layouts of one system after another, as if they were one system's."""
+    """Combine the layouts of one system after another as if they belonged to one system."""
     fleets = [_fleet(system, sampling, layouts) for system in systems]
     steps = [fleet.trainers for fleet in fleets]
     return SamplerFleet(
@@ -274,7 +274,7 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
 
 
 def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
-    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
+    """Smallest batch up to `most` that makes a step's samples in the trainers' time; NaN if there is none."""
     return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
@@ -313,7 +313,7 @@ def _state(
 
 
 def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
-    """Little's law: requests that run over samples finished per second; and the wait outside."""
+    """Seconds per sample by Little's law, running requests over samples finished per second, plus the wait outside."""
     finished_per_s = fleet.sampling.samples_per_step / made_in_s
     return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
 
@@ -331,8 +331,10 @@ def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Real
 
 
 def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
-    """A cap that drops, or that publications wait for, is never exceeded; samples age after the drop while they are
-    prefetched.
+    """Maximum staleness of trained samples.
+
+    A cap that drops, or that publications wait for, is never exceeded; samples age further after the drop while they
+    are prefetched.
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
@@ -345,7 +347,7 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
 
 
 def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
-    """balanced when neither side loses more than BALANCED_LOSS_RATIO; else the cause that costs the most GPU time."""
+    """Return balanced if neither side loses more than BALANCED_LOSS_RATIO, else the most expensive cause."""
     if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
         return "balanced"
     causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
@@ -361,7 +363,7 @@ def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
 
 
 def surplus_of(admission: Admission) -> Surplus:
-    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing drops it."""
+    """Fate of a surplus under the limits; a cap on samples in flight holds it back unless something drops it."""
     bounded = admission.queue_capacity_samples is not None
     if admission.queue_policy == "drop_oldest" and bounded:
         return "dropped"
@@ -372,15 +374,15 @@ def surplus_of(admission: Admission) -> Surplus:
 
 
 def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
-    """Mean staleness of the last token of a sample whose group is then complete; NaN where the queue grows.
+    """Mean staleness of the last token of a sample whose group is then complete; NaN if the queue grows.
 
-    Trainers with d prefetched batches take a batch when they start the step d before its own. Until then all is as if
-    they trained on it at once, and d versions are published after it.
+    Trainers with d prefetched batches take a batch when they start the step d before its own. Until then everything is
+    as if they trained on it at once, and d versions are published after it.
 
-    The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
-    period on average. Where the samplers have a surplus, what lies in the queue comes on top. With k batches of a
-    version every "half a period" is half of a k-th of it: versions pass while trainers work on a batch only after the
-    last of them (own derivation; exact for uniform arrivals).
+    The result is the lag of an update over the period if the trainers wait for samples; every sample then waits half a
+    period on average. If the samplers have a surplus, the wait in the queue comes on top. With k batches per version
+    every "half a period" is half of a k-th of it: versions pass while trainers work on a batch only after the last of
+    them (own derivation; exact for uniform arrivals).
     """
     half = 0.5 / fleet.system.workload.batches_per_version
     lag = fleet.update_lag(running, step_s)
@@ -398,8 +400,9 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
 
 
 def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """Finished samples that wait, in batches of a version: what the limits leave room for beside those running and
-    outside.
+    """Finished samples that wait, in batches of a version.
+
+    The limits leave room for them beside those running and outside.
     """
     samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
     outside = workload.environment_s * samples / step_s
@@ -419,7 +422,7 @@ def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s
 
 
 def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
-    """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
+    """Finished samples that a staleness cap leaves room for, in batches, while the trainers never wait."""
     workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
     outside = workload.environment_s / step_s
     if fleet.system.admission.staleness_policy == "admission":
@@ -431,10 +434,10 @@ def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Re
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
-    """How far below full the queue is on average, in batches, after one was taken.
+    """Mean distance of the queue from full, in batches, after one was taken.
 
-    With nothing blocked it fills at `load` batches a period: 1 / (2 load). What is blocked fills it at once; half a
-    batch blocked on average is a whole one when it is taken. Between the two a straight line is taken.
+    If nothing is blocked, the queue fills at `load` batches a period: 1 / (2 load). Blocked samples fill it at once;
+    half a batch blocked on average is a whole one when it is taken. A straight line is assumed in between.
     """
     return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
 
@@ -452,7 +455,7 @@ def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> R
 
 
 def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """The offset at which the samples older than the cap are just the surplus."""
+    """Offset at which the samples older than the cap are exactly the surplus."""
     workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
     law = oldest_token_law(workload.lengths, workload.unit_samples)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
@@ -473,7 +476,7 @@ def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals
     def binds(limit_s: Reals, before_s: Reals) -> Flags:
         return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
 
-    # What runs at most is known exactly: it is a limit like an engine's own.
+    # The maximum that runs is known exactly: it is a limit like an engine's own.
     is_capped = fleet.system.admission.max_in_flight_samples is not None
     in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
     staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
@@ -492,7 +495,7 @@ def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals
 
 
 def _waits_vary(fleet: SamplerFleet, running: Reals) -> Flags:
-    """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
+    """Whether waits for the environment vary, are a part of a sample's time, and staleness is capped."""
     workload = fleet.system.workload
     waits_s = workload.environment_waits_s
     if fleet.system.admission.max_staleness is None or not waits_s or min(waits_s) == max(waits_s):

@@ -1,10 +1,10 @@
 """The step of a synchronous run: generate all samples, then train on them.
 
-Either all GPUs do both, or each side has its own GPUs and idles while the other works. All requests of an engine start
-together where they fit, so batch and resident tokens follow from the law of lengths; the rest start as others finish.
-The number of running requests is its mean at every pass. Not covered: differences between engines, by luck or by
-hardware, which make a real step a little longer; aborting stragglers; and moving weights between the phases of one GPU
-(give it as a trainer phase).
+Either all GPUs do both, or each side has its own GPUs and idles while the other works. If they fit, all requests of an
+engine start together, so batch and resident tokens follow from the length distribution; the rest start as others
+finish. The number of running requests is its mean at every pass. Not covered: differences between engines, by luck or
+by hardware, which make a real step a little longer; aborting stragglers; and moving weights between the phases of one
+GPU (give it as a trainer phase).
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from rlscope.model.system import DecodeCurve, Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]
-"""Passes that are counted: as many as the longest of a step's samples needs on average, or as the longest possible."""
+"""Number of passes: those of the longest of a step's samples on average, or those of the longest possible sample."""
 
 _SLICES: Final = 256
-"""Slices of the longest length in which generation in waves is computed: its time is then within 1%."""
+"""Slices of the longest length for generation in waves; the error of its time is below 1%."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynchronousStep:
-    """One step; its parts add up."""
+    """One synchronous step; its parts add up."""
 
     step_s: float
     generation_s: float
@@ -39,25 +39,25 @@ class SynchronousStep:
     train_s: float
     update_s: float
     trained_tokens_per_s: float
-    """Response tokens."""
+    """Response tokens per second."""
     running: float
     """Requests in an engine's batch at the start."""
     in_waves: bool
-    """Not all requests run from the start."""
+    """Whether some requests start only as others finish."""
 
 
 def colocated_step(
     system: System, gpus: int, running_per_engine: int | None = None, horizon: Horizon = "expected_longest"
 ) -> SynchronousStep | None:
-    """The step when all GPUs generate and then all train; None when no engine fits. No limit: the engine's own."""
+    """Step in which all GPUs generate and then all train; None if no engine fits. No limit: the engine's own."""
     limit = system.engine.max_running if running_per_engine is None else running_per_engine
     return split_step(system, Layout(gpus, gpus, limit), horizon)
 
 
 def split_step(system: System, layout: Layout, horizon: Horizon = "expected_longest") -> SynchronousStep | None:
-    """The step when each side has its own GPUs; None when the layout has no trainer, no engine or no place.
+    """Step in which each side has its own GPUs; None if the layout has no trainer, no engine or no place.
 
-    Generation is a sum over passes, with all requests of an engine started at once where they fit.
+    Generation is a sum over passes; all requests of an engine start at once if they fit.
     """
     engines = layout.sampler_gpus // system.engine.gpus
     limit = _running_limit(system, layout)
@@ -82,9 +82,10 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
 
 @lru_cache(maxsize=8)
 def _alike_ratio(lengths: LengthLaw, group_size: int) -> float:
-    """Independent samples over all, above 0 to 1: the longest of a step is shorter where those of a group are alike.
+    """Independent samples over all samples, above 0 to 1.
 
-    Cached: it is the same for every layout and every draw.
+    The longest of a step is shorter if the samples of a group are alike. Cached: it is the same for every layout and
+    draw.
     """
     return lengths.independent_members(group_size) / group_size
 
@@ -99,12 +100,12 @@ def _running_limit(system: System, layout: Layout) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SynchronousBatch:
-    """What one engine has to generate."""
+    """Generation work of one engine."""
 
     samples: float
-    """Responses, mean over the engines."""
+    """Mean number of responses per engine."""
     running_limit: float
-    """Most that run at once."""
+    """Maximum that runs at once."""
     step_samples: float
     """Independent responses of the whole step: the slowest of them ends it."""
     prompt_tokens: float
@@ -113,11 +114,11 @@ class SynchronousBatch:
 def decode_batch_s(
     curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
 ) -> float:
-    """Seconds from the first pass to the last, prefill left out.
+    """Seconds from the first pass to the last, excluding prefill.
 
     Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1) resident tokens (the synchronous step of Applied
-    Compute's talk, 2025, and the KV term, own). expected_longest weighs pass k with the probability that a sample
-    of the step still runs. In waves, the requests that start are found slice by slice from those that finish.
+    Compute's talk, 2025; the KV term is our own). expected_longest weights pass k with the probability that a sample of
+    the step still runs. In waves, the requests that start are computed slice by slice from those that finish.
     """
     if batch.samples <= batch.running_limit:
         passes = np.arange(np.ceil(lengths.max_tokens))
@@ -128,7 +129,7 @@ def decode_batch_s(
         running, resident = _waves(lengths, batch, slice_tokens)
     if horizon == "expected_longest":
         needed = 1.0 - (1.0 - np.minimum(running / batch.samples, 1.0)) ** batch.step_samples
-        # An engine that still runs has a request: the mean over all engines, some of them done, may be below one.
+        # An engine that still runs has a request; the mean over all engines, some of them done, may be below one.
         alone = np.maximum(1.0 / np.maximum(running, 1e-300), 1.0)
         running, resident = running * alone, resident * alone
     else:
@@ -159,7 +160,7 @@ def _waves(lengths: LengthLaw, batch: SynchronousBatch, slice_tokens: float) -> 
 
 
 def largest_batch(lengths: LengthLaw, prompt_tokens: float, capacity_tokens: float) -> float:
-    """Requests that can start together without overflowing the KV cache at any age, on average."""
+    """Mean number of requests that can start together without overflowing the KV cache at any age."""
     ages = lengths.support
     alive = np.append(1.0, lengths.survival(ages)[:-1])
     return capacity_tokens / float((alive * (prompt_tokens + ages)).max())

@@ -1,6 +1,6 @@
-"""What the functions of the front door answer: classes around the frozen dataclasses that hold the facts.
+"""Return types of the Python interface: classes around the frozen dataclasses that hold the results.
 
-Each says in one line what it is, and writes itself as a document. What is slow to import is imported when it is needed.
+Each class has a `repr` of one line and writes itself as a document. Slow modules are imported when they are needed.
 """
 
 from os import PathLike
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.what_if import Obstacle, WhatIf
     from rlscope.planning.schema import PlanFile
     from rlscope.reports.page.comparison import ComparisonCharts
-    from rlscope.reports.text.doctor import Piece
+    from rlscope.reports.text.doctor import Check
 
 ListForm = Literal["text", "csv", "json"]
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
@@ -34,37 +34,37 @@ _REPR_CHARACTERS: Final = 160
 
 
 class WhatIfAnswer:
-    """What a run would do with something changed, beside the run as it is, from `what_if`."""
+    """Prediction of a run with changed settings, next to the current run; returned by `what_if`."""
 
     def __init__(self, run_id: str, model: "ModelResult", answer: "WhatIf") -> None:
         self._run_id = run_id
         self.model: ModelResult = model
-        """The model of the run as it is."""
+        """The model of the current run."""
         self.answer: WhatIf = answer
-        """Everything that was computed, as one frozen dataclass."""
+        """The complete result, as one frozen dataclass."""
 
     @property
     def now(self) -> "Forecast":
-        """The run as it is, by the model."""
+        """The model's forecast of the current run."""
         return self.answer.now
 
     @property
     def predicted(self) -> "Forecast":
-        """The run as it would be; only its layout where it cannot run."""
+        """The model's forecast of the changed run. It has only a layout if the changed run cannot run."""
         return self.answer.predicted
 
     @property
     def gain_ratio(self) -> "Spread | None":
-        """Change of trained tokens per second, 0.1 for 10% more, with its interval; None where it cannot run."""
+        """Relative change of trained tokens per second (0.1 is 10% more), with its interval. None if it cannot run."""
         return self.answer.gain_ratio
 
     @property
     def obstacle(self) -> "Obstacle | None":
-        """Why it cannot run; None where it can."""
+        """Reason that the changed run cannot run. None if it can."""
         return self.answer.obstacle
 
     def to_json(self) -> str:
-        """The answer as JSON, the document of `rlscope what-if --json`."""
+        """Return the answer as JSON, the document of `rlscope what-if --json`."""
         from rlscope.reports.documents.what_if import what_if_document
 
         return what_if_document(self.model, self.answer).as_json()
@@ -76,26 +76,26 @@ class WhatIfAnswer:
 
 
 class PlanAnswer:
-    """The layout to start a run with, from `plan`."""
+    """Recommended layout of a planned run, returned by `plan`."""
 
     def __init__(self, file: "PlanFile", result: "PlanResult") -> None:
         self.file: PlanFile = file
         """The plan as it was read."""
         self.result: PlanResult = result
-        """Everything that was computed, as one frozen dataclass."""
+        """The complete result, as one frozen dataclass."""
 
     @property
     def best(self) -> "Forecast | None":
-        """The layout to start with, with its predicted rates (tokens/s); None where no layout can be used."""
+        """The recommended layout with its predicted rates (tokens/s). None if no layout can run."""
         return self.result.best
 
     @property
     def asked(self) -> "Forecast | None":
-        """The layout that was asked about; None without one. Its rates are None where it cannot run."""
+        """Forecast of the `layout` that `plan` was given, None without one. Its rates are None if it cannot run."""
         return self.result.asked
 
     def to_json(self) -> str:
-        """The answer as JSON, the document of `rlscope plan --json`."""
+        """Return the answer as JSON, the document of `rlscope plan --json`."""
         from rlscope.reports.documents.plan import plan_document
 
         return plan_document(self.result, self.file).as_json()
@@ -107,35 +107,44 @@ class PlanAnswer:
 
 
 class CheckReport:
-    """Alert rules over a whole run, from `check`: every firing, and what could not be judged."""
+    """Result of alert rules over a whole run, returned by `check`: every firing, and rules without enough data."""
 
     def __init__(self, result: "RuleReport") -> None:
         self.result: RuleReport = result
-        """Everything that was computed, as one frozen dataclass."""
+        """The complete result, as one frozen dataclass."""
 
     @property
     def alerts(self) -> "tuple[Alert, ...]":
-        """Every stretch in which a rule fired, by its start."""
+        """Intervals in which a rule fired, in the order of their start."""
         return self.result.alerts
 
     @property
     def outcomes(self) -> "tuple[RuleOutcome, ...]":
-        """What each rule came to, in the order of the rules; one with no judged_ticks had too little data."""
+        """Outcome of each rule, in the order of the rules. An outcome without judged_ticks had too little data."""
         return self.result.outcomes
 
     @property
     def findings(self) -> "tuple[Finding, ...] | None":
-        """What is wrong with the run, the most expensive first; None unless `check` was given fail_on_finding."""
+        """Problems of the run, the most expensive first. None unless `check` was given fail_on_finding."""
         return self.result.findings
 
     def failed(self, fail_on: "Severity" = "critical") -> bool:
-        """Whether a rule of that severity or higher fired, or a finding fails. Raises ArgumentError."""
+        """Return whether a rule of this severity or higher fired, or a finding reached `fail_on_finding`.
+
+        Raises:
+            ArgumentError: The severity is unknown.
+        """
         return self.result.fails(severity_of(fail_on))
 
     def to_text(self, form: CheckForm = "text", fail_on: "Severity" = "critical") -> str:
-        """The report for a terminal, or as JSON, Markdown, JUnit XML, or workflow commands of GitHub Actions.
+        """Return the report as text for a terminal, JSON, Markdown, JUnit XML or GitHub Actions commands.
 
-        fail_on: what `failed` is asked with. Raises ArgumentError for an unknown form or severity.
+        Args:
+            form: "text", "json", "markdown", "junit" or "github".
+            fail_on: Lowest severity that counts as a failure, as in `failed`.
+
+        Raises:
+            ArgumentError: The form or the severity is unknown.
         """
         from rlscope.reports.documents import check
 
@@ -147,54 +156,60 @@ class CheckReport:
 
 
 class Comparison:
-    """Runs beside a baseline, from `compare`: what differs, whether that is more than noise, and what it is from."""
+    """Comparison of runs with a baseline, returned by `compare`: what changed, whether it is significant, and why."""
 
     def __init__(self, result: "Compared") -> None:
         self._charts: ComparisonCharts | None = None
         self.result: Compared = result
-        """Everything that was computed, as one frozen dataclass."""
+        """The complete result, as one frozen dataclass."""
 
     @property
     def baseline(self) -> "ComparedRun":
-        """Run A."""
+        """The baseline, run A."""
         return self.result.baseline
 
     @property
     def pairs(self) -> "tuple[Pair, ...]":
-        """Every other run beside it: differences with intervals, causes, the promise, and reasons for care."""
+        """The baseline paired with each run: differences with intervals, causes, test of A's prediction, caveats."""
         return self.result.pairs
 
     @property
     def charts(self) -> "ComparisonCharts":
-        """The charts of the page: `charts.states()` is an Altair chart; `dir(charts)` lists them."""
+        """Charts of the report: `charts.states()` returns an Altair chart, `dir(charts)` lists all of them."""
         from rlscope.reports.page.comparison import ComparisonCharts
 
         self._charts = self._charts or ComparisonCharts(self.result)
         return self._charts
 
     def to_json(self) -> str:
-        """The comparison as JSON, the document of `rlscope compare --json`."""
+        """Return the comparison as JSON, the document of `rlscope compare --json`."""
         from rlscope.reports.documents.comparison import compare_document
 
         return compare_document(self.result).as_json()
 
     def to_markdown(self) -> str:
-        """The comparison as Markdown, for a pull request or a chat."""
+        """Return the comparison as Markdown, for a pull request or a chat."""
         from rlscope.reports.documents.comparison import as_markdown
 
         return as_markdown(self.result)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
+        """Write the report as one self-contained HTML file and return its path.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
         from rlscope.reports.page.comparison import render_comparison
         from rlscope.text_out import write_file
 
         return write_file(Path(path), render_comparison(self.result).encode())
 
     def to_png(self, path: str | PathLike[str]) -> Path:
-        """Write the first pair as a picture of 2560 x 1440 pixels and return its path.
+        """Write the first pair as a PNG of 2560 x 1440 pixels and return its path.
 
-        Raises OutputError, and RlscopeError where no font is installed.
+        Raises:
+            OutputError: The file cannot be written.
+            RlscopeError: No font is installed.
         """
         from rlscope.reports.page.comparison import comparison_png
         from rlscope.text_out import write_file
@@ -213,26 +228,30 @@ class Comparison:
         return comparison_card(self.result)
 
 
-class Pieces(tuple["Piece", ...]):
-    """What is there of a run and what is missing, from `doctor`: a tuple of pieces."""
+class DoctorReport(tuple["Check", ...]):
+    """Checks of what a run records and lacks, returned by `doctor`: a tuple of `Check`."""
 
     def to_json(self, beside: "Iterable[tuple[Path, str, str]]" = ()) -> str:
-        """The JSON document of `rlscope doctor --json`; beside: path, kind and flag of other files."""
+        """Return the checks as JSON, the document of `rlscope doctor --json`.
+
+        Args:
+            beside: Path, kind and flag of other files in the folder.
+        """
         from rlscope.reports.documents.data_quality import doctor_document
 
         return doctor_document(self, beside).as_json()
 
 
 class RunList:
-    """The runs below a folder, from `list_runs`, in the order asked for."""
+    """Runs below a folder, returned by `list_runs` in the requested order."""
 
     def __init__(self, folder: str, entries: "tuple[RunEntry, ...]") -> None:
         self._folder = folder
         self.entries: tuple[RunEntry, ...] = entries
-        """One a run; `problem` says why one could not be analysed."""
+        """One entry per run. If a run could not be analyzed, `problem` says why."""
 
     def frame(self) -> "pl.DataFrame":
-        """The list as a polars frame, a row a run, with units in the names of the columns."""
+        """Return the list as a polars frame with one row per run. Column names carry their unit."""
         import polars as pl
 
         from rlscope.reports.documents.history import RunEntryJson
@@ -241,9 +260,15 @@ class RunList:
         return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in names}, strict=False)
 
     def to_text(self, form: ListForm = "text", columns: int | None = None, kept: str | None = None) -> str:
-        """The list as text, CSV or JSON; text of at most so many columns, of which `kept` is not left out.
+        """Return the list as text, CSV or JSON.
 
-        Raises ArgumentError for an unknown form.
+        Args:
+            form: "text", "csv" or "json".
+            columns: Maximum width of text, in characters. None does not limit it.
+            kept: Column that is not dropped to fit the width.
+
+        Raises:
+            ArgumentError: The form is unknown.
         """
         from rlscope.reports.documents.history import FORMS, on_terminal
 
@@ -252,7 +277,11 @@ class RunList:
         return FORMS[one_of("form", form, tuple(FORMS))](self.entries)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the list as a page, one file that loads nothing, and return its path. Raises OutputError."""
+        """Write the list as one self-contained HTML file and return its path.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
         from rlscope.reports.page.history import render_list
         from rlscope.text_out import write_file
 
@@ -273,23 +302,25 @@ class RunList:
 
 
 def severity_of(name: "Severity", argument: str = "fail_on") -> "Severity":
-    """A severity by its name. Raises ArgumentError for another name."""
+    """Return the severity with a name. Raises ArgumentError if there is none."""
     from rlscope.analysis.result import SEVERITIES
 
     return one_of(argument, name, SEVERITIES)
 
 
-def one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:
-    """A word, if it is one of those that are known. Raises ArgumentError that lists them."""
-    if value not in known:
-        raise ArgumentError.of(name, found=repr(value), expected="one of " + ", ".join(known), next_step="Name one.")
+def one_of(name: str, value: Word, choices: tuple[Word, ...]) -> Word:
+    """Return the value if it is one of the choices. Raises an ArgumentError that lists the choices otherwise."""
+    if value not in choices:
+        raise ArgumentError.of(
+            name, found=repr(value), expected="one of " + ", ".join(choices), next_step="Use one of them."
+        )
     return value
 
 
-def one_line(kind: str, of: str, says: str) -> str:
-    """A class about itself in one line: `Analysis('monday': the trainers limit the run)`."""
+def one_line(kind: str, of: str, summary: str) -> str:
+    """Return the `repr` of a result in one line: `Analysis('monday': the trainers limit the run)`."""
     from rlscope.format import printable
 
-    text = printable(says.rstrip("."))
+    text = printable(summary.rstrip("."))
     text = text if len(text) <= _REPR_CHARACTERS else text[: _REPR_CHARACTERS - 2].rstrip() + " …"
     return f"{kind}({of[:_REPR_CHARACTERS]!r}: {text})"

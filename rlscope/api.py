@@ -1,8 +1,8 @@
-"""The front door: what `import rlscope` gives, and what the command line calls. Composes; computes nothing itself.
+"""The Python interface: the names that `import rlscope` offers and that the command line calls.
 
-Each function opens the run, answers and closes it; only what `open` returns stays open. Classes wrap the frozen
-dataclasses that hold the facts, and say in one line what they are. Imports stand in the functions, so that a
-question or a check waits neither for the model nor for charts.
+This module only composes: every number is computed elsewhere. Each function opens the run, answers and closes it again;
+only a `Run` from `open` stays open. Results are classes around frozen dataclasses, with a `repr` of one line. Imports
+are inside the functions, so that a query or a check waits for neither the model nor the charts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
-    from rlscope.answers import Pieces
+    from rlscope.answers import DoctorReport
     from rlscope.exports.perfetto import Part, PerfettoExport
     from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
@@ -46,48 +46,48 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Folder: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
-"""Called with what is being done, in a few words."""
+"""Function that is called with a few words on the current activity, for a progress display."""
 PAGE_NAME: Final = "report.html"
-"""Of the page, in the run's folder."""
+"""Default file name of the report, in the run's folder."""
 
 
 class Changes(TypedDict, total=False):
-    """What `what_if` may change; all else stays as the run was. CHANGE_LIMITS has the range of each."""
+    """Settings that `what_if` can change. All others keep the run's values. CHANGE_LIMITS has the range of each."""
 
     n_train: int | None
-    """Trainer GPUs; without n_sample the rest sample."""
+    """Trainer GPUs. Without n_sample, the remaining GPUs sample."""
     n_sample: int | None
-    """Sampler GPUs; without n_train the rest train."""
+    """Sampler GPUs. Without n_train, the remaining GPUs train."""
     n_gpus: int | None
-    """GPUs in total; alone: in their fastest split."""
+    """Total GPUs. Given alone, they are split in the fastest way."""
     max_running: int | None
-    """Requests that an engine may run at once."""
+    """Maximum running requests per engine."""
     max_staleness: int | None
     """Staleness cap of samples, in versions."""
     scale_lengths: float | None
-    """Factor on the response lengths, up to the cap on output tokens."""
+    """Factor on the response lengths, which stay below the cap on output tokens."""
     max_output_tokens: int | None
-    """Cap on the length of a response, in tokens."""
+    """Maximum response length, in tokens."""
     samples_per_step: int | None
-    """Samples that a training step takes."""
+    """Samples per training step."""
     trainer_speed: float | None
-    """2: the trainers' passes take half as long."""
+    """Relative speed of the trainers: with 2, their passes take half as long."""
     forward_speed: float | None
-    """2: the engines' passes take half as long."""
+    """Relative speed of the engines: with 2, their passes take half as long."""
     weight_update_s: float | None
-    """Seconds from the end of a step until both sides go on."""
+    """Seconds from the end of a step until both sides continue."""
     queue_capacity: int | None
-    """Samples that the queue holds; 0: without a limit."""
+    """Queue capacity, in samples; 0 means no limit."""
     max_in_flight: int | None
-    """Samples that may run and be queued at once; 0: without a limit."""
+    """Maximum samples in flight, running or queued; 0 means no limit."""
     max_in_flight_groups: int | None
-    """The same limit in groups; 0: without a limit."""
+    """Maximum groups in flight, running or queued; 0 means no limit."""
     publish_every: int | None
-    """Optimizer steps of one publication."""
+    """Optimizer steps per weight update."""
 
 
 _FACTOR: Final = Limits(0.01, 100.0)
-"""A factor beyond makes a run that does not resemble the one that was recorded."""
+"""Range of a factor. Beyond it, the changed run no longer resembles the recorded one."""
 CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
     "n_train": Limits(1),
     "n_sample": Limits(1),
@@ -96,7 +96,7 @@ CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
     "max_staleness": Limits(0),
     "scale_lengths": _FACTOR,
     "max_output_tokens": Limits(1),
-    # More samples a step take over a minute to simulate.
+    # Larger steps take over a minute to simulate.
     "samples_per_step": Limits(1, 100_000),
     "trainer_speed": _FACTOR,
     "forward_speed": _FACTOR,
@@ -109,7 +109,7 @@ CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
 
 
 class Run:
-    """An open run, from `rlscope.open`: a context manager that answers questions and ad-hoc SQL."""
+    """An open run, returned by `rlscope.open`. It is a context manager that runs built-in queries and ad-hoc SQL."""
 
     def __init__(self, path: Folder) -> None:
         self._stack, self._folder = ExitStack(), _folder(path)
@@ -119,29 +119,42 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder, absolute."""
+        """Absolute path of the run's folder."""
         return self._path
 
     @property
     def run_id(self) -> str:
-        """The run's name, from its run.json."""
+        """Id of the run, from its run.json."""
         return self._run_id
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
-        """The answer to a question of `rlscope queries`; units are in the column names, its header explains each.
+        """Run a built-in query; `rlscope queries` lists them.
 
-        arguments replace the standard ones, which cover the whole run. Raises QueryError for a question or an argument
-        that does not exist, UnreadableDataError for a damaged file.
+        Args:
+            name: Name of the query.
+            **arguments: Arguments of the query. The defaults cover the whole run.
+
+        Returns:
+            The rows. Column names carry their unit, and the header of the query's SQL file explains each column.
+
+        Raises:
+            QueryError: The query, or one of its arguments, does not exist.
+            UnreadableDataError: A file of the run is damaged.
         """
         from rlscope.trace.adhoc import answer
 
         return self._read(lambda run: answer(run, name, arguments))
 
     def sql(self, text: str, *, time_s: float = 60.0, memory_mb: int = 1000) -> "pl.DataFrame":
-        """The answer to one SELECT of your own over the run's tables, on a connection that can open no file.
+        """Run one SELECT over the run's tables, on a connection that cannot open files.
 
-        time_s, memory_mb: how long it may run and how much memory it may take. Raises QueryError for anything but one
-        SELECT, for SQL that is refused, and for one that passes a limit.
+        Args:
+            text: One SELECT statement.
+            time_s: Time limit, in seconds.
+            memory_mb: Memory limit, in MB.
+
+        Raises:
+            QueryError: The text is not exactly one SELECT, DuckDB rejects it, or it exceeds a limit.
         """
         from rlscope.trace.execution import SqlLimits
         from rlscope.trace.query import ask_own
@@ -149,17 +162,20 @@ class Run:
         return self._read(lambda run: ask_own(run, text, SqlLimits(time_s, memory_mb)))
 
     def close(self) -> None:
-        """Close the connection; leaving the `with` block does."""
+        """Close the connection. Leaving the `with` block does this too."""
         self._is_open = False
         self._stack.close()
 
     def _read(self, use: "Callable[[OpenRun], _T]") -> "_T":
-        """Return what is made of the open run, which is opened again if a file of it vanishes."""
+        """Return `use(run)`. The run is opened again if one of its files vanishes meanwhile."""
         from rlscope.trace.store import MOST_READS, open_run
 
         if not self._is_open:
             raise QueryError.of(
-                f"run {self.run_id}", found="a closed run", expected="an open one", next_step="Ask in its `with` block."
+                f"run {self.run_id}",
+                found="a closed run",
+                expected="an open run",
+                next_step="Query it inside its `with` block.",
             )
         left = MOST_READS
         while True:
@@ -183,10 +199,10 @@ class Run:
 
 
 class Analysis:
-    """The analysis of one run, from `rlscope.analyze`: its facts, its charts, and the formats it is written in.
+    """The analysis of one run, returned by `rlscope.analyze`: results, charts and output formats.
 
-    Numbers have their unit in their name; None means that there is no data. `query`, `sql` and `what_if` answer further
-    questions of the same run.
+    Numbers carry their unit in their name; None means no data. `query`, `sql` and `what_if` answer further questions
+    about the same run.
     """
 
     def __init__(self, path: Folder, result: "AnalysisResult", folder: "RunFolder | None" = None) -> None:
@@ -194,48 +210,48 @@ class Analysis:
         self._folder = folder or _folder(path)
         self._charts: Charts | None = None
         self.result: AnalysisResult = result
-        """Everything that was computed, as one frozen dataclass."""
+        """The complete result, as one frozen dataclass."""
 
     @property
     def path(self) -> Path:
-        """The run's folder, or the file that was imported, as it was given."""
+        """Path of the run folder or of the imported file, as the caller gave it."""
         return self._path
 
     @property
     def page_path(self) -> Path:
-        """Where the page goes unless another path is given."""
+        """Default path of the report."""
         return self._folder.beside(PAGE_NAME)
 
     @property
     def run(self) -> "RunFacts":
-        """Who ran, how long (s), and how much came of it."""
+        """Workers, duration (s) and output of the run."""
         return self.result.run
 
     @property
     def verdict(self) -> "Verdict":
-        """What limits the run, and the GPU-seconds lost to each cause."""
+        """The bottleneck of the run, and the GPU-seconds lost to each cause."""
         return self.result.verdict
 
     @property
     def model(self) -> "ModelResult | NoModelResult":
-        """The model fitted to the run; or, with its `reason`, that there is none."""
+        """The model fitted to the run, or a NoModelResult whose `reason` says why none could be fitted."""
         return self.result.model
 
     @property
     def recommendation(self) -> "Recommendation | None":
-        """The recommended layout, its gain as a ratio, and how sure that is; None where the run has no model."""
+        """The recommended layout with its gain (a ratio) and its probability. None if the run has no model."""
         from rlscope.model.forecast.result import NoModelResult
 
         return None if isinstance(self.model, NoModelResult) else self.model.recommendation
 
     @property
     def ledger(self) -> "Ledger":
-        """Every GPU-second of every worker, in exactly one state."""
+        """GPU-seconds of every worker by state. Each GPU-second is in exactly one state."""
         return self.result.ledger
 
     @property
     def staleness(self) -> "Staleness":
-        """How stale the tokens and samples were when they were trained on, in versions."""
+        """Staleness of tokens and samples at the time of training, in versions."""
         return self.result.staleness
 
     @property
@@ -245,42 +261,46 @@ class Analysis:
 
     @property
     def findings(self) -> "tuple[Finding, ...]":
-        """What is wrong with the run, the most expensive first."""
+        """Problems of the run, the most expensive first."""
         return self.result.findings
 
     @property
     def alerts(self) -> "tuple[Alert, ...]":
-        """The stretches in which a built-in alert rule fired, by their start."""
+        """Intervals in which a built-in alert rule fired, in the order of their start."""
         return self.result.alerts
 
     @property
     def data_quality(self) -> "DataQuality":
-        """What is missing from the trace."""
+        """Gaps and faults of the trace."""
         return self.result.data_quality
 
     @property
     def charts(self) -> "Charts":
-        """The charts of the page: `charts.ledger()` is an Altair chart; `dir(charts)` lists them."""
+        """Charts of the report: `charts.ledger()` returns an Altair chart, `dir(charts)` lists all of them."""
         from rlscope.reports.page.html import Charts
 
         self._charts = self._charts or Charts(self.with_drawn())
         return self._charts
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
-        """The answer to a question, as `Run.query` gives it; the run's folder is opened for it."""
+        """Run a built-in query, as `Run.query` does. The run is opened for it and closed again."""
         with Run(self._folder.path) as run:
             return run.query(name, **arguments)
 
     def sql(self, text: str) -> "pl.DataFrame":
-        """The answer to one SELECT of your own, as `Run.sql` gives it; the run's folder is opened for it."""
+        """Run one SELECT, as `Run.sql` does with its default limits. The run is opened for it and closed again."""
         with Run(self._folder.path) as run:
             return run.sql(text)
 
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
-        """What the run would do with something changed: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
+        """Predict the run with changed settings: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
 
-        Raises AnalysisError for a run that the model cannot be fitted to or does not reproduce, and
-        ImpossibleChangeError.
+        Args:
+            **changes: New values, by the names and in the units of `Changes`.
+
+        Raises:
+            AnalysisError: No model can be fitted to the run, or the model does not reproduce it.
+            ImpossibleChangeError: A value is out of range, the GPUs form no layout, or a limit is given twice.
         """
         from rlscope.model.forecast.result import NoModelResult
         from rlscope.model.forecast.what_if import what_if
@@ -291,7 +311,7 @@ class Analysis:
                 self.path,
                 found=self.model.reason,
                 expected="a run that the model can be fitted to",
-                next_step="`rlscope analyze` shows what the trace does say.",
+                next_step="Run `rlscope analyze` for the results that need no model.",
             )
         if not self.model.replay.explains:
             from rlscope.reports.text.model import misfit_words
@@ -299,39 +319,48 @@ class Analysis:
             raise AnalysisError.of(
                 self.path,
                 found=f"a model that does not reproduce the run: {misfit_words(self.model.replay)}",
-                expected="a replayed rate within 10%, without which no prediction is given",
-                next_step="The report of `rlscope analyze` lists what is off.",
+                expected="a replayed rate within 10% of the measured one",
+                next_step="Run `rlscope analyze`: its report lists the differences.",
             )
         return WhatIfAnswer(self.run.run_id, self.model, what_if(self.model, change))
 
     def to_json(self) -> str:
-        """The whole analysis as JSON, the document of `rlscope analyze --json`."""
+        """Return the analysis as JSON, the document of `rlscope analyze --json`."""
         from rlscope.reports.documents.analysis import analysis_document
 
         return analysis_document(self.result).as_json()
 
     def to_markdown(self) -> str:
-        """The first screen of the page as Markdown, for a pull request or a chat."""
+        """Return the card as Markdown, for a pull request or a chat."""
         from rlscope.reports.markdown import as_markdown
 
         return as_markdown(self.result)
 
     def to_html(self, path: Folder) -> Path:
-        """Write the report, one file that loads nothing, and return its path. Raises OutputError."""
+        """Write the report as one self-contained HTML file and return its path.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
         from rlscope.reports.page.html import render
         from rlscope.text_out import write_file
 
         return write_file(Path(path), render(self.with_drawn()).encode())
 
     def to_png(self, path: Folder) -> Path:
-        """Write the first screen, 2560 x 1440 pixels, and return its path. Raises OutputError, or RlscopeError."""
+        """Write the card as a PNG of 2560 x 1440 pixels and return its path.
+
+        Raises:
+            OutputError: The file cannot be written.
+            RlscopeError: No font is installed.
+        """
         from rlscope.reports.page.png import as_png
         from rlscope.text_out import write_file
 
         return write_file(Path(path), as_png(self.result))
 
     def with_drawn(self) -> "AnalysisResult":
-        """The result with all that the page draws; what an analysis with `page=False` left is asked now."""
+        """Return the result with all data that the report draws. An analysis with `page=False` queries the rest now."""
         from rlscope.pipeline import with_drawn
 
         self.result = with_drawn(self._folder.path, self.result)
@@ -349,7 +378,16 @@ class Analysis:
 
 
 def open(path: Folder) -> Run:
-    """Open the run in a folder to ask questions of it in a `with` block. Raises RunFolderError, UnreadableDataError."""
+    """Open a run for queries, in a `with` block.
+
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+
+    Raises:
+        RunFolderError: The folder is not a run, or this version cannot read it.
+        ImportFileError: No importer can read the file.
+        UnreadableDataError: A file of the run is damaged.
+    """
     return Run(path)
 
 
@@ -363,14 +401,24 @@ def analyze(
     ray: str | None = None,
     page: bool = True,
 ) -> Analysis:
-    """Analyse the run in a folder, or a run that a framework's log or metrics file shows.
+    """Analyze a run: where its GPU time went, how stale its tokens were, and which layout would be faster.
 
-    max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
-    gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
-    same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
-    done. options: of such a file, what it does not say itself. ray: the address of a Ray cluster that answers in shares
-    of the run. page: False asks what only the page draws when it is needed. Raises RunFolderError, ImportFileError for
-    a file that no importer knows, AnalysisError for one of `also` that cannot be compared, and ArgumentError.
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        max_staleness: Maximum sample staleness (p95, in versions) of a recommended layout. None uses the run's cap.
+        gpus_per_node: If above 1, a recommended layout moves only whole nodes between trainers and samplers.
+        also: Folders of other runs of the same model with different numbers of trainer GPUs. They show how training
+            scales.
+        progress: Called with a few words on the current activity.
+        options: Facts that a log or metrics file does not contain, such as its framework or the number of GPUs.
+        ray: Address of a Ray cluster that shares the work, or "auto". None uses this process only.
+        page: If False, data that only the report draws is queried when it is first needed.
+
+    Raises:
+        RunFolderError: The folder is not a run, or this version cannot read it.
+        ImportFileError: No importer can read the file, or several could.
+        AnalysisError: The run cannot be analyzed, or a run of `also` cannot be compared with it.
+        ArgumentError: An argument is out of range.
     """
     from rlscope import pipeline
     from rlscope.analysis.result import Constraints
@@ -393,18 +441,27 @@ def what_if(
     progress: Progress | None = None,
     **changes: Unpack[Changes],
 ) -> WhatIfAnswer:
-    """What a run would do with something changed: `what_if("runs/monday", n_train=4, max_running=64)`.
+    """Predict a run with changed settings: `what_if("runs/monday", n_train=4, max_running=64)`.
 
-    run: its folder, or its analysis, which saves analysing it again. The changes and their units are in `Changes`; also
-    and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot be
-    fitted to or does not reproduce, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a
-    limit given twice.
+    Args:
+        run: Run folder, log or metrics file. Pass an `Analysis` to avoid analyzing the run again.
+        also: Folders of other runs, as in `analyze`. Not allowed with an `Analysis`.
+        progress: Called with a few words on the current activity.
+        **changes: New values, by the names and in the units of `Changes`.
+
+    Raises:
+        AnalysisError: No model can be fitted to the run, or the model does not reproduce it.
+        ImpossibleChangeError: A value is out of range, the GPUs form no layout, or a limit is given twice.
+        RlscopeError: Any error that `analyze` raises.
     """
     if not isinstance(run, Analysis):
         return analyze(run, also=also, progress=progress, page=False).what_if(**changes)
     if _several(also):
         raise ArgumentError.of(
-            "what_if", found="`also` beside an analysis", expected="a folder with it", next_step="Give it to `analyze`."
+            "what_if",
+            found="`also` together with an Analysis",
+            expected="`also` only with a run folder",
+            next_step="Pass `also` to `analyze`.",
         )
     return run.what_if(**changes)
 
@@ -412,11 +469,17 @@ def what_if(
 def plan(
     path: Folder, max_staleness: int | None = None, *, layout: str | None = None, running: int | None = None
 ) -> PlanAnswer:
-    """The layout to start a run with, from a plan in TOML; `rlscope plan --example` prints one.
+    """Recommend a layout for a planned run.
 
-    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: one to forecast beside
-    the recommended one, as "16:48" trainer and sampler GPUs; running: requests that each engine may run, None: as many
-    as suit it. Raises RlscopeError for a plan that cannot be read, with the key, and ArgumentError.
+    Args:
+        path: Plan in TOML; `rlscope plan --example` prints one.
+        max_staleness: Staleness cap of samples, in versions. None uses the plan's cap.
+        layout: Another layout to forecast, as trainer and sampler GPUs: "16:48".
+        running: Maximum running requests per engine of `layout`. None uses the best value.
+
+    Raises:
+        RlscopeError: The plan cannot be read. The message names the key.
+        ArgumentError: An argument is out of range, or the layout does not fit the plan.
     """
     from rlscope.planning.build import plan_ahead
 
@@ -435,14 +498,24 @@ def check(
     baseline: Folder | None = None,
     ray: str | None = None,
 ) -> CheckReport:
-    """Evaluate alert rules over the whole run in a folder.
+    """Evaluate alert rules over a whole run.
 
-    rules: a file of rules; None: the built-in rules. fail_if: further critical rules over the whole run,
-    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
-    finding of that severity or higher; None: look for none. baseline: a run, or the JSON document of an analysis, to
-    compare with; the built-in regression rules then apply too, or those of `fail_if` that name it, as
-    `throughput.steady_tokens_per_s < 0.95 * baseline`. ray: that of `analyze`; not for the baseline. Raises
-    RunFolderError, RuleError for rules that cannot be used, AnalysisError for an unreadable document, ArgumentError.
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        rules: TOML file of rules. None uses the built-in rules.
+        fail_if: Critical rules over the whole run, such as "staleness.tokens.p95 > 4". Without `rules`, they replace
+            the built-in rules.
+        fail_on_finding: Also fail on a finding of this severity or higher. None does not look for findings.
+        baseline: Run, or JSON document of an analysis, to compare with. It adds the built-in regression rules, unless
+            rules of `fail_if` name it, as in "throughput.steady_tokens_per_s < 0.95 * baseline".
+        ray: Address of a Ray cluster, as in `analyze`. The baseline is always read in this process.
+
+    Raises:
+        RunFolderError: A folder is not a run, or this version cannot read it.
+        ImportFileError: No importer can read a file.
+        RuleError: A rule cannot be used.
+        AnalysisError: The JSON document of the baseline cannot be read.
+        ArgumentError: An argument is out of range.
     """
     from rlscope import pipeline
     from rlscope.cluster import on_ray
@@ -464,26 +537,40 @@ def check(
     return CheckReport(pipeline.check(folder.path, chosen, severity, divide))
 
 
-def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None) -> "Pieces":
-    """What is there of a run, what each missing piece would add, and what exactly brings it; see `rlscope doctor`.
+def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None) -> "DoctorReport":
+    """Check what a run records, what it lacks, and how to add that, as `rlscope doctor` does.
 
-    progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        progress: Called with a few words on the current activity.
+        options: Facts that a log or metrics file does not contain, as in `analyze`.
+
+    Raises:
+        RunFolderError: The folder is not a run, or this version cannot read it.
+        ImportFileError: No importer can read the file, or several could.
     """
     from rlscope.analysis.checkup import examine
-    from rlscope.answers import Pieces
+    from rlscope.answers import DoctorReport
     from rlscope.pipeline import read_run
-    from rlscope.reports.text.doctor import pieces
+    from rlscope.reports.text.doctor import checks
 
-    # Held by its name: the folder of an imported run goes with the last reference to it.
+    # Keep a reference: the temporary folder of an imported run is removed with the last one.
     folder = _folder(path, options, progress)
-    return Pieces(pieces(read_run(folder.path, examine)))
+    return DoctorReport(checks(read_run(folder.path, examine)))
 
 
 def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:
     """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
 
-    Each is the folder of a run, a log or metrics file that can be imported, or its analysis. progress: called with what
-    is being done. Raises RunFolderError, ImportFileError, and AnalysisError with nothing to compare.
+    Args:
+        baseline: Run folder, log or metrics file, or an `Analysis`.
+        *runs: Runs to compare with the baseline, in any of these forms.
+        progress: Called with a few words on the current activity.
+
+    Raises:
+        RunFolderError: A folder is not a run, or this version cannot read it.
+        ImportFileError: No importer can read a file, or several could.
+        AnalysisError: There is nothing to compare.
     """
     from rlscope.comparison.runs import compare_runs, read_runs
     from rlscope.pipeline import say_nothing
@@ -504,23 +591,43 @@ def list_runs(
     cache: bool = True,
     progress: Progress | None = None,
 ) -> RunList:
-    """The runs in a folder and below it, one entry each.
+    """List the runs in a folder, at any depth.
 
-    sort: a column, such as "tokens_per_s"; reverse: the largest first. filters: such as "bottleneck = samplers"; a run
-    must pass all. cache: keep what was found in the user's cache folder while the run's files are the same. progress:
-    called with what is being done. Raises RunFolderError for a folder without runs, and ArgumentError.
+    Args:
+        folder: Folder to search.
+        sort: Column to sort by, such as "tokens_per_s".
+        reverse: If True, sort in descending order.
+        filters: Conditions such as "bottleneck = samplers". A run must meet all of them.
+        cache: If True, keep results in the user's cache folder and reuse them while the run's files do not change.
+        progress: Called with a few words on the current activity.
+
+    Raises:
+        RunFolderError: The folder contains no run.
+        ArgumentError: A column or a filter is not valid.
     """
     from rlscope.comparison.history import filtered_entries, list_entries, sorted_entries
     from rlscope.pipeline import say_nothing
 
-    # What cannot be asked is refused before hours of analysis.
+    # Reject an invalid column or filter before hours of analysis.
     sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
     entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing, filters=filters)
     return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
 
 
 def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "PerfettoExport":
-    """Write the timeline of the run in a folder as a Perfetto trace; `Part` says what of it. Raises RlscopeError."""
+    """Write the timeline of a run as a Perfetto trace.
+
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        output: Trace file to write.
+        **part: Part of the run to write: `from_s`, `to_s`, `workers`, `max_mb`; see `rlscope.exports.perfetto.Part`.
+
+    Raises:
+        RunFolderError: The folder is not a run, or this version cannot read it.
+        ArgumentError: The run has no such interval or worker.
+        OutputError: The file cannot be written.
+        RlscopeError: The package `perfetto` is not installed.
+    """
     from rlscope.exports import perfetto
 
     folder = _folder(path)
@@ -534,9 +641,20 @@ def compact(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> "Compaction":
-    """Merge the many small files of a run into a few large ones, in place or into a new folder; answers stay the same.
+    """Merge the many small files of a run into a few large ones. Results do not change.
 
-    verify: compare the rows of each new file before anything is removed. Raises RlscopeError.
+    Args:
+        path: Run folder.
+        out: New folder for the compacted run. None compacts in place.
+        verify: If True, compare the rows of each new file with the originals before removing them.
+        progress: Called with a few words on the current activity.
+
+    Raises:
+        RunFolderError: The folder is not a run.
+        ArgumentError: `out` is an address in an object store.
+        OutputError: The new folder is not empty or cannot be written.
+        UnreadableDataError: The rows of a new file differ from the originals.
+        RlscopeError: Another compaction works on the run.
     """
     from rlscope.trace.compaction import compact_run, say_nothing
 
@@ -553,15 +671,28 @@ def push(
     also: Folder | Sequence[Folder] = (),
     progress: Progress | None = None,
 ) -> str:
-    """Analyse the run in a folder and write the results into a tracker of experiments; returns where.
+    """Analyze a run and write the results to an experiment tracker.
 
-    tracker: wandb, mlflow or tensorboard. project, into: its project or experiment, and the id of its run to add to.
-    folder: the log folder of TensorBoard, which needs one. Raises what `analyze` does, ArgumentError, and RlscopeError.
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        tracker: "wandb", "mlflow" or "tensorboard".
+        project: Weights & Biases project or MLflow experiment. None uses the tracker's environment.
+        into: Id of an existing tracker run to add to. None creates a new run.
+        folder: Log folder; required for TensorBoard.
+        also: Folders of other runs, as in `analyze`.
+        progress: Called with a few words on the current activity.
+
+    Returns:
+        Where the results are, in words and without credentials.
+
+    Raises:
+        ArgumentError: The tracker is unknown, or TensorBoard has no folder.
+        RlscopeError: The tracker's library is not installed or rejects the data, or `analyze` fails.
     """
     from rlscope.exports.trackers import TRACKERS, Target, library_of, push_analysis
 
     target = Target(one_of("tracker", tracker, TRACKERS), project, into, None if folder is None else Path(folder))
-    library_of(target.tracker)  # An analysis takes a while.
+    library_of(target.tracker)  # Fail before the analysis, which takes a while.
     return push_analysis(analyze(path, also=also, progress=progress).result, target)
 
 
@@ -572,20 +703,20 @@ def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress 
 
 
 def _change(changes: Changes) -> "Change":
-    """The changes in the model's words. Raises TypeError for a name that is none, ImpossibleChangeError."""
+    """Return the changes as the model's type. Raises TypeError for an unknown name, and ImpossibleChangeError."""
     from rlscope.model.forecast.change import Change
 
-    given: dict[str, object] = {**changes}
-    for name, value in given.items():
+    options: dict[str, object] = {**changes}
+    for name, value in options.items():
         if name not in CHANGE_LIMITS:
             near = get_close_matches(name, CHANGE_LIMITS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(CHANGE_LIMITS)}"
             raise TypeError(f"what_if() got an unexpected keyword argument {name!r}; {hint}")
         if value is not None:
             CHANGE_LIMITS[name].check(name, value, ImpossibleChangeError)
-    return Change.of_options(given)
+    return Change.of_options(options)
 
 
 def _several(paths: Folder | Sequence[Folder]) -> Sequence[Folder]:
-    """One folder alone is a sequence of one."""
+    """Return the paths as a sequence, which has one element for a single path."""
     return (paths,) if isinstance(paths, str | PathLike) else paths

@@ -1,119 +1,119 @@
-"""Every error that a user can cause, as one tree: `except rlscope.RlscopeError` catches them all.
+"""All errors that a user can cause, in one hierarchy: `except rlscope.RlscopeError` catches every one.
 
 RlscopeError
-├── RunFolderError            the folder is not a run, or a run that this version cannot read
-├── ImportFileError           a file that no importer can read, or that several could
-├── UnreadableDataError       a file of the run broke while it was being read
-│   └── VanishedFileError     a file was removed meanwhile, as by the recorder that merges its files
-├── LimitError                a run whose rows need more memory or temporary disk space than they may take
-├── QueryError                a question that does not exist, an argument it does not take, or SQL that is refused
-├── RuleError                 a file of rules, its receivers, or a rule of the command line that cannot be used
-├── SecretError               a secret that is not where the rules say
-├── AnalysisError             the run is readable but cannot be analysed, or not compared with another
-├── OutputError               a file that cannot be written
-└── ArgumentError             an argument that is out of its range (a ValueError too)
-    └── ImpossibleChangeError   a what-if that no layout of the run's GPUs can answer
+├── RunFolderError            the folder is not a run, or this version cannot read it
+├── ImportFileError           no importer can read the file, or several could
+├── UnreadableDataError       a file of the run is damaged
+│   └── VanishedFileError     a file was removed while it was read, for example when the recorder merges files
+├── LimitError                the rows of the run need more memory or temporary disk space than allowed
+├── QueryError                the query or its argument does not exist, or the SQL is rejected
+├── RuleError                 a rules file, its receivers, or a rule of the command line cannot be used
+├── SecretError               a secret is not where the rules say
+├── AnalysisError             the run cannot be analyzed, or cannot be compared with another run
+├── OutputError               a file cannot be written
+└── ArgumentError             an argument is out of range (also a ValueError)
+    └── ImpossibleChangeError   a what-if asks for values or GPUs that the run cannot have
 
-Each message names the thing, what was found, what was expected and the next step. A plan that cannot be read, and a
-library or a font that is not installed, are a plain RlscopeError.
+Each message names the object, what was found, what was expected and the next step. A plan that cannot be read, and a
+missing library or font, raise a plain RlscopeError.
 
-Exceptions elsewhere are not for users: those of `model` and `analysis` (UnobservableError, UncalibratableError,
-UnplannableError, UncountableError, NeverTrains) say what the model lacks and become a reason or one of these errors;
-DeliveryError becomes a line of the watch. Every other exception is a bug of ours and keeps its traceback.
+Other exceptions are internal. Those of `model` and `analysis` (UnobservableError, UncalibratableError,
+UnplannableError, UncountableError, NeverTrains) name what the model lacks; they become a reason in the result or one of
+these errors. DeliveryError becomes a line of the watch. Any other exception is a bug and keeps its traceback.
 """
 
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 _LONGEST_FOUND: Final = 2_000
-"""Characters of a value that a message repeats."""
+"""Maximum characters of a value that a message repeats."""
 _NO_FILE: Final = ("No such file or directory", "No files found that match")
-"""How DuckDB words that a file is gone."""
+"""Texts in DuckDB's messages that mean that a file no longer exists."""
 
 
 class RlscopeError(Exception):
-    """The base of every error that a user can cause, and fix."""
+    """Base class of all errors that a user can cause and fix."""
 
     @classmethod
     def of(cls, thing: str | Path, *, found: str, expected: str, next_step: str) -> Self:
-        """Build the message in its one shape."""
+        """Build the error, with a message in the common form."""
         found = found if len(found) <= _LONGEST_FOUND else f"{found[:_LONGEST_FOUND]}…"
         return cls(f"{thing}: found {found}; expected {expected}. {next_step}")
 
 
 class RunFolderError(RlscopeError):
-    """The folder is not a run, or one that this version cannot read."""
+    """The folder is not a run, or this version cannot read it."""
 
 
 class UnreadableDataError(RlscopeError):
-    """A file of the run broke while it was being read."""
+    """A file of the run is damaged."""
 
     @classmethod
     def while_reading(cls, folder: Path, error: Exception) -> "UnreadableDataError":
-        """What an error of DuckDB means that is about the files of a run."""
-        if any(said in str(error) for said in _NO_FILE):
+        """Build the error for an exception of DuckDB on reading the files of a run."""
+        if any(text in str(error) for text in _NO_FILE):
             return VanishedFileError.of_run(folder)
-        return cls(f"{folder}: a file broke while it was read: {error}")
+        return cls(f"{folder}: a file could not be read: {error}")
 
 
 class VanishedFileError(UnreadableDataError):
-    """A file of the run was removed while it was being read, as by the recorder that merges its files."""
+    """A file of the run was removed while it was read, for example when the recorder merges files."""
 
     @classmethod
     def of_run(cls, folder: Path) -> Self:
         """Build the error for the run in a folder."""
         return cls.of(
             folder,
-            found="a file that was removed while it was read, as the recorder of a run in progress does when it merges",
-            expected="files that stay until all are read",
-            next_step="Call it again, or read a copy: `rlscope compact PATH --out COPY`.",
+            found="a file that was removed while it was read; the recorder of a running run does this when it merges",
+            expected="files that stay until all of them are read",
+            next_step="Try again, or read a copy: `rlscope compact PATH --out COPY`.",
         )
 
 
 class LimitError(RlscopeError):
-    """The rows of a run need more memory or temporary disk space than they may take."""
+    """The rows of a run need more memory or temporary disk space than allowed."""
 
 
 class ImportFileError(RlscopeError):
-    """A file or folder that is no run and that no importer can read, or that several could."""
+    """The file or folder is not a run, and no importer can read it, or several could."""
 
 
 class QueryError(RlscopeError):
-    """A question that does not exist, an argument that it does not take, or SQL that is refused."""
+    """The query or its argument does not exist, or the SQL is rejected."""
 
 
 class RuleError(RlscopeError):
-    """A file of rules, or a rule of the command line, that cannot be used."""
+    """A rules file, or a rule of the command line, cannot be used."""
 
 
 class SecretError(RlscopeError):
-    """A secret that is not where the rules say. The message names the place, never the secret."""
+    """A secret is not where the rules say. The message names the place, never the secret."""
 
 
 class AnalysisError(RlscopeError):
-    """The run is readable but cannot be analysed, or not compared with another."""
+    """The run can be read but not analyzed, or not compared with another run."""
 
 
 class OutputError(RlscopeError):
-    """A file that cannot be written."""
+    """A file cannot be written."""
 
 
 class ArgumentError(RlscopeError, ValueError):
-    """An argument that is out of its range."""
+    """An argument is out of range."""
 
 
 class ImpossibleChangeError(ArgumentError):
-    """A what-if that names values, or GPUs, that the run cannot have. The message says which it can."""
+    """A what-if asks for values or GPUs that the run cannot have. The message lists the possible ones."""
 
 
 class Limits(NamedTuple):
-    """The least and the most that an argument may be: of whole numbers where the least is one."""
+    """Minimum and maximum of an argument. It must be a whole number if the minimum is an int."""
 
     least: float
     most: float | None = None
 
     def check(self, name: str, value: object, kind: type[ArgumentError] = ArgumentError) -> None:
-        """Raise an error of this kind where the value is not a number within the limits."""
+        """Raise an error of the given kind if the value is not a number within the limits."""
         is_whole = isinstance(self.least, int)
         is_number = isinstance(value, int) or (isinstance(value, float) and not is_whole)
         most = float("inf") if self.most is None else self.most

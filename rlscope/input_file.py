@@ -1,7 +1,7 @@
-"""A TOML file that a person wrote: what it holds, and errors that name the key.
+"""Reading of TOML files that people write, with errors that name the key.
 
-A pydantic model says what a file may hold. Its JSON Schema is published, and errors describe what was expected from the
-same schema, so the two agree. Not covered: what keys mean together, which the readers of each kind of file check.
+A pydantic model defines the contents of a file. Its JSON Schema is published, and errors take the expected value from
+the same schema, so the two agree. Conditions between keys are checked by the reader of each kind of file.
 """
 
 import stat
@@ -19,60 +19,60 @@ from rlscope.errors import RlscopeError
 
 T = TypeVar("T")
 Place = tuple[str | int, ...]
-"""Where an entry stands: the keys and list positions that lead to it."""
+"""Path of an entry: the keys and list positions that lead to it."""
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
 
 LARGEST_BYTES: Final = 4 * 10**6
-"""Of a file of rules, a plan or SQL: those that people write have kilobytes."""
+"""Maximum size of a rules file, a plan or SQL. Files that people write have kilobytes."""
 _INTEGER_BITS: Final = 63
-"""Of a whole number in TOML, beside its sign."""
+"""Bits of a whole number in TOML, not counting its sign."""
 _LONGEST_FOUND: Final = 60
-"""Characters of a value that an error repeats."""
+"""Maximum characters of a value that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What errors call a kind of file, and where they send its author."""
+    """A kind of file: its name in errors, and the next step that errors suggest."""
 
     noun: str
-    """With its article: a plan."""
+    """Name with its article, such as "a plan"."""
     example: str
-    """How to get a file to start from, as a sentence."""
+    """Sentence that says how to get an example file."""
     error: type[RlscopeError] = RlscopeError
     advice: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The next step under a top-level key; `example` under any other."""
+    """Next step for errors below a top-level key. Other keys use `example`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The document of a file."""
+    """A parsed file."""
 
     name: str
-    """What errors call it: the file's path."""
+    """Name in errors: the file's path."""
     kind: FileKind
     document: Mapping[str, object]
 
     def error(self, place: Place, *, found: str, expected: str, next_step: str | None = None) -> RlscopeError:
-        """Build an error that names file and key; the next step is that of the file's kind unless one is given."""
+        """Build an error that names file and key. The default next step comes from the kind of file."""
         where = f"{self.name}, {dotted(place)}" if place else self.name
         return self.kind.error.of(where, found=found, expected=expected, next_step=next_step or self.advice(place))
 
     def advice(self, place: Place) -> str:
-        """The usual next step for an entry."""
+        """Return the default next step for an entry."""
         return self.kind.advice.get(str(place[0]), self.kind.example) if place else self.kind.example
 
-    def unknown(self, place: Place, what: str, name: str, known: Sequence[str]) -> RlscopeError:
-        """An error for a name that is none of the known ones, with the nearest of them."""
-        found, expected = f"unknown {what} {_shown(name)}", "one of " + ", ".join(known)
-        return self._hinted(place, found, expected, did_you_mean(name, known))
+    def unknown(self, place: Place, noun: str, name: str, choices: Sequence[str]) -> RlscopeError:
+        """Build the error for a name that is not among the choices. It suggests the nearest choice."""
+        found, expected = f"unknown {noun} {_shown(name)}", "one of " + ", ".join(choices)
+        return self._hinted(place, found, expected, did_you_mean(name, choices))
 
     def _hinted(self, place: Place, found: str, expected: str, hint: str | None) -> RlscopeError:
         step = self.advice(place)
         return self.error(place, found=found, expected=expected, next_step=f"{hint} {step}" if hint else step)
 
     def validated(self, model: TypeAdapter[T]) -> T:
-        """The document as its model. Raises the error of the file's kind for the first entry that does not fit."""
+        """Return the document as its model. Raises the error of the file's kind for the first invalid entry."""
         try:
             return model.validate_python(self.document)
         except ValidationError as error:
@@ -80,14 +80,14 @@ class Source:
 
     def _refusal(self, error: ValidationError, schema: Schema) -> RlscopeError:
         faults = [_Fault.of(each, schema, self.document) for each in error.errors(include_url=False)]
-        # A misspelt key comes first: it usually explains the missing one beside it.
+        # Report a misspelled key first: it usually explains a missing key.
         fault = min(faults, key=lambda each: not each.is_unknown_key)
         return self._hinted(fault.place, fault.found, fault.expected, fault.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """One error of pydantic's, in the terms of the file and its schema."""
+    """A validation error of pydantic, expressed in terms of the file and its schema."""
 
     place: Place
     found: str
@@ -97,7 +97,7 @@ class _Fault:
 
     @classmethod
     def of(cls, error: Mapping[str, Any], schema: Schema, document: object) -> "_Fault":
-        """From an item of `ValidationError.errors()`."""
+        """Build it from an item of `ValidationError.errors()`."""
         kind = error["type"]
         place, parent, part = _follow(error["loc"], schema)
         if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == error["loc"][-1:]:
@@ -120,19 +120,19 @@ class _Fault:
         return cls(place, f"unknown key {_shown(name)}{of}", expected, did_you_mean(name, tuple(properties)), True)
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """What was probably meant, as a question; None where nothing is near."""
-    near = get_close_matches(name, known, n=1)
+def did_you_mean(name: str, choices: Sequence[str]) -> str | None:
+    """Return a question that suggests the nearest choice. None if no choice is near."""
+    near = get_close_matches(name, choices, n=1)
     return f"Did you mean {near[0]!r}?" if near else None
 
 
 def dotted(place: Place) -> str:
-    """A place as one text: rules[0].labels.severity."""
+    """Return a place as text, such as rules[0].labels.severity."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 
 def read_source(path: Path, kind: FileKind) -> Source:
-    """Read a file. Raises the error of its kind."""
+    """Read and parse a file. Raises the error of its kind."""
     try:
         text = read_regular(path).decode("utf-8")
     except OSError as error:
@@ -145,7 +145,7 @@ def read_source(path: Path, kind: FileKind) -> Source:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file that a person wrote. Raises OSError for a pipe, which may never end, and for a huge file."""
+    """Read a file that a person wrote. Raises OSError if it is a pipe, which may never end, or too large."""
     facts = path.stat()
     if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
         raise OSError(None, "a pipe or a device, not a file")
@@ -155,18 +155,18 @@ def read_regular(path: Path) -> bytes:
 
 
 def parse_source(text: str, name: str, kind: FileKind) -> Source:
-    """Parse text that was read. Raises the error of its kind for text that is not TOML."""
+    """Parse the text of a file. Raises the error of its kind if the text is not TOML."""
     try:
         source = Source(name, kind, tomllib.loads(text))
         huge = next(_huge_numbers(source.document), None)
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(name, kind, str(error)) from error
-    except ValueError as error:  # What Python says of a number of more than 4,300 digits.
+    except ValueError as error:  # Python does not parse a number of more than 4,300 digits.
         raise _unreadable(name, kind, "a number of thousands of digits") from error
     except RecursionError as error:
         raise _unreadable(name, kind, "nested too deep") from error
     if huge is not None:
-        raise source.error(huge, found="a whole number of more than 64 bits", expected="one of at most 64 bits")
+        raise source.error(huge, found="a whole number of more than 64 bits", expected="at most 64 bits")
     return source
 
 
@@ -176,7 +176,7 @@ def _unreadable(name: str, kind: FileKind, why: str) -> RlscopeError:
 
 
 def _huge_numbers(value: object, place: Place = ()) -> Iterator[Place]:
-    """The places of whole numbers that TOML does not have: no message could repeat one of a million digits."""
+    """Yield the places of whole numbers beyond TOML's range. A number of a million digits would not fit in an error."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _huge_numbers(each, (*place, str(key)))
@@ -188,21 +188,24 @@ def _huge_numbers(value: object, place: Place = ()) -> Iterator[Place]:
 
 
 class _UntitledSchema(GenerateJsonSchema):
-    """Without the titles that repeat each key's name."""
+    """Schema generator that omits the titles, which only repeat each key's name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401  # the type of pydantic's own signature
         return False
 
 
 def json_schema(model: TypeAdapter[Any]) -> dict[str, Any]:
-    """The JSON Schema of what a model reads."""
+    """Return the JSON Schema of the input of a model."""
     return model.json_schema(schema_generator=_UntitledSchema)
 
 
 def describe(part: Schema, schema: Schema, *, table: str = "a table") -> str:
-    """What a part of a schema allows, in words: a whole number at least 1.
+    """Describe the values that a part of a schema allows, for example "a whole number at least 1".
 
-    table is what readers of the file call an object.
+    Args:
+        part: The part to describe.
+        schema: The whole schema, which resolves references.
+        table: Name of an object in the format of the file.
     """
     part = _resolved(part, schema)
     if "anyOf" in part:
@@ -224,8 +227,8 @@ def describe(part: Schema, schema: Schema, *, table: str = "a table") -> str:
 def _number(noun: str) -> Callable[[Schema], str]:
     def words(part: Schema) -> str:
         ends = (("minimum", "at least"), ("exclusiveMinimum", "above"), ("maximum", "at most"))
-        said = [f"{word} {part[key]:,.10g}" for key, word in ends if key in part and abs(part[key]) < _BITS]
-        return " ".join([noun, *([" and ".join(said)] if said else [])])
+        bounds = [f"{word} {part[key]:,.10g}" for key, word in ends if key in part and abs(part[key]) < _BITS]
+        return " ".join([noun, *([" and ".join(bounds)] if bounds else [])])
 
     return words
 
@@ -239,9 +242,9 @@ def _string(part: Schema) -> str:
 
 
 _FEW: Final = 3
-"""The keys of a table that an error still lists."""
+"""Maximum number of keys of a table that an error lists."""
 _BITS: Final = 2**62
-"""Bounds beyond it only say how wide the number's column is."""
+"""Bounds above this only reflect the width of the number's column, so errors omit them."""
 _WORDS: Final[Mapping[str, Callable[[Schema], str]]] = {
     "integer": _number("a whole number"),
     "number": _number("a number"),
@@ -254,7 +257,7 @@ _MISSING: Final = object()
 
 
 def _value(document: object, place: Place) -> object:
-    """What stands at a place; `_MISSING` where nothing does."""
+    """Return the value at a place, or `_MISSING` if there is none."""
     value: Any = document
     for key in place:
         if isinstance(value, dict) and key not in value:
@@ -267,7 +270,7 @@ def _found(value: object, part: Schema) -> str:
     if value is _MISSING:
         return "no such key"
     if part.get("writeOnly"):
-        return "a value that is not shown, because it may be secret"
+        return "a value that is hidden because it may be secret"
     return _shown(value)
 
 
@@ -277,9 +280,9 @@ def _shown(value: object) -> str:
 
 
 def _follow(loc: Sequence[str | int], schema: Schema) -> tuple[Place, Schema, Schema]:
-    """The place that pydantic names, the schema around it, and its own schema.
+    """Return the place that pydantic names, the schema around it, and its own schema.
 
-    It ends where several kinds of value are allowed: what is wrong with each of them is not what a reader needs.
+    The path stops at an entry that allows several kinds of value, because the fault of each kind would not help.
     """
     place: Place = ()
     parent, part = schema, _one(schema, schema)
@@ -297,7 +300,7 @@ def _follow(loc: Sequence[str | int], schema: Schema) -> tuple[Place, Schema, Sc
 
 
 def _one(part: Schema, schema: Schema) -> Schema:
-    """Without the reference, and without the alternative that the key is missing."""
+    """Return a part with its reference resolved and without the alternative that the key is missing."""
     choices = _choices(_resolved(part, schema))
     return _resolved(choices[0], schema) if len(choices) == 1 else part
 

@@ -1,6 +1,6 @@
-"""The whole way of an analysis on one screen: trace -> questions -> analysis -> model -> diagnosis. Beside it, `check`.
+"""The steps of an analysis: trace -> queries -> analysis -> model -> diagnosis; and the steps of `check`.
 
-What writes the trace is `rlscope_otel`; what is made of the result is `reports`. Nothing is computed here.
+Nothing is computed here. `rlscope_otel` writes the trace, and `reports` presents the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_t
 from rlscope.trace.store import MOST_READS, Divide, OpenRun, open_run
 
 Progress = Callable[[str], None]
-"""Called with what is being done, in a few words."""
+"""Function that is called with a few words on the current activity."""
 _Read = TypeVar("_Read")
 
 QUESTIONS: Final = (
@@ -58,7 +58,7 @@ QUESTIONS: Final = (
     "trainer_steps",
     "reported_values",
 )
-"""The questions that an analysis asks of a run, in order."""
+"""Queries that every analysis runs, in order."""
 DRAWN: Final = (
     "worker_timeline",
     "idle_stretches",
@@ -81,11 +81,11 @@ DRAWN: Final = (
     "throughput",
     "clock_bounds",
 )
-"""Those whose answers only the page draws; comparisons and trackers take a few of them."""
+"""Queries whose answers only the report draws. Comparisons and trackers use a few of them."""
 
 
 def say_nothing(_doing: str) -> None:
-    """Progress that is not shown."""
+    """Ignore progress."""
 
 
 def analyze(
@@ -96,10 +96,18 @@ def analyze(
     divide: Divide | None = None,
     also_ask: Sequence[str] = DRAWN,
 ) -> AnalysisResult:
-    """Analyse the run in a folder; constraints are what the user asks of a layout. divide: that of `open_run`.
+    """Analyze the run in a folder.
 
-    also_ask: those of DRAWN that are wanted; what the analysis says is the same without them. Raises RunFolderError for
-    a folder that is not a run, AnalysisError for another run of the constraints that cannot be compared.
+    Args:
+        folder: The run folder.
+        progress: Called with a few words on the current activity.
+        constraints: Constraints on the recommended layout, and other runs of the same model.
+        divide: How to share the work between processes, as in `open_run`.
+        also_ask: Queries of DRAWN to run as well. They do not change the results.
+
+    Raises:
+        RunFolderError: The folder is not a run.
+        AnalysisError: Another run of the constraints cannot be compared.
     """
     return read_run(folder, lambda run: analyze_run(run, progress, constraints, also_ask), progress, divide)
 
@@ -110,8 +118,8 @@ def analyze_run(
     constraints: Constraints = NO_CONSTRAINTS,
     also_ask: Sequence[str] = DRAWN,
 ) -> AnalysisResult:
-    """Analyse an open run. Raises AnalysisError for another run of the constraints that cannot be compared."""
-    # Slow to import, and `check` does without.
+    """Analyze an open run. Raises AnalysisError if another run of the constraints cannot be compared."""
+    # These imports are slow, and `check` does not need them.
     from rlscope.analysis.advise import advise
     from rlscope.analysis.observe import read_other_runs
     from rlscope.model.forecast.result import NoModelResult
@@ -127,7 +135,7 @@ def analyze_run(
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
     refusal = evidence.data_quality.refusal
-    lost = {each.cause: each.gpu_s for each in losses}
+    lost = {loss.cause: loss.gpu_s for loss in losses}
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")
     alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
@@ -148,9 +156,9 @@ def analyze_run(
 
 
 def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
-    """The analysis of the run in a folder with the answers that the page draws; those that it lacks are asked now.
+    """Return the analysis with all answers that the report draws, after running the missing queries.
 
-    Raises RunFolderError for a folder that is no longer a run.
+    Raises RunFolderError if the folder is no longer a run.
     """
     missing = [name for name in DRAWN if name not in analysis.answers]
 
@@ -163,7 +171,7 @@ def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
 
 
 def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress) -> Evidence:
-    """What the answers say before the model is asked; the answer "ledger" becomes "ledger_timeline" among them."""
+    """Return the evidence in the answers without the model. Replaces the answer "ledger" by "ledger_timeline"."""
     progress("adding up the ledger")
     facts = gather_facts(run, answers)
     ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
@@ -173,12 +181,17 @@ def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress
 
 
 def find_problems(run: OpenRun) -> tuple[Finding, ...]:
-    """The findings of an open run, without the model."""
+    """Return the findings of an open run, without fitting the model."""
     return find_all(_evidence(run, _ask_all(run, focused_grid(run), QUESTIONS), say_nothing))
 
 
 def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:
-    """The grid of a run, with buckets that begin and end with the stretch that is judged. beside: of `make_grid`."""
+    """Return the grid of a run, with bucket edges at both ends of the analyzed interval.
+
+    Args:
+        run: The open run.
+        beside: Cells of another grid, as in `make_grid`.
+    """
     steps = ask(run, "training_steps")
     extents = ask(run, "worker_extents")
     whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
@@ -199,15 +212,22 @@ def _ask_all(
 def check(
     folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None, divide: Divide | None = None
 ) -> RuleReport:
-    """Evaluate alert rules over the whole run in a folder; the model is asked only where a rule needs it.
+    """Evaluate alert rules over the whole run in a folder. The model is fitted only if a rule needs it.
 
-    fail_on_finding: also look for findings, and the lowest severity of one that fails. divide: that of `open_run`.
-    Raises RunFolderError for a folder that is not a run, RuleError for a rule's SELECT that is refused.
+    Args:
+        folder: The run folder.
+        rules: The rules to evaluate.
+        fail_on_finding: Lowest severity of a finding that fails the check. None does not look for findings.
+        divide: How to share the work between processes, as in `open_run`.
+
+    Raises:
+        RunFolderError: The folder is not a run.
+        RuleError: DuckDB rejects the SELECT of a rule.
     """
-    asks_model = any(rule.metric == RESIDUAL for rule in rules.rules)
+    needs_model = any(rule.metric == RESIDUAL for rule in rules.rules)
 
     def evaluate(run: OpenRun) -> RuleReport:
-        report = evaluate_rules(run, rules, _residual_ratio(run) if asks_model else None)
+        report = evaluate_rules(run, rules, _residual_ratio(run) if needs_model else None)
         if fail_on_finding is None:
             return report
         return replace(report, findings=find_problems(run), fail_on_finding=fail_on_finding)
@@ -216,9 +236,9 @@ def check(
 
 
 def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
-    """The rules of a file and the one-offs beside them; one-offs alone where no file is given; else the built-in rules.
+    """Return the rules of a file (default: the built-in rules) and the one-off rules of the command line.
 
-    Raises RuleError.
+    Without a file, one-off rules replace the built-in rules. Raises RuleError if a rule cannot be used.
     """
     extra = tuple(one_off(text) for text in one_offs)
     rules = load_rules(file) if file is not None else built_in_rules()
@@ -226,13 +246,13 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
 
 
 def _residual_ratio(run: OpenRun) -> float | None:
-    """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
+    """Return the part of the trained tokens per second that the model does not explain. None without a prediction."""
     from rlscope.model.forecast.result import NoModelResult
 
     model = analyze_run(run, also_ask=()).model
     if isinstance(model, NoModelResult) or model.prediction is None:
         return None
-    return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)
+    return next((row.residual_ratio for row in model.prediction.compared if row.quantity == "tokens_per_s"), None)
 
 
 def read_run(
@@ -241,10 +261,9 @@ def read_run(
     progress: Progress = say_nothing,
     divide: Divide | None = None,
 ) -> _Read:
-    """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
+    """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out.
 
-    Raises VanishedFileError if files of a run in progress are merged each
-    time that they are read.
+    Raises VanishedFileError if the recorder merges files during every attempt to read them.
     """
     read_all, reads = False, 1
     while True:
@@ -256,9 +275,9 @@ def read_run(
             if reads == MOST_READS:
                 raise
             reads += 1
-            progress("a file was merged into another while it was read: listing them again")
+            progress("the recorder merged files: listing them again")
         except UnreadableDataError:
             if read_all:
                 raise
             read_all = True
-            progress("a file is damaged: reading every file to find which")
+            progress("a file is damaged: checking every file")

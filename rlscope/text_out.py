@@ -1,7 +1,8 @@
-"""The one place where text leaves the program: what each format cannot hold, or would take for a command, is replaced.
+"""Output of text: the only place where text leaves the program.
 
-Names come from runs, rules and frameworks, and anybody may have written them. What is no printable character, such as
-escape sequences, marks that turn the direction of writing, halves of surrogate pairs and noncharacters, becomes U+FFFD.
+It replaces characters that a format cannot hold or would interpret as a command. Names come from runs, rules and
+frameworks, so anybody may have written them. Unprintable characters, such as escape sequences, direction marks, halves
+of surrogate pairs and noncharacters, become U+FFFD.
 """
 
 import codecs
@@ -19,22 +20,22 @@ from typing import IO, Any, Final, TextIO
 from rlscope.errors import OutputError
 
 LONGEST_TEXT: Final = 2_000
-"""Characters of a name, a reason or a setting that reports repeat."""
+"""Maximum characters of a name, a reason or a setting that reports print in full."""
 _START: Final = 200
-"""Characters of a longer one that they repeat."""
+"""Characters that reports print of a longer text."""
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _UNSAFE: Final = re.compile(
-    # C0 but for tab and newline, DEL and C1; marks of direction and invisible marks; surrogates; noncharacters.
+    # C0 except tab and newline, DEL and C1; direction marks and invisible marks; surrogates; noncharacters.
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 _ESCAPED_UNSAFE: Final = re.compile(r"\\u(?:00[01789][0-9a-f]|20[026][0-9a-f]|fdd|fde|fff|d[89a-f])|\\[bfr]")
-"""What may stand for one of them in JSON of ASCII characters alone."""
+"""Escapes that may stand for one of these characters in ASCII JSON."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t")
-"""What a spreadsheet takes a cell for a formula by."""
+"""First characters that make a spreadsheet evaluate a cell as a formula."""
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
 _READABLE: Final = "rlscope.readable"
-"""The name of the codec error handler that writes what a terminal lacks."""
+"""Name of the codec error handler that replaces characters that a terminal lacks."""
 _STAND_INS: Final = str.maketrans(
     {
         **dict.fromkeys("█▉▊▋", "#"),
@@ -67,51 +68,51 @@ _STAND_INS: Final = str.maketrans(
         _ZERO_WIDTH_SPACE: "",
     }
 )
-"""Of what bars, boxes and tables are made of, one character for one, so that they stay aligned."""
+"""Replacements for the characters of bars, boxes and tables. Most are one character long, to keep columns aligned."""
 
 
 def shortened(text: str) -> str:
-    """Return the text, or of a long one its start, its length and a checksum, by which two long texts still differ."""
+    """Return the text, or for a long text its start, its length and a checksum that tells it from other long texts."""
     if len(text) <= LONGEST_TEXT:
         return text
     return f"{text[:_START]}… ({len(text):,} characters, {zlib.crc32(as_bytes(text)):08x})"
 
 
 def one_line(text: str) -> str:
-    """The text on one line, each character that cannot be printed as a replacement character."""
+    """Return the text on one line, with unprintable characters replaced."""
     return "".join(char if char.isprintable() else _REPLACEMENT for char in text)
 
 
 def for_terminal(text: str) -> str:
-    """Text that a terminal, a log or a text file shows as it is: lines and tabs stay."""
+    """Return text that is safe in a terminal, a log or a text file. Newlines and tabs stay."""
     return _UNSAFE.sub(_REPLACEMENT, text)
 
 
 def for_csv(text: str) -> str:
-    """A cell of text: a spreadsheet shows it, and does not run it."""
+    """Return a cell of text that a spreadsheet shows and does not evaluate."""
     safe = for_terminal(text)
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
 def for_xml(text: str) -> str:
-    """Text of an element or attribute, before it is escaped: only characters that XML 1.0 has."""
+    """Return text for an element or attribute, before it is escaped, with only the characters of XML 1.0."""
     return for_terminal(text)
 
 
 def for_html(text: str) -> str:
-    """Text of a page, before it is escaped."""
+    """Return text for an HTML page, before it is escaped."""
     return for_terminal(text)
 
 
 def for_markdown(text: str) -> str:
-    """Text on one line, with Markdown, HTML, mentions and links escaped."""
+    """Return the text on one line, with Markdown, HTML, mentions and links escaped."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")
 
 
 def for_github(text: str, *, is_property: bool = False) -> str:
-    """A part of a workflow command of GitHub Actions: a newline or a comma in it ends nothing."""
+    """Return a part of a GitHub Actions workflow command in which newlines, and commas of properties, are escaped."""
     marks = [("%", "%25"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if is_property else [])
     safe = for_terminal(text)
     for mark, escape in marks:
@@ -120,9 +121,9 @@ def for_github(text: str, *, is_property: bool = False) -> str:
 
 
 def as_json(document: Any, *, indent: int | None = None) -> str:  # noqa: ANN401  # whatever JSON can hold
-    """A document as JSON of ASCII characters alone; keys and texts lose what cannot be printed.
+    """Return a document as ASCII JSON, with unprintable characters replaced in keys and texts.
 
-    Raises ValueError for a number that JSON does not have.
+    Raises ValueError if a number is not finite.
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(document, indent=indent, allow_nan=False, separators=separators)
@@ -132,28 +133,28 @@ def as_json(document: Any, *, indent: int | None = None) -> str:  # noqa: ANN401
 
 
 def escaped_json(text: str) -> str:
-    """JSON that others wrote, with each character that cannot be printed as an escape: no value changes."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return foreign JSON with each unprintable character as an escape, which changes no value."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def cleaned(value: Any, clean: Callable[[str], str] = for_terminal) -> Any:  # noqa: ANN401  # whatever JSON can hold
-    """The same document with every text and every key cleaned: by default, as a terminal may show it."""
+    """Return a copy of a JSON document with every text and key cleaned, by default for a terminal."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(name) if isinstance(name, str) else name: cleaned(each, clean) for name, each in value.items()}
+        return {clean(name) if isinstance(name, str) else name: cleaned(item, clean) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(each, clean) for each in value]
+        return [cleaned(item, clean) for item in value]
     return value
 
 
 def as_bytes(text: str) -> bytes:
-    """UTF-8, whatever the text holds."""
+    """Return the text in UTF-8, with a question mark for each character that cannot be encoded."""
     return text.encode("utf-8", "replace")
 
 
 def readable_on(*streams: TextIO) -> None:
-    """Make streams of a narrow encoding, such as ASCII or Latin-1, write a stand-in for what they cannot hold."""
+    """Make streams with a narrow encoding, such as ASCII or Latin-1, replace characters that they cannot encode."""
     codecs.register_error(_READABLE, _stand_in)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -161,32 +162,32 @@ def readable_on(*streams: TextIO) -> None:
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """What is written in place of the characters that cannot be encoded, and where to go on: a codec error handler."""
+    """Replace characters that cannot be encoded: a codec error handler, which returns text and the next position."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_STAND_INS)
-    # Braille is what a spinner turns; anything else is a name, of which every character counts.
+    # Braille characters are a spinner. Anything else is part of a name, so each character keeps its place.
     shown = "".join(char if char.isascii() else "." if "\u2800" <= char <= "\u28ff" else "?" for char in text)
     return shown, error.end
 
 
 def encoded_for(stream: TextIO, text: str) -> bytes:
-    """Text for people as this stream's terminal or pipe reads it; UTF-8 where the stream does not say."""
+    """Return text for people in the encoding of a stream, or in UTF-8 if the stream does not state one."""
     codecs.register_error(_READABLE, _stand_in)
     return text.encode(getattr(stream, "encoding", None) or "utf-8", _READABLE)
 
 
 def check_output(path: Path) -> Path:
-    """The path, where a file can be written there. Raises OutputError.
+    """Return the path if a file can be written there. Raises OutputError otherwise.
 
-    For what takes a while: a wrong folder is an error before the work, not after it.
+    Long tasks call this first, so that a wrong folder fails before the work and not after it.
     """
     parent = path.parent
     if path.is_dir():
-        raise _cannot_write(path, "a folder", "the name of a file")
+        raise _cannot_write(path, "a folder", "the path of a file")
     if not parent.is_dir():
         raise _cannot_write(path, f"no folder {for_terminal(str(parent))}", "a file in a folder that exists")
-    # A file is replaced by another one, which its folder must permit; a device or a pipe is written to.
+    # A file is replaced, which needs a writable folder. A device or a pipe is opened and written to.
     is_special = path.exists() and not path.is_file()
     if not os.access(path if is_special else parent, os.W_OK):
         raise _cannot_write(path, "no permission to write there", "a file that can be written")
@@ -204,8 +205,8 @@ def write_file(path: Path, content: bytes) -> Path:
 def writing(path: Path) -> Generator[IO[bytes]]:
     """Open a file to write. Raises OutputError if it cannot be written.
 
-    It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
-    device or a pipe is written to.
+    The content goes to a temporary file in the same folder, which replaces the path when it is complete. A link is
+    replaced, not followed. A device or a pipe is written to directly.
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -225,4 +226,4 @@ def writing(path: Path) -> Generator[IO[bytes]]:
 
 
 def _cannot_write(path: Path, found: str, expected: str) -> OutputError:
-    return OutputError.of(path, found=found, expected=expected, next_step="Name another one.")
+    return OutputError.of(path, found=found, expected=expected, next_step="Use another path.")

@@ -1,6 +1,6 @@
-"""The command: parse, call the front door, print. Data goes to stdout, everything else to stderr.
+"""The command line: parse the arguments, call the Python interface, print. Data goes to stdout, all else to stderr.
 
-One module a subcommand or two; what is slow to import is imported when the subcommand runs.
+Each module holds one or two subcommands. Slow imports happen when the subcommand runs.
 """
 
 import os
@@ -50,15 +50,15 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     push.push,
     compact.compact,
 )
-"""In the order of the help; `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
+"""The subcommands in the order of the help. `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 
 
 def main() -> None:
-    """Run the command; what the user can fix becomes a message and exit code 1, or 2 for what is a matter of usage.
+    """Run the command. An error that the user can fix becomes a message and exit code 1, or 2 if it is a usage error.
 
-    SIGTERM ends it as Ctrl-C does, with its temporary files removed.
+    SIGTERM ends the command as Ctrl-C does and removes its temporary files.
     """
     before = signal.signal(signal.SIGTERM, _end)
     readable_on(sys.stdout, sys.stderr)
@@ -68,17 +68,17 @@ def main() -> None:
         _complain(error)
         sys.exit(2 if isinstance(error, RuleError | ArgumentError) else 1)
     finally:
-        _leave_what_is_stuck()
+        _exit_if_stuck()
         signal.signal(signal.SIGTERM, before)
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    """As a shell reports a process that a signal ended."""
+    """Exit with the code that a shell reports for a process that a signal ended."""
     sys.exit(128 + number)
 
 
-def _leave_what_is_stuck() -> None:
-    """End at once where a SELECT does not react to its interruption: the interpreter would wait for it."""
+def _exit_if_stuck() -> None:
+    """Exit at once if a SELECT does not react to its interruption, because the interpreter would wait for it."""
     execution = sys.modules.get("rlscope.trace.execution")
     if execution is None or not execution.is_anything_stuck():
         return
@@ -90,8 +90,8 @@ def _leave_what_is_stuck() -> None:
 
 
 def _complain(error: RlscopeError) -> None:
-    """On a terminal lines end between words, and a path stays whole; elsewhere they are left as they are."""
+    """Print an error. On a terminal, long lines are wrapped between words, so that paths stay whole."""
     console, text = Console(stderr=True), for_terminal(f"rlscope: {error}")
-    # Line by line: below a SELECT that is refused, a mark points at the place.
+    # Each line is wrapped alone: below a rejected SELECT, a mark points at the position of the error.
     text = folded(text, console, hanging=0)
     console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)

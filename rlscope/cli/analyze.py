@@ -1,4 +1,4 @@
-"""`rlscope analyze`: the card, the report, and a picture of the card."""
+"""`rlscope analyze`: print the card, write the report and a picture of the card."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -29,11 +29,11 @@ from rlscope.cli.app import (
 )
 
 INCOMPLETE = 3
-"""The exit code of an analysis that was to be of every row, and is not; as of `check`."""
+"""Exit code if --require-complete is given and rows are missing or may be missing. It equals the code of `check`."""
 
 
 class CardFormat(StrEnum):
-    """How the analysis is printed."""
+    """Output format of the analysis."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
@@ -50,7 +50,7 @@ Page = Annotated[
         help="The HTML report.",
     ),
 ]
-NoPage = Annotated[bool, typer.Option("--no-page", help="Write no HTML report, which takes longer than the summary.")]
+NoPage = Annotated[bool, typer.Option("--no-page", help="Do not write the HTML report, the slowest part.")]
 Picture = Annotated[
     Path | None,
     typer.Option("--png", metavar="FILE", callback=checked_output, help="Write the card as a PNG for a slide."),
@@ -61,17 +61,17 @@ Quiet = Annotated[
         "-q",
         "--quiet",
         is_eager=True,
-        help="Print errors only: no summary, no progress, no names of files. Files are still written.",
+        help="Print only errors. Files are still written.",
     ),
 ]
 Card = Annotated[
-    CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
+    CardFormat, typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON.")
 ]
 Complete = Annotated[
     bool,
     typer.Option(
         "--require-complete",
-        help="Exit with 3 unless every row that the workers wrote was read; also where that is not known.",
+        help="Exit with 3 if rows are missing, or if the run cannot tell whether rows are missing.",
     ),
 ]
 Cap = Annotated[
@@ -79,10 +79,10 @@ Cap = Annotated[
     typer.Option(
         min=0,
         show_default="the run's cap",
-        help="Maximum sample staleness (p95, in versions) of a recommended layout.",
+        help="Maximum sample staleness of a recommended layout (p95, in versions).",
     ),
 ]
-PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node; only whole nodes are moved.")]
+PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node. Recommended layouts move only whole nodes.")]
 
 
 def analyze(
@@ -109,8 +109,8 @@ def analyze(
 ) -> None:
     """Print where the GPU time went and what to change; write the HTML report.
 
-    PATH is a run folder, or what a run without hooks left: a console log, a .wandb file or its folder, TensorBoard
-    events, JSON lines, a CSV export. docs/importers.md lists what each framework writes.
+    PATH is a run folder, or a file of a run recorded without hooks: a console log, a .wandb file or its folder,
+    TensorBoard events, JSON lines, or a CSV export. docs/importers.md lists the files of each framework.
     """
     from rlscope.importers.options import import_options
 
@@ -128,14 +128,14 @@ def analyze(
     if png is not None:
         note_written(notes, analysis.to_png(png))
     if not no_page:
-        # Last, because it takes longest, and because it may fail where the summary does not.
+        # The report comes last: it takes longest, and it may fail although the card succeeded.
         _write_page(analysis, output, notes)
     if require_complete:
         _fail_unless_complete(analysis)
 
 
 def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console) -> None:
-    with progress_on(notes, "drawing the page"):
+    with progress_on(notes, "drawing the report"):
         page = analysis.to_html(output or analysis.page_path)
     note_written(notes, page)
 
@@ -143,7 +143,7 @@ def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console)
 def _fail_unless_complete(analysis: rlscope.Analysis) -> None:
     state = analysis.data_quality.completeness.state
     if state != "complete":
-        why = "rows are missing" if state == "incomplete" else "nothing says how many rows there are"
+        why = "rows are missing" if state == "incomplete" else "the run does not record how many rows were written"
         Console(stderr=True).print(f"--require-complete: {why}")
         raise typer.Exit(INCOMPLETE)
 
@@ -152,11 +152,11 @@ def _refuse_contradictions(
     output: Path | None, json_to: str | None, card_format: CardFormat, no_page: bool, quiet: bool
 ) -> None:
     if json_to == STDOUT and card_format is not CardFormat.TEXT:
-        raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
+        raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
     if quiet and card_format is not CardFormat.TEXT:
-        raise typer.BadParameter("--quiet prints nothing, and --format says what to print: give one of them")
+        raise typer.BadParameter("--quiet prints nothing, so --format has no effect; pass only one of them")
     if no_page and output is not None:
-        raise typer.BadParameter("--no-page writes no report, and --output says where to: give one of them")
+        raise typer.BadParameter("--no-page writes no report, so --output has no effect; pass only one of them")
 
 
 def _print(analysis: rlscope.Analysis, card_format: CardFormat, console: Console) -> None:

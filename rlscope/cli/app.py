@@ -1,4 +1,4 @@
-"""The command and what its subcommands share: arguments that several take, progress, and where text is written."""
+"""The command and the parts that its subcommands share: common arguments, progress and output."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -19,7 +19,7 @@ STDIN: Final = "-"
 
 
 def checked_output(target: _Target | None) -> _Target | None:
-    """The target of an option, where a file can be written there: it is refused before the work. Raises OutputError."""
+    """Return the output path of an option. Raises OutputError, before any work is done, if it cannot be written."""
     if target is not None and str(target) != STDOUT:
         check_output(Path(target))
     return target
@@ -28,12 +28,13 @@ def checked_output(target: _Target | None) -> _Target | None:
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    help="Where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change.",
+    help="Find out where the GPU time of an asynchronous RL run goes, how stale its tokens are, and which layout would "
+    "be faster.",
 )
 
 
 def _note_many_files(context: typer.Context, path: Path) -> Path:
-    """Return the folder of a run that a path means; say on stderr what its size means for the work, unless quiet."""
+    """Return the run folder that a path stands for. Unless quiet, note on stderr how its size affects the work."""
     from rlscope.trace.files import many_files_note, run_folder, small_run_note
 
     folder = run_folder(path)
@@ -55,7 +56,7 @@ RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="Folder of a recorded run, here or as s3://BUCKET/RUN, or a log or metrics file of an RL framework.",
+        help="Run folder (local or s3://BUCKET/RUN), or a log or metrics file of an RL framework.",
         callback=_note_many_files,
     ),
 ]
@@ -63,9 +64,9 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        show_default="this process alone",
+        show_default="this process only",
         is_eager=True,
-        help="Address of a Ray cluster, or auto, whose nodes share the work; pip install 'rlscope\\[ray]'.",
+        help="Spread the work over a Ray cluster: its address, or auto. Needs pip install 'rlscope\\[ray]'.",
     ),
 ]
 Also = Annotated[
@@ -73,23 +74,25 @@ Also = Annotated[
     typer.Option(
         "--also",
         metavar="RUN_DIR",
-        help="Another run of the same model with a different number of trainer GPUs; shows how training scales. "
+        help="Another run of the same model with a different number of trainer GPUs, to measure how training scales. "
         "Repeatable.",
     ),
 ]
 As = Annotated[
     str | None,
-    typer.Option("--as", metavar="FRAMEWORK", help="Whose file it is, if its content leaves it open."),
+    typer.Option("--as", metavar="FRAMEWORK", help="Framework that wrote the file, if it cannot be detected."),
 ]
-Gpus = Annotated[str | None, typer.Option("--gpus", metavar="ROLE=N,...", help="GPUs by role: trainer=8,sampler=8.")]
-GpusPerEngine = Annotated[int | None, typer.Option("--gpus-per-engine", min=1, help="GPUs of one engine.")]
+Gpus = Annotated[
+    str | None, typer.Option("--gpus", metavar="ROLE=N,...", help="GPUs by role, for example trainer=8,sampler=8.")
+]
+GpusPerEngine = Annotated[int | None, typer.Option("--gpus-per-engine", min=1, help="GPUs per engine.")]
 UtcOffset = Annotated[
-    str | None, typer.Option("--utc-offset", metavar="+HH:MM", help="Time zone of a log that does not name its own.")
+    str | None, typer.Option("--utc-offset", metavar="+HH:MM", help="Time zone of a log that does not state one.")
 ]
-Year = Annotated[int | None, typer.Option("--year", help="Year of a log that does not name its own.")]
+Year = Annotated[int | None, typer.Option("--year", help="Year of a log that does not state one.")]
 GpuOwner = Annotated[
     list[str] | None,
-    typer.Option("--gpu-owner", metavar="N-M=WORKER", help="Worker that owns these GPUs. Repeatable."),
+    typer.Option("--gpu-owner", metavar="N-M=WORKER", help="Worker that owns GPUs N to M. Repeatable."),
 ]
 With = Annotated[
     list[Path] | None, typer.Option("--with", metavar="PATH", help="Another file of the same run. Repeatable.")
@@ -108,7 +111,7 @@ JsonTo = Annotated[
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change."""
+    """Run without a subcommand, for `--version`."""
     if version:
         from importlib.metadata import version as installed
 
@@ -118,7 +121,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @contextmanager
 def progress_on(notes: Console, first: str = "opening the run") -> Generator[Callable[[str], None]]:
-    """Shows what is being done and for how long, on a terminal: what is slow is what stands there."""
+    """Show the current activity and its duration on a terminal, so that the user sees which one is slow."""
     if notes.quiet or not notes.is_terminal:
         yield lambda _: None
         return
@@ -133,9 +136,12 @@ def progress_on(notes: Console, first: str = "opening the run") -> Generator[Cal
 
 
 def folded(text: str, console: Console, hanging: int | None = None) -> str:
-    """The text in lines that end between words where the console is a terminal; elsewhere as it is.
+    """Return the text wrapped between words if the console is a terminal, else unchanged.
 
-    hanging: how far the rest of a line is indented; None is as far as the line itself.
+    Args:
+        text: One or more lines.
+        console: The console whose width limits each line.
+        hanging: Indentation of continuation lines, in characters. None keeps the indentation of the line.
     """
     if not console.is_terminal:
         return text
@@ -151,9 +157,12 @@ def folded(text: str, console: Console, hanging: int | None = None) -> str:
 
 
 def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:
-    """Text that ends without a newline, to stdout where the target is a dash. Raises OutputError.
+    """Write text and a newline to a file, or to stdout if the target is a dash. Raises OutputError.
 
-    is_data: a format that says its own encoding, which is UTF-8 whatever the terminal's is.
+    Args:
+        target: A path, or a dash.
+        text: Text without its last newline.
+        is_data: True for a format that declares its encoding: it is written as UTF-8 whatever the terminal uses.
     """
     line = text + "\n"
     if target == STDOUT:
@@ -164,5 +173,5 @@ def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:
 
 
 def note_written(notes: Console, path: Path) -> None:
-    """Say where a file went."""
+    """Print the path of a file that was written."""
     notes.print(f"wrote {for_terminal(str(path))}", highlight=False, soft_wrap=True, markup=False)

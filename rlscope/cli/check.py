@@ -1,4 +1,4 @@
-"""`rlscope check`: alert rules over a run, alone or against a baseline, for people and for CI."""
+"""`rlscope check`: evaluate alert rules on a run, alone or against a baseline, for people and for CI."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,11 +11,11 @@ import rlscope
 from rlscope.cli.app import STDOUT, Ray, RunFolder, checked_output, folded, print_or_write
 
 FIRED = 3
-"""The exit code when a rule at or above --fail-on fired, or there is a finding at or above --fail-on-finding."""
+"""Exit code if a rule of severity --fail-on or higher fired, or a finding reaches --fail-on-finding."""
 
 
 class ReportFormat(StrEnum):
-    """How the report is written."""
+    """Output format of the report."""
 
     TEXT = "text"
     JSON = "json"
@@ -25,7 +25,7 @@ class ReportFormat(StrEnum):
 
 
 class FailOn(StrEnum):
-    """Which severities fail the check."""
+    """Lowest severity that fails the check."""
 
     INFO = "info"
     WARNING = "warning"
@@ -44,8 +44,8 @@ FailOnFindingOption = Annotated[
     FailOn | None,
     typer.Option(
         "--fail-on-finding",
-        show_default="findings are not looked for",
-        help="Also look for the findings of `rlscope analyze`; exit 3 if there is one of this severity or higher.",
+        show_default="findings are not checked",
+        help="Also exit 3 if `rlscope analyze` would report a finding of this severity or higher.",
     ),
 ]
 
@@ -60,8 +60,8 @@ def check(
         typer.Option(
             "--fail-if",
             metavar="'METRIC > NUMBER'",
-            help="A critical rule over the whole run, as 'staleness.tokens.p95 > 4', or with --baseline "
-            "'throughput.steady_tokens_per_s < 0.95 * baseline'; without --rules it replaces the built-in rules. "
+            help="Add a critical rule over the whole run, for example 'staleness.tokens.p95 > 4' or, with --baseline, "
+            "'throughput.steady_tokens_per_s < 0.95 * baseline'. Without --rules it replaces the built-in rules. "
             "Repeatable.",
         ),
     ] = None,
@@ -70,7 +70,7 @@ def check(
         typer.Option(
             metavar="RUN",
             show_default="none",
-            help="A run, or the JSON of an analysis, to compare with: regression rules apply too.",
+            help="Run, or JSON of an analysis, to compare with. Adds the built-in regression rules.",
         ),
     ] = None,
     ray: Ray = None,

@@ -1,4 +1,4 @@
-"""`rlscope compact`: few large files instead of many small ones."""
+"""`rlscope compact`: merge the many small files of a run into a few large ones."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,19 +18,19 @@ def compact(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", show_default="in place", help="A new folder for the compacted run."),
+        typer.Option("--out", metavar="DIR", show_default="in place", help="New folder for the compacted run."),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Read each compacted file again and compare its rows before anything is removed."
+            "--verify", help="Read each merged file again and compare its rows before removing the originals."
         ),
     ] = False,
 ) -> None:
-    """Merge the many small files of a run into a few of 128 to 256 MB; what an analysis says stays the same.
+    """Merge the many small files of a run into a few of 128 to 256 MB. Results do not change.
 
-    It can run while the run is recorded and can be interrupted at any moment: files are removed only when the file that
-    replaces them is complete.
+    Safe to run while the run is recorded, and to interrupt: files are removed only after the file that replaces them is
+    complete.
     """
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
@@ -38,18 +38,18 @@ def compact(
     before, after = (fmt.counted(files, "file", "files") for files in (done.files_before, done.files_after))
     sizes = f"{fmt.size(done.bytes_before)} before, {fmt.size(done.bytes_after)} after"
     print(for_terminal(f"{done.path}: {before} became {after} ({sizes}){'; rows verified' if verify else ''}"))
-    said = (
+    notices = (
         [f"removed {fmt.counted(done.leftovers, 'file', 'files')} of an interrupted compaction"]
         if done.leftovers
         else []
     )
     if done.recording:
-        said.append(f"still recording, newest files left as they are: {_some(done.recording)}")
-    said += [f"left as it is: {each.path}: {each.why}" for each in done.left[:_MOST_NAMED]]
+        notices.append(f"still recording, so the newest files were not merged: {_some(done.recording)}")
+    notices += [f"not merged: {each.path}: {each.why}" for each in done.left[:_MOST_NAMED]]
     if len(done.left) > _MOST_NAMED:
-        said.append(f"left as they are: {fmt.count(len(done.left) - _MOST_NAMED)} more files")
-    for each in said:
-        notes.print(for_terminal(f"note: {each}"), highlight=False, soft_wrap=True, markup=False)
+        notices.append(f"not merged: {fmt.count(len(done.left) - _MOST_NAMED)} more files")
+    for notice in notices:
+        notes.print(for_terminal(f"note: {notice}"), highlight=False, soft_wrap=True, markup=False)
 
 
 def _some(names: tuple[str, ...]) -> str:

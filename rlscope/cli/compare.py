@@ -1,4 +1,4 @@
-"""`rlscope compare`: runs beside a baseline, with intervals, causes and what was promised."""
+"""`rlscope compare`: compare runs with a baseline: intervals, causes, and predictions put to the test."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from rlscope.cli.app import STDOUT, JsonTo, checked_output, note_written, print_
 
 
 class ComparisonFormat(StrEnum):
-    """How the comparison is printed."""
+    """Output format of the comparison."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
@@ -22,17 +22,18 @@ class ComparisonFormat(StrEnum):
 def compare(
     baseline: Annotated[
         Path,
-        typer.Argument(metavar="BASELINE", help="The run to compare with: its folder, or its log."),
+        typer.Argument(metavar="BASELINE", help="Run to compare with: its folder or its log."),
     ],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The runs to compare, in the same forms.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs to compare: folders or logs.")],
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", show_default="none", callback=checked_output, help="The HTML page with paired charts."
+            "-o", "--output", show_default="none", callback=checked_output, help="The HTML report with paired charts."
         ),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", callback=checked_output, help="A PNG of the first pair.")
+        Path | None,
+        typer.Option("--png", metavar="FILE", callback=checked_output, help="Write a PNG of the first pair."),
     ] = None,
     json_to: JsonTo = None,
     comparison_format: Annotated[
@@ -40,11 +41,11 @@ def compare(
         typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON."),
     ] = ComparisonFormat.TEXT,
 ) -> None:
-    """Compare runs with a baseline: what differs, whether that is more than noise, and what it is from."""
+    """Compare runs with a baseline: what changed, whether it is significant, and why."""
     from rlscope.reports.terminal.comparison import print_comparison
 
     if json_to == STDOUT and comparison_format is not ComparisonFormat.TEXT:
-        raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
+        raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         comparison = rlscope.compare(baseline, *runs, progress=progress)
@@ -59,9 +60,9 @@ def compare(
 
 
 def _draw(comparison: rlscope.Comparison, page: Path | None, png: Path | None, notes: Console) -> None:
-    """Last, because it takes longest."""
+    """Write the report and the picture, which take longest and therefore come last."""
     if page is not None:
-        with progress_on(notes, "drawing the page"):
+        with progress_on(notes, "drawing the report"):
             comparison.to_html(page)
         note_written(notes, page)
     if png is not None:

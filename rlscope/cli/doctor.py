@@ -1,4 +1,4 @@
-"""`rlscope doctor`: what a run or a file holds, what is missing for which answer, and what exactly brings it."""
+"""`rlscope doctor`: check what a run or a file records, what it lacks for which answer, and how to add that."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -35,7 +35,7 @@ def doctor(
     gpu_owner: GpuOwner = None,
     json_to: JsonTo = None,
 ) -> None:
-    """Say what is there of a run, what each missing piece would add, and the line, flag or file that brings it."""
+    """Check what a run records, what it lacks, and which line of code, flag or file would add that."""
     from rlscope.importers.options import import_options
     from rlscope.importers.recognise import also_recognised
 
@@ -45,19 +45,19 @@ def doctor(
     notes = Console(stderr=True)
     out = notes if json_to == STDOUT else Console()
     with progress_on(notes) as progress:
-        found = rlscope.doctor(path, progress, options)
+        report = rlscope.doctor(path, progress, options)
     beside = also_recognised(path, {path, *options.with_files, *options.engine_logs})
     if json_to is not None:
-        print_or_write(json_to, found.to_json(beside))
-    for piece in found:
-        mark = {"there": "[green]+[/]", "in part": "[yellow]~[/]", "missing": "[red]-[/]"}[piece.status]
+        print_or_write(json_to, report.to_json(beside))
+    for check in report:
+        mark = {"there": "[green]+[/]", "in part": "[yellow]~[/]", "missing": "[red]-[/]"}[check.status]
         line = Table.grid(padding=(0, 1, 0, 0))
-        line.add_row(mark, f"[bold]{piece.name}[/]: {escape(piece.found)}")
+        line.add_row(mark, f"[bold]{check.name}[/]: {escape(check.found)}")
         out.print(line, highlight=False)
-        if piece.how:
-            lines = f"would add: {escape(piece.adds)}\nto get it: {escape(piece.how)}"
+        if check.how:
+            lines = f"would add: {escape(check.adds)}\nto get it: {escape(check.how)}"
             out.print(Padding(lines, (0, 0, 0, 4)), highlight=False)
     if beside:
-        out.print("\n[bold]Beside it[/], perhaps of the same run:", highlight=False)
+        out.print("\n[bold]Other files in the folder[/], perhaps of the same run:", highlight=False)
     for name, kind, flag in beside:
         out.print(f"  {escape(str(name))}: {kind}; {flag}", highlight=False)

@@ -1,4 +1,4 @@
-"""`rlscope export`: the timeline of a run for other tools."""
+"""`rlscope export`: write the timeline of a run for other tools."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ import rlscope
 from rlscope.cli.app import RunFolder, checked_output, note_written, progress_on
 
 MAX_MB = 500
-"""The default of `rlscope.exports.perfetto`, for the help."""
+"""Default of `rlscope.exports.perfetto`, repeated here for the help."""
 
 
 def export(
@@ -33,7 +33,9 @@ def export(
     workers: Annotated[
         list[str] | None, typer.Option("--worker", metavar="ID", help="Show only this worker. Repeatable.")
     ] = None,
-    max_mb: Annotated[int, typer.Option(min=1, help="Largest file, in MB; what comes later is left out.")] = MAX_MB,
+    max_mb: Annotated[
+        int, typer.Option(min=1, help="Maximum size of the file, in MB. Later events are left out.")
+    ] = MAX_MB,
 ) -> None:
     """Write the timeline of a run as a Perfetto trace: states, batches, queues, weight updates and samples."""
     notes = Console(stderr=True)

@@ -16,8 +16,8 @@ def _refuse_cluster(address: str | None) -> None:
         raise RlscopeError.of(
             "rlscope import --ray",
             found="an import on a cluster",
-            expected="one on this machine: each log is one stream, and its lines are read in their order",
-            next_step="Import here, then run `rlscope analyze RUN_DIR --ray ADDRESS` if the run is large.",
+            expected="an import on this machine, because the lines of a log must be read in order",
+            next_step="Import here. If the run is large, analyze it with `rlscope analyze RUN_DIR --ray ADDRESS`.",
         )
 
 
@@ -27,7 +27,9 @@ NoRay = Annotated[str | None, typer.Option("--ray", hidden=True, callback=_refus
 def import_(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH... RUN_DIR", help="Files or folders of one run, then the run folder to write."),
+        typer.Argument(
+            metavar="PATH... RUN_DIR", help="Files or folders of one run, followed by the run folder to write."
+        ),
     ],
     framework: As = None,
     gpus: Gpus = None,
@@ -38,12 +40,12 @@ def import_(
     gpu_owner: GpuOwner = None,
     ray: NoRay = None,
 ) -> None:
-    """Write a run folder from the logs and metrics that a framework left; every command takes it."""
+    """Convert the logs and metrics of a framework into a run folder, which every command accepts."""
     from rlscope.importers.join import import_run
     from rlscope.importers.options import import_options
 
     if len(paths) < 2:
-        raise typer.BadParameter("give the file or folder to import, then the run folder to write")
+        raise typer.BadParameter("pass the file or folder to import, followed by the run folder to write")
     first, *others, run_dir = paths
     options = import_options(
         framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), others, engine_log or ()

@@ -1,4 +1,4 @@
-"""`rlscope plan`: the layout to start a run with, before there is one."""
+"""`rlscope plan`: recommend a layout before the run exists."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,25 +15,25 @@ def plan(
     plan_toml: Annotated[
         Path | None, typer.Argument(metavar="PLAN.toml", help="The planned run: model, GPUs, lengths, batch.")
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print an example plan, every key explained.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print an example plan that explains every key.")] = False,
     json_to: JsonTo = None,
     max_staleness: Annotated[
         int | None, typer.Option(min=0, show_default="the plan's", help="Staleness cap of samples, in versions.")
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(metavar="TRAINERS:SAMPLERS", help="Forecast this layout too, such as 16:48 GPUs."),
+        typer.Option(metavar="TRAINERS:SAMPLERS", help="Also forecast this layout, for example 16:48 GPUs."),
     ] = None,
     running: Annotated[
-        int | None, typer.Option(min=1, show_default="what suits it", help="Running requests per engine of --layout.")
+        int | None, typer.Option(min=1, show_default="the best value", help="Running requests per engine in --layout.")
     ] = None,
 ) -> None:
-    """Recommend the layout to start a run with, from its model, GPUs, lengths and batch."""
+    """Recommend a layout for a planned run from its model, GPUs, lengths and batch size."""
     from rlscope.planning.schema import EXAMPLE
     from rlscope.reports.terminal.predictions import print_plan
 
     if example == (plan_toml is not None):
-        raise typer.BadParameter("give a PLAN.toml, or --example to print one")
+        raise typer.BadParameter("pass a PLAN.toml, or --example to print one")
     if plan_toml is None:
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return

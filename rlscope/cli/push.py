@@ -1,4 +1,4 @@
-"""`rlscope push`: the results of an analysis into the run's tracker."""
+"""`rlscope push`: write the results of an analysis to an experiment tracker."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -15,30 +15,30 @@ TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow", "tensorboard")
 
 def push(
     run_dir: RunFolder,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Into Weights & Biases.")] = False,
-    mlflow: Annotated[bool, typer.Option("--mlflow", help="Into MLflow.")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Push to Weights & Biases.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Push to MLflow.")] = False,
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="LOG_DIR", help="Into event files for TensorBoard.")
+        Path | None, typer.Option("--tensorboard", metavar="LOG_DIR", help="Write event files for TensorBoard.")
     ] = None,
     project: Annotated[
         str | None,
         typer.Option(
             "--project",
-            show_default="as the tracker's environment says",
-            help="Project of Weights & Biases, or experiment of MLflow.",
+            show_default="set by the tracker's environment",
+            help="Weights & Biases project, or MLflow experiment.",
         ),
     ] = None,
     into: Annotated[
         str | None,
-        typer.Option("--into", metavar="ID", show_default="a new run", help="Id of the tracker's run to add to."),
+        typer.Option("--into", metavar="ID", show_default="a new run", help="Id of an existing tracker run to add to."),
     ] = None,
     also: Also = None,
 ) -> None:
-    """Write verdict, rates, GPU time by state, staleness and the report into the run's experiment tracker."""
-    asked = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard is not None}
-    chosen: list[Tracker] = [name for name in TRACKERS if asked[name]]
+    """Write verdict, rates, GPU time by state, staleness and the report to an experiment tracker."""
+    requested = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard is not None}
+    chosen: list[Tracker] = [name for name in TRACKERS if requested[name]]
     if len(chosen) != 1:
-        raise typer.BadParameter("name one tracker: --wandb, --mlflow or --tensorboard LOG_DIR")
+        raise typer.BadParameter("pass exactly one tracker: --wandb, --mlflow or --tensorboard LOG_DIR")
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         where = rlscope.push(

@@ -1,4 +1,4 @@
-"""`rlscope query` and `rlscope queries`: one question, or ad-hoc SQL."""
+"""`rlscope query` and `rlscope queries`: run a built-in query or ad-hoc SQL, and list the built-in queries."""
 
 import re
 from enum import StrEnum
@@ -16,7 +16,7 @@ _LEAST_TIMEOUT_S: Final = 0.1
 
 
 class TableFormat(StrEnum):
-    """How a table is written."""
+    """Output format of a table."""
 
     TEXT = "text"
     CSV = "csv"
@@ -31,7 +31,7 @@ def _there(file: Path | None) -> Path | None:
 
 
 def _seconds(text: str | float) -> float:
-    """A duration as rules and `watch` write it, or seconds without a unit."""
+    """Return the seconds of a duration such as 90s or 5m, or of a number without a unit."""
     from rlscope.alerts.durations import parse_duration
 
     try:
@@ -50,7 +50,7 @@ Timeout = Annotated[
         parser=_seconds,
         metavar="DURATION",
         show_default="1m",
-        help="How long your SELECT may run, as 90s, 5m or a number of seconds.",
+        help="Time limit of your SELECT, for example 90s, 5m or a number of seconds.",
     ),
 ]
 
@@ -59,11 +59,13 @@ def query(
     run_dir: RunFolder,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|SQL", help="A question; `rlscope queries` lists them. Or one SELECT, quoted."),
+        typer.Argument(
+            metavar="NAME|SQL", help="Name of a built-in query (`rlscope queries` lists them), or one SELECT in quotes."
+        ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("-f", "--file", metavar="FILE|-", callback=_there, help="A file with one SELECT; - is stdin."),
+        typer.Option("-f", "--file", metavar="FILE|-", callback=_there, help="File with one SELECT; - is stdin."),
     ] = None,
     table_format: Annotated[TableFormat, typer.Option("--format", help="Output format.")] = TableFormat.TEXT,
     output: Annotated[
@@ -72,17 +74,17 @@ def query(
     ] = None,
     timeout_s: Timeout = 60.0,
     memory_mb: Annotated[
-        int, typer.Option("--max-memory-mb", min=50, help="How much memory your SELECT may take.")
+        int, typer.Option("--max-memory-mb", min=50, help="Memory limit of your SELECT, in MB.")
     ] = 1000,
     arguments: Annotated[
-        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the question. Repeatable.")
+        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="Argument of the query. Repeatable.")
     ] = None,
 ) -> None:
-    """Print the answer to one question, or to ad-hoc SQL, over the tables of a run."""
+    """Print the result of a built-in query, or of ad-hoc SQL, over the tables of a run."""
     from rlscope.trace.adhoc import is_sql, own_sql, parse_arguments, write_table
 
     if (name is None) == (file is None):
-        raise typer.BadParameter("give the NAME of a question, a SELECT in quotes, or -f with a file of SQL")
+        raise typer.BadParameter("pass the NAME of a query, a SELECT in quotes, or -f with a file of SQL")
     given = parse_arguments(arguments or [])
     typed = name if name is not None and is_sql(name) else file
     sql = None if typed is None else own_sql(typed, given)
@@ -92,7 +94,7 @@ def query(
 
 
 def queries() -> None:
-    """List all questions, each with what it answers."""
+    """List the built-in queries and the question that each of them answers."""
     from rlscope.trace.questions import questions
 
     for question in questions().values():

@@ -1,4 +1,4 @@
-"""`rlscope rules`: the metrics that a rule may name, the rules in force, and files made of them."""
+"""`rlscope rules`: list the metrics and the active rules, and write them for Prometheus and Grafana."""
 
 import shutil
 import sys
@@ -12,12 +12,12 @@ from rlscope.cli.check import RulesFile
 def rules(
     rules: RulesFile = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print the built-in rules as a file to start from.")
+        bool, typer.Option("--example", help="Print the built-in rules as a file that you can edit.")
     ] = False,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print the rules as Prometheus rules.")] = False,
-    grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard of the metrics.")] = False,
+    grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard for the metrics.")] = False,
 ) -> None:
-    """List the metrics that alert rules can use, and the rules in force."""
+    """List the metrics that alert rules can use, and the active rules."""
     from rlscope.alerts.config import built_in_rules, load_rules
     from rlscope.alerts.config import example as example_file
     from rlscope.alerts.export import dashboard
@@ -25,12 +25,12 @@ def rules(
     from rlscope.reports.text.rules import as_text
 
     if example + prometheus + grafana > 1:
-        raise typer.BadParameter("one file at a time: --example, --prometheus or --grafana")
+        raise typer.BadParameter("pass only one of --example, --prometheus and --grafana")
     if example:
         print(example_file(), end="")
     elif grafana:
         print(dashboard(), end="")
     else:
-        held = load_rules(rules) if rules is not None else built_in_rules()
+        active = load_rules(rules) if rules is not None else built_in_rules()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(as_rule_file(held) if prometheus else as_text(held, width) + "\n", end="")
+        print(as_rule_file(active) if prometheus else as_text(active, width) + "\n", end="")

@@ -1,4 +1,4 @@
-"""`rlscope list`: the runs below a folder, one line each."""
+"""`rlscope list`: list the runs below a folder, one line each."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ from rlscope.cli.app import STDOUT, checked_output, note_written, print_or_write
 
 
 class ListFormat(StrEnum):
-    """How the list is printed."""
+    """Output format of the list."""
 
     TEXT = "text"
     CSV = "csv"
@@ -20,23 +20,26 @@ class ListFormat(StrEnum):
 
 
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
-    sort: Annotated[str, typer.Option(help="Column to sort by, such as tokens_per_s.")] = "date",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that contains runs, at any depth.")],
+    sort: Annotated[str, typer.Option(help="Column to sort by, for example tokens_per_s.")] = "date",
     reverse: Annotated[bool, typer.Option("--reverse", help="Largest first.")] = False,
     filters: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="'COLUMN = VALUE'",
-            help="Only runs such as 'bottleneck = samplers', 'tokens_per_s > 5000' or 'path ~ monday'. Repeatable.",
+            help="List only runs that match, for example 'bottleneck = samplers', 'tokens_per_s > 5000' or "
+            "'path ~ monday'. Repeatable.",
         ),
     ] = None,
-    list_format: Annotated[ListFormat, typer.Option("--format", help="What to print.")] = ListFormat.TEXT,
+    list_format: Annotated[ListFormat, typer.Option("--format", help="Output format.")] = ListFormat.TEXT,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", show_default="none", callback=checked_output, help="An HTML page."),
+        typer.Option(
+            "-o", "--output", show_default="none", callback=checked_output, help="Also write the list as an HTML page."
+        ),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyse every run again.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyze every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
     notes = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""`rlscope watch`: a run that is being written, checked against alert rules as it goes."""
+"""`rlscope watch`: check a run against alert rules while it is written."""
 
 import os
 import signal
@@ -27,22 +27,24 @@ def watch(
     rules: RulesFile = None,
     state: Annotated[
         Path | None,
-        typer.Option("--state", show_default="in RUN_DIR", help="State file: resume point and alerts already sent."),
+        typer.Option(
+            "--state", show_default="in RUN_DIR", help="State file, with the resume point and the alerts already sent."
+        ),
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", help="How often to look, as 5s or 1m.")] = "5s",
+    interval: Annotated[str, typer.Option("--interval", help="Poll interval, for example 5s or 1m.")] = "5s",
     fail_on: FailOnOption = FailOn.CRITICAL,
     plain: Annotated[
         bool,
         typer.Option(
-            "--plain", help="Print a line at each look instead of a screen; without a terminal, one line a minute."
+            "--plain", help="Print one line per poll instead of a live screen. Without a terminal, one line per minute."
         ),
     ] = False,
 ) -> None:
-    """Follow a run while it is written: show its state and send alerts as rules fire.
+    """Follow a run while it is written: show its state and send an alert when a rule fires.
 
-    Ends when the run ends. Exits 3 if a rule reached --fail-on.
+    Ends when the run ends. Exits 3 if a rule of severity --fail-on or higher fired.
     """
-    # Before polars is imported: beside training, threads that wait for each other cost more than they save.
+    # Set before polars is imported: next to a training job, threads that wait for each other cost more than they save.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from rlscope.alerts.durations import parse_duration
     from rlscope.alerts.live.watch import watch_run
@@ -68,12 +70,12 @@ def watch(
 
 @contextmanager
 def _interruptions() -> Generator[Callable[[], int]]:
-    """How often somebody asked the watch to end so far."""
-    asked = list[int]()
+    """Yield a function that counts the signals received so far that ask the watch to end."""
+    received = list[int]()
     handled = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _: asked.append(number)) for number in handled]
+    before = [signal.signal(number, lambda number, _: received.append(number)) for number in handled]
     try:
-        yield lambda: len(asked)
+        yield lambda: len(received)
     finally:
         for number, handler in zip(handled, before, strict=True):
             signal.signal(number, handler)
@@ -81,7 +83,7 @@ def _interruptions() -> Generator[Callable[[], int]]:
 
 @contextmanager
 def _display(plain: bool) -> Generator[Show]:
-    """What shows a look: lines, or a screen that is drawn anew."""
+    """Yield the function that shows the state after each poll: as a line, or on a screen that it redraws."""
     if plain or not sys.stdout.isatty():
         from rlscope.reports.text.watch import Lines
 

@@ -1,4 +1,4 @@
-"""`rlscope what-if`: what the run would do with something changed, beside the run as it is."""
+"""`rlscope what-if`: predict a run with changed settings and compare it with the current run."""
 
 from typing import Annotated, Any
 
@@ -12,26 +12,34 @@ from rlscope.errors import ImpossibleChangeError
 
 
 def _option(name: str, meaning: str) -> Any:  # noqa: ANN401  # what typer takes is of any type
-    """An option with the limits that the front door has for it."""
+    """Return an option with the limits that the Python interface sets for it."""
     limits = CHANGE_LIMITS[name]
     return typer.Option(min=limits.least, max=limits.most, help=meaning)
 
 
-Trainers = Annotated[int | None, _option("n_train", "Trainer GPUs; unless --n-sample is given, the rest sample.")]
-Samplers = Annotated[int | None, _option("n_sample", "Sampler GPUs; unless --n-train is given, the rest train.")]
-Gpus = Annotated[int | None, _option("n_gpus", "GPUs in total; on its own, in their fastest split.")]
-Running = Annotated[int | None, _option("max_running", "Requests that an engine may run at once.")]
+Trainers = Annotated[
+    int | None, _option("n_train", "Trainer GPUs. The remaining GPUs sample, unless --n-sample is given.")
+]
+Samplers = Annotated[
+    int | None, _option("n_sample", "Sampler GPUs. The remaining GPUs train, unless --n-train is given.")
+]
+Gpus = Annotated[int | None, _option("n_gpus", "Total GPUs. Given alone, they are split in the fastest way.")]
+Running = Annotated[int | None, _option("max_running", "Maximum running requests per engine.")]
 Staleness = Annotated[int | None, _option("max_staleness", "Staleness cap of samples, in versions.")]
-Lengths = Annotated[float | None, _option("scale_lengths", "Scale response lengths by this factor.")]
-Cap = Annotated[int | None, _option("max_output_tokens", "Cap on the length of a response, in tokens.")]
+Lengths = Annotated[float | None, _option("scale_lengths", "Factor on the response lengths.")]
+Cap = Annotated[int | None, _option("max_output_tokens", "Maximum response length, in tokens.")]
 Samples = Annotated[int | None, _option("samples_per_step", "Samples per training step.")]
-Training = Annotated[float | None, _option("trainer_speed", "Speed of the trainers' passes; 2: twice as fast.")]
-Passes = Annotated[float | None, _option("forward_speed", "Speed of the engines' passes; 2: twice as fast.")]
-Update = Annotated[float | None, _option("weight_update_s", "Seconds from a step's end until both sides continue.")]
+Training = Annotated[float | None, _option("trainer_speed", "Relative speed of the trainers; 2 is twice as fast.")]
+Passes = Annotated[float | None, _option("forward_speed", "Relative speed of the engines; 2 is twice as fast.")]
+Update = Annotated[
+    float | None, _option("weight_update_s", "Seconds from the end of a step until both sides continue.")
+]
 
-Queue = Annotated[int | None, _option("queue_capacity", "Samples that the queue holds; 0: no limit.")]
-InFlight = Annotated[int | None, _option("max_in_flight", "Samples that may run and be queued at once; 0: no limit.")]
-Groups = Annotated[int | None, _option("max_in_flight_groups", "The same limit in groups; 0: no limit.")]
+Queue = Annotated[int | None, _option("queue_capacity", "Queue capacity, in samples; 0 means no limit.")]
+InFlight = Annotated[
+    int | None, _option("max_in_flight", "Maximum samples in flight (running or queued); 0 means no limit.")
+]
+Groups = Annotated[int | None, _option("max_in_flight_groups", "Maximum groups in flight; 0 means no limit.")]
 Publish = Annotated[int | None, _option("publish_every", "Optimizer steps per weight update.")]
 
 
@@ -55,7 +63,7 @@ def what_if(
     also: Also = None,
     json_to: JsonTo = None,
 ) -> None:
-    """Predict the run with something changed, and list what it is most sensitive to."""
+    """Predict a run with changed settings, and list the settings that affect its speed the most."""
     from rlscope.reports.terminal.predictions import print_what_if
 
     notes = Console(stderr=True)

@@ -37,7 +37,7 @@ def test_it_names_what_it_left(run: Path, tmp_path: Path) -> None:
     (run / "engine_steps" / ".compacted.0.part").write_bytes(b"cut off")
     done = invoke("compact", run)
     assert "note: removed 1 file of an interrupted compaction" in done.stderr
-    assert "note: left as it is: engine_steps/e0-000009.parquet: 7 bytes long, too short" in done.stderr
+    assert "note: not merged: engine_steps/e0-000009.parquet: 7 bytes long, too short" in done.stderr
 
 
 def test_with_out_it_writes_another_folder(run: Path, tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
 
 def test_the_help_says_what_no_page_and_quiet_leave_out() -> None:
     words = " ".join(invoke("analyze", "--help").stdout.replace("│", " ").split())
-    assert "Write no HTML report" in words
-    assert "Print errors only: no summary, no progress, no names of files. Files are still written." in words
+    assert "Do not write the HTML report" in words
+    assert "Print only errors. Files are still written." in words
 
 
 COUNTED = "| n |\n|---|\n| 1 |\n"
@@ -364,7 +364,7 @@ def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() 
     [
         ({"train_steps": 1}, 0, ""),
         ({"train_steps": 2}, 3, "--require-complete: rows are missing\n"),
-        (None, 3, "--require-complete: nothing says how many rows there are\n"),
+        (None, 3, "--require-complete: the run does not record how many rows were written\n"),
     ],
     ids=["complete", "incomplete", "unknown"],
 )

@@ -38,7 +38,7 @@ def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
 
 
 def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:
-    with pytest.raises(rlscope.RlscopeError, match=r"found an import on a cluster.*each log is one stream"):
+    with pytest.raises(rlscope.RlscopeError, match=r"found an import on a cluster.*the lines of a log must be read in order"):
         invoke("import", VERL / "console.log", tmp_path / "run", "--ray", "auto")
 
 
@@ -135,6 +135,6 @@ def test_the_document_of_a_log_names_its_clock_and_fits_the_schema(log: Path, cl
 
 def test_the_doctor_of_a_recorded_run_names_lines_of_code() -> None:
     trace = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
-    found = {piece.name: piece for piece in rlscope.doctor(trace)}
-    assert found["deliveries"].status == "there"
-    assert found["readings of the GPUs"].how == "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
+    checks = {check.name: check for check in rlscope.doctor(trace)}
+    assert checks["deliveries"].status == "there"
+    assert checks["readings of the GPUs"].how == "pass gpu_interval_s=1.0 to rlscope_otel.start_run"

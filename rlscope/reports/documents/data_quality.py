@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
-from rlscope.reports.text.doctor import Piece, Status
+from rlscope.reports.text.doctor import Check, Status
 from rlscope.trace.completeness import Kind, State
 from rlscope.trace.imported import Certainty, Clock
 
@@ -203,10 +203,10 @@ class DoctorDocument(Document):
     """Files beside the one that was asked about."""
 
 
-def doctor_document(pieces: Iterable[Piece], beside: Iterable[tuple[Path, str, str]]) -> DoctorDocument:
+def doctor_document(checks: Iterable[Check], beside: Iterable[tuple[Path, str, str]]) -> DoctorDocument:
     """All pieces; beside: path, kind and flag of other files."""
     return DoctorDocument(
         schema_version=SCHEMA_VERSION,
-        pieces=tuple(PieceJson.read(each) for each in pieces),
+        pieces=tuple(PieceJson.read(each) for each in checks),
         beside=tuple(BesideJson(path=str(path), kind=kind, how=how) for path, kind, how in beside),
     )

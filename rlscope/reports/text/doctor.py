@@ -14,7 +14,7 @@ Status = Literal["there", "in part", "missing"]
 _WORKERS_NAMED: Final = 4
 
 
-class Piece(NamedTuple):
+class Check(NamedTuple):
     """One thing that answers need."""
 
     name: str
@@ -49,10 +49,10 @@ _ANY_SAMPLE_FILES: Final = (
 )
 
 
-def pieces(run: Checkup) -> list[Piece]:
+def checks(run: Checkup) -> list[Check]:
     """Everything that answers need, in the order in which they need it."""
     found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
-    found = [_with_losses(piece, run) for piece in found]
+    found = [_with_losses(check, run) for check in found]
     found += [_queue(run), _updates(run), _readings(run), _settings(run)]
     if run.imported is not None:
         found += _of_the_file(run.imported)
@@ -66,38 +66,38 @@ _TABLES: Final[Mapping[str, str]] = {
     "versions of the tokens": "samples",
     "deliveries": "deliveries",
 }
-"""By piece, the table that it is counted in."""
+"""Table whose rows a check counts, by the name of the check."""
 _RESTORE: Final = "the hook is there: restore these files from a copy, or record the run again"
 
 
-def _with_losses(piece: Piece, run: Checkup) -> Piece:
-    """The piece, with what was recorded of it and is lost: no hook would bring that back."""
-    lost = run.lost.get(_TABLES.get(piece.name, ""))
+def _with_losses(check: Check, run: Checkup) -> Check:
+    """Return the check with the rows that were recorded and then lost, which no hook can restore."""
+    lost = run.lost.get(_TABLES.get(check.name, ""))
     if lost is None:
-        return piece
-    status: Status = "missing" if piece.status == "missing" else "in part"
-    return piece._replace(
-        status=status, found=f"{piece.found}; {lost}", adds=piece.adds or "what the lost rows say", how=_RESTORE
+        return check
+    status: Status = "missing" if check.status == "missing" else "in part"
+    return check._replace(
+        status=status, found=f"{check.found}; {lost}", adds=check.adds or "what the lost rows say", how=_RESTORE
     )
 
 
-def _of_the_file(imported: Imported) -> list[Piece]:
-    found: list[Piece] = []
+def _of_the_file(imported: Imported) -> list[Check]:
+    found: list[Check] = []
     if imported.is_thinned:
         short = ", ".join(f"{worker} {fmt.percent(ratio)}" for worker, ratio in imported.coverage.items())
         adds, how = "a verdict", "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
-        found.append(Piece("all steps", "in part", f"share of the steps: {short}", adds, how))
+        found.append(Check("all steps", "in part", f"share of the steps: {short}", adds, how))
     if imported.clock == "relative":
         how = "pass the .wandb file or the TensorBoard events of the run, whose rows have times"
         found.append(
-            Piece("dates", "missing", "no row has a time", "gaps between steps, and joining logs by time", how)
+            Check("dates", "missing", "no row has a time", "gaps between steps, and joining logs by time", how)
         )
     inferred = [f"{table}: {origin.rule}" for table, origin in imported.tables.items() if origin.rule]
     placed = [table for table, origin in imported.tables.items() if origin.certainty is Certainty.PLACED]
     if placed or inferred:
         what = "; ".join([*inferred, *([f"laid out in program order: {', '.join(placed)}"] if placed else [])])
         found.append(
-            Piece(
+            Check(
                 "recorded times",
                 "in part",
                 what,
@@ -108,15 +108,15 @@ def _of_the_file(imported: Imported) -> list[Piece]:
     return found
 
 
-def _piece(name: str, count: int, unit: str, adds: str, how: str) -> Piece:
-    """A piece that is there or not, by a number of rows."""
+def _check(name: str, count: int, unit: str, adds: str, how: str) -> Check:
+    """A check that is there or not, by a number of rows."""
     if count:
-        return Piece(name, "there", f"{count:,} {unit}", "", "")
-    return Piece(name, "missing", f"no {unit}", adds, how)
+        return Check(name, "there", f"{count:,} {unit}", "", "")
+    return Check(name, "missing", f"no {unit}", adds, how)
 
 
-def _steps(run: Checkup) -> Piece:
-    return _piece(
+def _steps(run: Checkup) -> Check:
+    return _check(
         "training steps",
         run.rows.get("train_steps", 0),
         "training steps",
@@ -127,41 +127,41 @@ def _steps(run: Checkup) -> Piece:
     )
 
 
-def _gpus(run: Checkup) -> Piece:
+def _gpus(run: Checkup) -> Check:
     assumed = [note for note in run.imported.notes if "pass --gpus" in note] if run.imported else []
     missing = [role for role in ("trainer", "sampler") if role not in run.roles and "colocated" not in run.roles]
     sides = list(dict.fromkeys([*run.roles_without_gpus, *missing]))
     if not sides and not assumed:
-        return Piece("GPUs of both sides", "there", "both sides own GPUs", "", "")
+        return Check("GPUs of both sides", "there", "both sides own GPUs", "", "")
     if assumed:
         flags = ",".join(f"{side}=N" for side in ("trainer", "sampler") if any(f"{side}=N" in note for note in assumed))
         how = f"pass --gpus {flags}"
-        return Piece("GPUs of both sides", "in part", "a side is counted as one GPU", "GPU-hours and money", how)
+        return Check("GPUs of both sides", "in part", "a side is counted as one GPU", "GPU-hours and money", how)
     found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
     how = (
         "pass their log with --engine-log, or --gpus"
         if run.imported
         else "call rlscope_otel.start_run(RUN_DIR, ROLE, WORKER_ID, gpu_count=N) in each of them"
     )
-    return Piece("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
+    return Check("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
 
 
-def _times(run: Checkup) -> list[Piece]:
-    """One piece for each role whose workers lack a noticeable part of their time."""
-    found: list[Piece] = []
+def _times(run: Checkup) -> list[Check]:
+    """One check for each role whose workers lack a noticeable part of their time."""
+    found: list[Check] = []
     for role in sorted({worker.role for worker in run.workers}):
         own = [worker for worker in run.workers if worker.role == role]
         short = [worker for worker in own if worker.unattributed_ratio > NOTICED_RATIO]
         name = f"time of the {role} workers"
         if not short:
             worst = fmt.percent(own[0].unattributed_ratio)
-            found.append(Piece(name, "there", f"at most {worst} of a worker's time is in no recorded state", "", ""))
+            found.append(Check(name, "there", f"at most {worst} of a worker's time is in no recorded state", "", ""))
             continue
         named = [f"{fmt.percent(each.unattributed_ratio)} of {each.worker_id}" for each in short[:_WORKERS_NAMED]]
         rest = f" and {len(short) - _WORKERS_NAMED} more" if len(short) > _WORKERS_NAMED else ""
         words = f"{', '.join(named)}{rest} is in no recorded state"
         how = _engine_log(run.imported) if run.imported else _wrap(role, short[0], run)
-        found.append(Piece(name, "in part", words, "what these GPUs do, and with it the verdict", how))
+        found.append(Check(name, "in part", words, "what these GPUs do, and with it the verdict", how))
     return found
 
 
@@ -187,17 +187,17 @@ def _wrap(role: str, worker: WorkerTime, run: Checkup) -> str:
     return "; ".join(line for line in lines if line)
 
 
-def _passes(run: Checkup) -> Piece:
+def _passes(run: Checkup) -> Check:
     count, name = run.rows.get("engine_steps", 0), "forward passes"
     if count and run.polled_engines:
         found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
         how = "record the engines with hooks (docs/frameworks.md): each pass is then measured"
-        return Piece(name, "in part", found, "exact batch sizes and idle time between passes", how)
+        return Check(name, "in part", found, "exact batch sizes and idle time between passes", how)
     how = _engine_log(run.imported) if run.imported else "call run.engine_step(...) after every forward pass"
-    return _piece(name, count, "engine rows", "batch sizes, the cost of a pass, and a recommended layout", how)
+    return _check(name, count, "engine rows", "batch sizes, the cost of a pass, and a recommended layout", how)
 
 
-def _samples(run: Checkup) -> Piece:
+def _samples(run: Checkup) -> Check:
     how = (
         _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
         if run.imported
@@ -207,73 +207,73 @@ def _samples(run: Checkup) -> Piece:
         )
     )
     adds = "staleness, response lengths, the long tail, and a recommended layout"
-    return _piece("samples and their lengths", run.rows.get("samples", 0), "sample segments", adds, how)
+    return _check("samples and their lengths", run.rows.get("samples", 0), "sample segments", adds, how)
 
 
-def _versions(run: Checkup) -> Piece:
+def _versions(run: Checkup) -> Check:
     count, name = run.rows.get("samples", 0), "versions of the tokens"
     if not count:
-        return Piece(name, "missing", "no samples", "staleness of every token", "comes with the samples")
+        return Check(name, "missing", "no samples", "staleness of every token", "comes with the samples")
     if run.known_versions == count:
-        return Piece(name, "there", "named by the engines for every segment", "", "")
+        return Check(name, "there", "named by the engines for every segment", "", "")
     found = f"{count - run.known_versions:,} of {count:,} segments have only the version at their admission"
     how = "pass the version to sample.tokens(n, version) with every pass, or use the engine's hooks"
-    return Piece(name, "in part" if run.known_versions else "missing", found, "staleness gained in flight", how)
+    return Check(name, "in part" if run.known_versions else "missing", found, "staleness gained in flight", how)
 
 
-def _deliveries(run: Checkup) -> Piece:
+def _deliveries(run: Checkup) -> Check:
     how = (
         _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
         if run.imported
         else ('call run.delivery(id, "trained", queued_ns=..., step=step, consumer_version=version) for each sample')
     )
     adds = "what was trained on and what was dropped, time in the queue, and trained response tokens"
-    return _piece("deliveries", run.rows.get("deliveries", 0), "deliveries", adds, how)
+    return _check("deliveries", run.rows.get("deliveries", 0), "deliveries", adds, how)
 
 
-def _queue(run: Checkup) -> Piece:
+def _queue(run: Checkup) -> Check:
     how = (
         "record the next run with hooks (docs/frameworks.md)"
         if run.imported
         else "call run.queue_depth(name, depth=n, capacity=m) where the queue is used"
     )
-    return _piece("depth of the queue", run.rows.get("queue_depths", 0), "readings", "how full the queue was", how)
+    return _check("depth of the queue", run.rows.get("queue_depths", 0), "readings", "how full the queue was", how)
 
 
-def _updates(run: Checkup) -> Piece:
+def _updates(run: Checkup) -> Check:
     name, found = "weight updates", f"{run.publications:,} published, {run.applications:,} applied"
     if "colocated" in run.roles and not run.publications:
-        return Piece(name, "there", "the roles share their GPUs and publish nothing", "", "")
+        return Check(name, "there", "the roles share their GPUs and publish nothing", "", "")
     if run.publications and run.applications:
-        return Piece(name, "there", found, "", "")
+        return Check(name, "there", found, "", "")
     hooks = [] if run.publications else ["wrap publication in run.publish_weights(version)"]
     hooks += [] if run.applications else ["loading in run.apply_weights(version, paused=..., kv=...) on each sampler"]
     how = "the trainer's metrics name no phase for it" if run.imported else "; ".join(hooks)
     adds = "what updates cost, and whether engines run the trained weights"
-    return Piece(name, "in part" if run.publications or run.applications else "missing", found, adds, how)
+    return Check(name, "in part" if run.publications or run.applications else "missing", found, adds, how)
 
 
-def _readings(run: Checkup) -> Piece:
+def _readings(run: Checkup) -> Check:
     how = (
         "pass the .wandb file, whose system metrics have them, and say whose GPUs they are with --gpu-owner 0-7=trainer"
         if run.imported
         else "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
     )
     adds = "how busy the GPUs really were in each state"
-    return _piece("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
+    return _check("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
 
 
-def _settings(run: Checkup) -> Piece:
+def _settings(run: Checkup) -> Check:
     name, adds = "settings of the run", "limits that the model must know to predict another layout"
     if not run.missing_settings:
-        return Piece(name, "there", "all that the model uses", "", "")
+        return Check(name, "there", "all that the model uses", "", "")
     found = f"{', '.join(run.settings) or 'none'}; missing: {', '.join(run.missing_settings)}"
     how = (
         "pass the file that holds the config: the .wandb file, or the console log from its first line on"
         if run.imported
         else "pass config={...} to rlscope_otel.start_run (docs/trace-format.md#runjson-config)"
     )
-    return Piece(name, "in part" if run.settings else "missing", found, adds, how)
+    return Check(name, "in part" if run.settings else "missing", found, adds, how)
 
 
 def _engine_log(imported: Imported) -> str:

@@ -333,7 +333,7 @@ def test_a_change_that_cannot_be_names_the_values_that_can(
 def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'n_trian'; did you mean 'n_train'"):
         analysis.what_if(n_trian=2)  # type: ignore[call-arg]
-    with pytest.raises(ArgumentError, match="Give it to `analyze`"):
+    with pytest.raises(ArgumentError, match="Pass `also` to `analyze`"):
         rlscope.what_if(analysis, also=[TRACE])
 
 

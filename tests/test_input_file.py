@@ -60,7 +60,7 @@ DRINKS = '[[drinks]]\nkind = "coffee"\n'
         ),
         (
             DRINKS + "shots = 1\npin = 1234",
-            "m.toml, drinks[0].pin: found a value that is not shown, because it may be secret; expected a string."
+            "m.toml, drinks[0].pin: found a value that is hidden because it may be secret; expected a string."
             " Ask the bar.",
         ),
         (

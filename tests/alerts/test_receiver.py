@@ -133,9 +133,9 @@ HEAD = '[[receivers]]\nname = "a"\n'
         (
             HEAD + f'kind = "command"\ncommand = ["run", ["{HUSH}"]]',
             "[0].command[1]",
-            "command[1]: found a value that is not shown",
+            "command[1]: found a value that is hidden",
         ),
-        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is not shown"),
+        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is hidden"),
         (HEAD + 'kind = "command"\ncommand = []', "[0].command", "a non-empty list of non-empty strings"),
         ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, "[1].name", "a name of its own"),
         ('receivers = "a"', "", "a list of tables"),

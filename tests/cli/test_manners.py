@@ -100,7 +100,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     given = [each.format(run=run_dir) for each in arguments]
     with pytest.raises(OutputError, match=r"x\.html: found no folder .*gone; expected a file in a folder that exists"):
         invoke(*given, tmp_path / "gone" / "x.html")
-    with pytest.raises(OutputError, match="found a folder; expected the name of a file"):
+    with pytest.raises(OutputError, match="found a folder; expected the path of a file"):
         invoke(*given, tmp_path)
 
 

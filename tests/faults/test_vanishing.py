@@ -85,7 +85,7 @@ def test_files_that_are_merged_while_they_are_read_are_listed_again(
     else:
         with pytest.raises(VanishedFileError, match=r"found a file that was removed while it was read.*--out COPY"):
             pipeline.read_run(run, read, said.append)
-    assert said == ["a file was merged into another while it was read: listing them again"] * min(times, MOST_READS - 1)
+    assert said == ["the recorder merged files: listing them again"] * min(times, MOST_READS - 1)
 
 
 @pytest.mark.parametrize("question", ["training_steps", "SELECT step FROM train_steps ORDER BY step"])

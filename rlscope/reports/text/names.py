@@ -116,7 +116,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.UNATTRIBUTED_ENGINE_TIME: (
         "Much of the engines' time is unattributed; the model counts it as idle time, not as slow passes."
     ),
-    ModelWarning.PREFILL_NOT_RECORDED: "No prompt tokens were recorded: prefill is assumed to be free.",
+    ModelWarning.PREFILL_NOT_RECORDED: "No engine step counts prefill tokens: prefill is assumed to be free.",
     ModelWarning.UNATTRIBUTED_TRAINER_TIME: (
         "Much of the trainers' time is unattributed; if they waited there, they are faster than modelled."
     ),
@@ -149,7 +149,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.PERIOD_DRIFTS: "The step period drifts over the steady stretch: figures are for its mean.",
     ModelWarning.MANNER_ASSUMED: (
-        "Rollout scheduling is assumed: the config states neither dispatch nor queue_policy."
+        "Rollout scheduling is partly assumed: the config does not state both dispatch and queue_policy."
     ),
     ModelWarning.SCHEDULING_CONTRADICTED: (
         "run.json states another rollout scheduling than the run shows; what the run shows is used."

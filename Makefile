@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
 
-.PHONY: help demo check test test-all services fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
+.PHONY: help demo check test test-all newer services fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -34,6 +34,11 @@ test-all: $(VENV)/.installed ## every test that needs no torch and no GPU, with 
 
 fast: $(VENV)/.installed ## the tests that are not slow
 	$(PYTEST) -m "not slow and not nightly and not services"
+
+# What differs between versions of Python and of what pip installs for them: locks, order of release, last digits.
+newer: $(VENV)/.installed ## tests that a newer Python may change; .ci/run sets PYTHON= and VENV= for them
+	$(PYTEST) -m "not nightly and not services" tests/trace/test_compaction.py tests/model/decode tests/model/numerics \
+		tests/test_imports.py tests/test_format.py "tests/test_sample_traces.py::test_the_analysis_is_the_golden_one[fleet]"
 
 services: $(VENV)/.installed ## tests on Prometheus and Alertmanager, and of the packages that are built
 	$(PYTEST) -m services

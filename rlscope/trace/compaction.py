@@ -353,7 +353,7 @@ def _sources(files: Sequence[StoredFile]) -> list[Source]:
 def _locked(folder: Path) -> Generator[None]:
     lock = FileLock(folder / LOCK_NAME)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout as error:
         raise RlscopeError.of(
             folder,
@@ -361,11 +361,11 @@ def _locked(folder: Path) -> Generator[None]:
             expected="one at a time",
             next_step="Wait until it is done.",
         ) from error
-    try:
-        yield
-    finally:
-        (folder / LOCK_NAME).unlink(missing_ok=True)
-        lock.release()
+    with held:
+        try:
+            yield
+        finally:
+            (folder / LOCK_NAME).unlink(missing_ok=True)
 
 
 def _prepare(folder: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -623,6 +624,16 @@ def test_while_another_compaction_works_on_the_run_it_is_refused(run: Path) -> N
     with compaction._locked(run), pytest.raises(RlscopeError, match="another compaction at work"):  # pyright: ignore
         compact_run(run)
     assert compact_run(run).files_after == 4
+
+
+def test_a_lock_whose_file_cannot_be_removed_is_released(run: Path) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Path, "unlink", Mock(side_effect=PermissionError))
+        # What was raised keeps every frame alive, and with it what they hold.
+        with pytest.raises(PermissionError) as refused, compaction._locked(run):  # pyright: ignore
+            pass
+    assert compact_run(run).files_after == 4
+    assert refused.type is PermissionError
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_loses_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

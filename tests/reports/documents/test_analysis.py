@@ -24,7 +24,7 @@ SHAPE = {
 def test_the_document_is_strict_json_and_keeps_its_keys(make):
     document = as_document(make())
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 1
     for part, keys in SHAPE.items():
         assert keys <= set(document[part])
 

@@ -4,10 +4,12 @@ A number that no run can have costs the line that states it, which its reader co
 """
 
 import math
+import re
 from typing import Final
 
 from rlscope.trace.footers import LATEST_NS
 
+_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 MOST: Final = 10**15
 """More tokens than any run has."""
 MOST_STEPS: Final = 10**9
@@ -34,6 +36,11 @@ def real(value: object) -> float:
         return math.inf if isinstance(value, str) or value > 0 else -math.inf
     except ValueError:
         raise RefusedNumberError from None
+
+
+def named_reals(text: str) -> dict[str, float]:
+    """Return the numbers of a printed dictionary by name, such as `'a': np.float64(1.5), 'b': 2`."""
+    return {name: real(value) for name, value in _PAIR.findall(text)}
 
 
 def number(value: object, most: float | None = None) -> float | None:

@@ -8,7 +8,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LogFile, clean_lines, open_clock
-from rlscope.importers.quantities import RefusedNumberError, real, seconds, whole
+from rlscope.importers.quantities import RefusedNumberError, named_reals, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, Timers, add_activity
 from rlscope.trace.imported import Certainty
@@ -17,7 +17,6 @@ _TIMER: Final = re.compile(
     r"(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<what>Started|Finished): '(?P<name>\w+)'"
     r"(?:, time cost: (?P<s>[\d.]+)s)?"
 )
-_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 _BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
 _RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
@@ -124,7 +123,7 @@ def _take_other(run: _Run, text: str) -> None:
     if "avg_final_rewards" in text and (reward := _RESULTS.search(text)):
         run.reward_mean = real(reward[1])
     elif "'policy_loss'" in text or "'final_loss'" in text:
-        run.results = {name: real(value) for name, value in _PAIR.findall(text)}
+        run.results = named_reals(text)
         _add_training(run)
     elif "batch_num_seq" in text and (batch := _BATCH.search(text)):
         run.samples = whole(batch[1])

@@ -12,7 +12,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, to_ns
-from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, real, seconds, whole
+from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, named_reals, seconds, whole
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, Timers, add_activity
@@ -26,7 +26,6 @@ _FACTS: Final = re.compile(
     r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]{0,200}\] \S+\.py:\d+ - "
     r"(?P<kind>perf|rollout|step) (?P<number>\d+): \{"
 )
-_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w{{1,9}})\b")
     for name in (
@@ -163,7 +162,7 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
 
 def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
     text = found.string[found.end() : found.string.rindex("}")]
-    facts = {name: real(value) for name, value in _PAIR.findall(text)}
+    facts = named_reals(text)
     rollout_s = seconds(facts.get("perf/rollout_time", 0.0))
     for name in _PRODUCTS:
         amount(facts.get(name, 0.0))

@@ -38,7 +38,9 @@ def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
 
 
 def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:
-    with pytest.raises(rlscope.RlscopeError, match=r"found an import on a cluster.*the lines of a log must be read in order"):
+    with pytest.raises(
+        rlscope.RlscopeError, match=r"found an import on a cluster.*lines of a log must be read in order"
+    ):
         invoke("import", VERL / "console.log", tmp_path / "run", "--ray", "auto")
 
 

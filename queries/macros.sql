@@ -1,14 +1,14 @@
 -- Interval arithmetic shared by several queries, as macros that are loaded when a run is opened.
 -- They read the result of worker_extents.sql, so a query that uses them lists it among its inputs.
 
--- Is a row, by its time, one of those taken, one in this many? The same rows in any order and share.
+-- Is a row one of the sampled ones, one in this many? It depends on the row's time alone, not on order or partition.
 CREATE MACRO is_one_in(value, rows) AS (hash(value) >> 40)::BIGINT % rows = 0;
 
 -- Does a time begin at an edge of a grid's cells, or end in a later cell than it begins?
 CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS
 ((from_ns - origin_ns) // cell_ns < (to_ns - origin_ns) // cell_ns OR (from_ns - origin_ns) % cell_ns = 0);
 
--- At which times between two do cells begin? One more may lie before them.
+-- At which times between two times do cells begin? The result may include one earlier start.
 CREATE MACRO cell_edges(from_ns, to_ns, origin_ns, cell_ns) AS
 list_transform(
     range((from_ns - origin_ns) // cell_ns, (to_ns - origin_ns) // cell_ns + 1),
@@ -28,7 +28,7 @@ END;
 -- What was each worker doing, by its own spans, clipped to its extent? The extent is the outermost span.
 -- An engine that applies weights without a pause keeps generating; its rows record what it did meanwhile.
 -- layer breaks ties between spans with the same start and end: the higher one is inside.
--- Covers the workers with GPUs or, with of_controllers, those without.
+-- Covers the workers with GPUs or, with of_controllers, the workers without GPUs.
 CREATE MACRO coarse_spans(of_controllers := false) AS TABLE
 WITH extents AS (
     SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents
@@ -135,7 +135,7 @@ SELECT worker_id, cell, began_ns AS from_ns, ended_ns AS to_ns
 FROM span_pieces(origin_ns, cell_ns)
 WHERE state IN ('eval', 'startup');
 
--- The engine rows split at the edges of cells, without those that are left out.
+-- The engine rows split at the edges of cells, without rows inside evaluations and start-ups.
 CREATE MACRO engine_pieces(origin_ns, cell_ns, whose) AS TABLE
 WITH placed AS (
     SELECT worker_id, began_ns, ended_ns, busy_ns, pass_state(decodes, prefills) AS state,

@@ -9,11 +9,11 @@
 -- out  first_ns         BIGINT   start of its first row, UTC epoch
 -- out  last_ns          BIGINT   latest end of its rows, UTC epoch
 -- out  is_timed         BOOLEAN  true for rows that end after their start, false for the invalid others
--- out  decodes          BOOLEAN  whether the rows produced tokens; NULL where that was not counted pass by pass
+-- out  decodes          BOOLEAN  whether the rows produced tokens; NULL if not counted for each pass
 -- out  prefills         BOOLEAN  whether they computed prompt tokens
 -- out  rows             BIGINT   engine rows
 -- out  row_ns           BIGINT   their time
--- out  passing_ns       BIGINT   time inside forward passes, at most that of the row; of a row without it, its time
+-- out  passing_ns       BIGINT   time inside forward passes, at most the row's time; the row's time if not recorded
 -- out  busy_ns          BIGINT   time inside forward passes as recorded; NULL if no row records it
 -- out  decode_tokens    BIGINT   tokens produced
 -- out  running_ns       BIGINT   running requests times the time of the row
@@ -29,7 +29,7 @@
 -- partition: worker
 -- merge: concatenate
 --
--- All rows of a part are in one cell of either grid and in the same spans: what is asked of either is a sum of parts.
+-- All rows of a part are in one cell of each grid and in the same spans, so any bucket of either is a sum of parts.
 WITH extents AS (
     SELECT worker_id, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0 AND has_rows
 ),
@@ -46,7 +46,7 @@ parts AS MATERIALIZED (
     JOIN extents USING (worker_id)
     WHERE at_ns BETWEEN from_ns AND extents.to_ns
 ),
-width AS ( -- of the places that rows are looked up by: about that of a part
+width AS ( -- width of the bins for looking up rows, about the length of a part
     SELECT greatest(1, sum(to_ns - from_ns) // greatest(1, count(*)))::BIGINT AS ns FROM parts
 ),
 places AS (
@@ -61,7 +61,7 @@ placed AS (
         end_ns - start_ns AS length_ns,
         source = 'sampled' OR (source = 'log' AND forward_passes IS NULL) AS is_window,
         places.from_ns AS part_ns,
-        -- of the rows outside all parts only one that reaches into its worker's life is cut
+        -- a row outside all parts is cut only if it reaches into its worker's lifetime
         if(places.to_ns IS NULL, start_ns < extents.from_ns AND end_ns > extents.from_ns, end_ns > places.to_ns)
             AS is_cut
     FROM engine_steps AS engine

@@ -7,7 +7,7 @@
 -- out  tokens_per_s         DOUBLE   tokens produced per second of its rows
 -- out  running_mean         DOUBLE   running requests, weighted by time
 -- out  running_max          INTEGER  maximum running requests
--- out  max_running          INTEGER  most it may run; NULL if not recorded
+-- out  max_running          INTEGER  limit on running requests; NULL if not recorded
 -- out  waiting_mean         DOUBLE   waiting requests, weighted by time
 -- out  pass_per_request_s   DOUBLE   busy time per pass and running request, seconds; comparable between equal engines
 -- out  kv_full_s            DOUBLE   time in which its KV cache was at least 90% full, seconds; NULL if not recorded

@@ -17,7 +17,7 @@ WITH drops AS (SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE 
 steps AS (
     SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns
     FROM engine_steps
-    -- sorting all rows is what takes time, and most runs drop no KV cache
+    -- sorting all rows takes the most time, and most runs drop no KV cache
     WHERE worker_id IN (SELECT worker_id FROM drops)
 ),
 dropped AS (

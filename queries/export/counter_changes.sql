@@ -10,7 +10,7 @@
 -- partition: driver
 --
 -- The batch of an engine becomes 0 at the end of a row that no other row follows soon. Its other counters keep their
--- last value: nothing was read.
+-- last value, because nothing new was read.
 WITH rows AS (
     SELECT worker_id, start_ns, end_ns, running, waiting, kv_used_tokens,
         lead(start_ns) OVER (PARTITION BY worker_id ORDER BY start_ns, end_ns) AS next_ns

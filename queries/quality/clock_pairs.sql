@@ -29,7 +29,7 @@ updates AS (
     FROM weight_updates JOIN hosts USING (worker_id) GROUP BY ALL
 ),
 published AS (
-    -- each of several hosts may publish to its own engines: only the first has to precede what follows elsewhere
+    -- several hosts may each publish to their own engines: only the first has to precede its effects elsewhere
     SELECT version, place, origin_ns, start_ns, end_ns, version > min(version) OVER () AS is_new,
         start_ns = min(start_ns) OVER (PARTITION BY version) AS is_first
     FROM updates WHERE phase = 'publish'
@@ -49,7 +49,7 @@ takes AS MATERIALIZED (
     FROM deliveries JOIN samples USING (sample_id)
     JOIN hosts AS engines ON samples.worker_id = engines.worker_id
     JOIN hosts AS takers ON deliveries.worker_id = takers.worker_id
-    -- what was not trained on may end after it was taken
+    -- a sample that was not trained on may end after it was taken
     WHERE deliveries.outcome = 'trained'
 ),
 batches AS (
@@ -64,7 +64,7 @@ pairs AS (
     FROM published JOIN sampled USING (version) WHERE is_new AND is_first
     UNION ALL
     SELECT 'published_trained', published.place, steps.place, published.origin_ns, published.start_ns, steps.end_ns
-    -- a rank that publishes nothing may start ahead of the one that does, but ends no step without it
+    -- a rank that publishes nothing may start before the rank that publishes, but cannot end a step before it
     FROM published JOIN steps ON published.version = steps.version_in AND is_new AND is_first
     UNION ALL
     SELECT 'trained_published', steps.place, published.place, steps.origin_ns, steps.start_ns, published.end_ns
@@ -74,7 +74,7 @@ pairs AS (
     FROM batches JOIN steps USING (step)
     UNION ALL
     SELECT 'resumed', own.place, others.place, own.origin_ns, before.finished_ns,
-        -- no segment lasts a day: such a start is none
+        -- no segment lasts a day, so such a start is invalid
         if(resumed.finished_ns - resumed.started_ns BETWEEN 0 AND 86400e9, resumed.started_ns, resumed.finished_ns)
     FROM (FROM samples WHERE segment > 0) AS resumed
     JOIN samples AS before ON before.sample_id = resumed.sample_id AND before.segment = resumed.segment - 1

@@ -14,9 +14,9 @@
 -- grain: one row
 -- partition: driver
 --
--- Trainers that wait for a whole batch take all of it at once; those that wait for the rest of one, because some of it
--- was filtered, have taken most before. Samples taken during a step have not come while trainers wait; those that never
--- left the queue count nowhere.
+-- Trainers that wait for a whole batch take all of it at once. If a part of a batch was filtered, they wait only for
+-- the rest and took most of it before. Samples taken during a step did not arrive while trainers waited. Samples that
+-- never left the queue are not counted.
 WITH takings AS MATERIALIZED (
     SELECT worker_id, step, queued_ns, taken_ns, outcome FROM deliveries
 ),

@@ -9,7 +9,7 @@
 -- grain: one row per part; no rows if no wait was recorded
 -- partition: driver
 --
--- Equal waits are sorted in no order: whichever part one of them is in, the parts are the same.
+-- Equal waits are in no particular order. This does not change the parts.
 WITH waits AS (
     SELECT coalesce(env_wait_ns, 0) AS wait_ns
     FROM samples

@@ -22,7 +22,7 @@ SELECT
     1 + floor((tail_ratio - 1) / bin) * bin AS tail_from,
     1 + (floor((tail_ratio - 1) / bin) + 1) * bin AS tail_to,
     count(*) AS groups,
-    avg((last_wait_s * 1e9)::BIGINT) / 1e9 AS last_wait_mean_s, -- a sum of whole numbers has one result
+    avg((last_wait_s * 1e9)::BIGINT) / 1e9 AS last_wait_mean_s, -- a sum of integers does not depend on the order
     max(last_wait_s) AS last_wait_max_s,
     count(*) FILTER (censored_samples > 0) AS censored_groups
 FROM tailed

@@ -58,7 +58,7 @@ changes AS (
     SELECT greatest(trained_ns, taken_ns, submitted_ns) AS left_ns, 0, -count(*) FROM spans GROUP BY left_ns
 ),
 levels AS (
-    -- after changes at one time all have the level of the last, and only that one lasts
+    -- changes at the same time all get the level after the last of them, and only the last has a duration
     SELECT
         sum(taken) OVER by_time AS taken,
         sum(trained) OVER by_time AS trained,

@@ -4,7 +4,7 @@
 -- arg  from_ns             BIGINT  start of the interval, UTC epoch
 -- arg  to_ns               BIGINT  its end, exclusive
 -- out  in_flight_mean      DOUBLE  segments between first schedule and last token, mean over the interval
--- out  environment_mean    DOUBLE  of those, segments waiting outside the engine; 0 if no wait was recorded
+-- out  environment_mean    DOUBLE  segments in flight that wait outside the engine; 0 if no wait was recorded
 -- out  queued_mean         DOUBLE  segments submitted but not yet scheduled; NULL if never recorded
 -- out  finished_segments   BIGINT  segments whose last token is in the interval
 -- out  preemptions         BIGINT  their preemptions; NULL if not recorded

@@ -26,7 +26,7 @@ WITH tails AS (
     GROUP BY step
 ),
 changes AS (
-    -- in the order in which those of one time count: asked until then, changes, asked from then on
+    -- order of events at the same time: readings before the change, the change, readings after it
     SELECT started_ns AS at_ns, 1 AS place, 1 AS change, NULL AS step FROM samples WHERE started_ns IS NOT NULL
     UNION ALL SELECT finished_ns, 1, -1, NULL FROM samples WHERE started_ns IS NOT NULL
     UNION ALL SELECT first_finish_ns, 0, NULL, step FROM tails

@@ -13,7 +13,7 @@
 -- grain: one row per step
 -- partition: driver
 --
--- Ranks that shard the model report the same gradient norm, which a mean or a sum over them would not keep.
+-- Ranks that shard the model all report the gradient norm of the whole model, so a sum over ranks would be wrong.
 WITH reported AS (
     SELECT
         step,

@@ -15,8 +15,8 @@
 -- grain: one row per step
 -- partition: driver
 --
--- A reward that the trainer reported of the step counts, not the mean of its deliveries' rewards. Those are added up in
--- an order of their own, so that the sum has the same bits in every analysis.
+-- The reward that the trainer reported for the step takes precedence over the mean of its deliveries' rewards. These are
+-- added in a fixed order, so that the sum has the same bits in every analysis.
 WITH delivered AS (
     SELECT
         step,

@@ -3,7 +3,7 @@
 -- in   weight_updates, worker_lanes
 -- arg  origin_ns   BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns   BIGINT   length of a bucket
--- arg  most_marks  BIGINT   if engines times buckets exceed this, updates of neighbouring buckets share a mark
+-- arg  most_marks  BIGINT   if engines times buckets exceed this, updates of neighboring buckets share a mark
 -- out  phase       VARCHAR  publish or apply
 -- out  worker_id   VARCHAR  the engine that applied them; NULL for a publication
 -- out  time_ns     BIGINT   end of the first of the updates, UTC epoch

@@ -15,8 +15,8 @@
 -- partition: worker
 -- merge: concatenate
 --
--- A row that was polled or logged while the engine ran nothing is no work. Rows that do not overlap are stored in
--- order, so each follows its neighbour and nothing is sorted.
+-- A row that was polled or logged while the engine ran nothing is not work. Rows that do not overlap are stored in
+-- order, so each row follows its neighbor and no sort is needed.
 WITH extents AS (
     SELECT worker_id, start_ns, end_ns FROM worker_extents WHERE gpu_count > 0
 ),

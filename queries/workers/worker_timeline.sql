@@ -3,7 +3,7 @@
 -- in   worker_states, worker_lanes
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
--- arg  most_marks      BIGINT   if lanes times buckets exceed this, neighbouring buckets are merged
+-- arg  most_marks      BIGINT   if lanes times buckets exceed this, neighboring buckets are merged
 -- arg  worst_ns        BIGINT   length of the worst interval; at most a tenth of the run, but at least four buckets
 -- out  view            VARCHAR  all, worst_stretch (in which waiting cost most GPU time) or worst_workers
 -- out  lane            INTEGER  position in the view, from 0

@@ -42,7 +42,7 @@ from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.what_if import what_if
+from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
@@ -519,22 +519,20 @@ def _contributions(model: ModelResult, asked: Sequence[_Asked]) -> dict[str, flo
 
 def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
     """Logarithm of the rate with the changes over that without; None where the run could not run so."""
-    gain = _asked_gain(model, changes)
+    answer = _asked_of(model, changes)
+    gain = None if answer is None else answer.gain_ratio
     return None if gain is None or gain.median <= -1.0 else math.log1p(gain.median)
 
 
 def _expected(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
     """The gain that the model expects; None also where the baseline's responses were cut and nobody saw their ends."""
-    try:
-        answer = what_if(model, merged(changes))
-    except ImpossibleChangeError:
-        return None
-    return None if ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
+    answer = _asked_of(model, changes)
+    return None if answer is None or ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
 
 
-def _asked_gain(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
+def _asked_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
     try:
-        return what_if(model, merged(changes)).gain_ratio
+        return what_if(model, merged(changes))
     except ImpossibleChangeError:
         return None
 

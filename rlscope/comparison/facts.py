@@ -334,26 +334,17 @@ def _part_of(table: StepTable, time: GpuTime, cut: slice) -> dict[str, object]:
         **{name: None if column is None else column[cut] for name, column in columns.items()},  # type: ignore[arg-type]
         state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
     )
-    length_ns = round(float(part.period_s.sum()) * 1e9)
-    states = {key: round(float(values.sum()) * 1e9) for key, values in part.state_gpu_s.items()}
-    tokens = _sum(part.trained_tokens)
-    tokens_per_s = tokens / float(part.period_s.sum()) if tokens else None
-    known = float(part.known_tokens.sum())
+    steady = _time_of(part, time.gpus, round(float(part.period_s.sum()) * 1e9))
+    tokens_per_s = steady.tokens / float(part.period_s.sum()) if steady.tokens else None
     return {
         "table": part,
-        "steady": GpuTime(_closed(states, time.gpus, length_ns), time.gpus, length_ns, tokens, part.step.size),
+        "steady": steady,
         "steady_tokens_per_s": tokens_per_s,
         "first_step": int(part.step[0]),
         "last_step": int(part.step[-1]),
         "update_s": np.zeros(0),
         "dropped_ratio": None,
-        "steady_totals": Totals(
-            tokens_per_s,
-            float(part.staleness.sum()) / known if known else None,
-            None,
-            float(part.in_flight.sum()) / known if known else None,
-            float(part.in_queue.sum()) / known if known else None,
-        ),
+        "steady_totals": _totals_of(part, tokens_per_s, None),
     }
 
 
@@ -460,12 +451,14 @@ def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Real
 
 
 def _steady_time(analysis: AnalysisResult, table: StepTable) -> GpuTime:
-    window, gpus = analysis.run.window, _gpus(analysis.run)
+    window = analysis.run.window
     assert window is not None
-    length_ns = window.end_ns - window.start_ns
+    return _time_of(table, _gpus(analysis.run), window.end_ns - window.start_ns)
+
+
+def _time_of(table: StepTable, gpus: Mapping[str, int], length_ns: int) -> GpuTime:
     states = {key: round(float(seconds.sum()) * 1e9) for key, seconds in table.state_gpu_s.items()}
-    tokens = _sum(table.trained_tokens)
-    return GpuTime(_closed(states, gpus, length_ns), gpus, length_ns, tokens, table.step.size)
+    return GpuTime(_closed(states, gpus, length_ns), gpus, length_ns, _sum(table.trained_tokens), table.step.size)
 
 
 def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: int) -> dict[StateKey, int]:
@@ -482,20 +475,22 @@ def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: 
 
 
 def _steady_totals(analysis: AnalysisResult, table: StepTable) -> Totals:
-    known = float(table.known_tokens.sum())
     ages = analysis.answers.get("token_staleness")
     counts: tuple[tuple[int, int], ...] = ()
-    if ages is not None and known:
+    if ages is not None and table.known_tokens.sum():
         inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
         sums = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
         counts = tuple(sums.select("staleness", "tokens").iter_rows())
-    return Totals(
-        analysis.throughput.steady_tokens_per_s,
-        float(table.staleness.sum()) / known if known else None,
-        float(weighted_quantile(counts, 95)) if counts else None,
-        float(table.in_flight.sum()) / known if known else None,
-        float(table.in_queue.sum()) / known if known else None,
+    p95 = float(weighted_quantile(counts, 95)) if counts else None
+    return _totals_of(table, analysis.throughput.steady_tokens_per_s, p95)
+
+
+def _totals_of(table: StepTable, tokens_per_s: float | None, staleness_p95: float | None) -> Totals:
+    known = float(table.known_tokens.sum())
+    mean, in_flight, in_queue = (
+        float(sums.sum()) / known if known else None for sums in (table.staleness, table.in_flight, table.in_queue)
     )
+    return Totals(tokens_per_s, mean, staleness_p95, in_flight, in_queue)
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:

@@ -100,6 +100,16 @@ class Difference:
     quantities are tested, and neither run's own halves differ by more."""
 
     @property
+    def low(self) -> float | None:
+        """Low end of the interval."""
+        return None if self.interval is None else self.interval.low
+
+    @property
+    def high(self) -> float | None:
+        """High end of the interval."""
+        return None if self.interval is None else self.interval.high
+
+    @property
     def is_noisy(self) -> bool:
         """Whether the halves of one run differ by more than the runs do."""
         return self.change is not None and self.own_change is not None and abs(self.change) <= self.own_change

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
@@ -291,11 +291,11 @@ def _pair(pair: Pair, index: int) -> PairJson:
         confounders=tuple(
             ConfounderJson(kind=each.kind, sentence=words.caution(each, letter)) for each in pair.confounders
         ),
-        quantities=tuple(
-            QuantityJson(**dict(_difference(each.difference)), quantity=each.quantity) for each in found.rows
-        ),
+        quantities=tuple(QuantityJson(**_numbers(each.difference), quantity=each.quantity) for each in found.rows),
         learning=tuple(
-            LearnedJson(**dict(_difference(each.difference)), learned=each.learned, at=each.at, where=each.where)
+            LearnedJson(
+                **dict(DifferenceJson.read(each.difference)), learned=each.learned, at=each.at, where=each.where
+            )
             for each in found.learning
         ),
         breakdowns=_breakdowns(found),
@@ -307,19 +307,8 @@ def _pair(pair: Pair, index: int) -> PairJson:
     )
 
 
-def _difference(found: Difference) -> DifferenceJson:
-    return DifferenceJson(
-        before=found.before,
-        after=found.after,
-        scale=found.scale,
-        change=found.change,
-        low=None if found.interval is None else found.interval.low,
-        high=None if found.interval is None else found.interval.high,
-        p_value=found.p_value,
-        detectable=found.detectable,
-        own_change=found.own_change,
-        is_significant=found.is_significant,
-    )
+def _numbers(difference: Difference) -> dict[str, Any]:
+    return dict(DifferenceJson.read(difference))
 
 
 def _breakdowns(found: Differences) -> tuple[BreakdownJson, ...]:
@@ -338,7 +327,6 @@ def _breakdowns(found: Differences) -> tuple[BreakdownJson, ...]:
 
 def _part(part: Part, *, is_tested: bool) -> PartJson:
     found = part.difference
-    interval = None if found is None else found.interval
     return PartJson(
         name=part.name,
         role=part.role,
@@ -346,8 +334,8 @@ def _part(part: Part, *, is_tested: bool) -> PartJson:
         before=part.before,
         after=part.after,
         change=part.change,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
+        low=None if found is None else found.low,
+        high=None if found is None else found.high,
         is_significant=found.is_significant if is_tested and found is not None else None,
     )
 

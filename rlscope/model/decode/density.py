@@ -1,9 +1,9 @@
-"""The log density of a decode curve's vectors: what is expected of its parameters, times what the passes say.
+"""Log density of a decode curve's vectors: the prior of its parameters times the likelihood of the passes.
 
-Built once for a form and its passes and asked for many vectors at a time. A fit asks thousands of times for a hundred
-vectors, each call of an array function costs more than its few numbers, and so there are few of them: the normal laws
-are one matrix, and all batch sizes that anything is known of are one row. Not covered: what the parameters mean and
-where to search, which `posterior` says.
+It is built once for a form and its passes, and evaluated for many vectors at a time. A fit evaluates it thousands of
+times for a hundred vectors, and each call of an array function costs more than its few numbers, so calls are kept few:
+the normal priors are one matrix, and all batch sizes with any information are one row. Not covered: the meaning of the
+parameters and where to search; see `posterior`.
 """
 
 import math
@@ -31,20 +31,20 @@ from rlscope.model.decode.posterior import (
 from rlscope.model.decode.prior import LogNormal
 
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
-"""p of GPUs and processors alike: processors and small models mostly add up what a pass costs (p = 1)."""
+"""Exponent p over GPUs and CPUs: CPUs and small models mostly add up the costs of a pass (p = 1)."""
 _LEVEL_LOG_SD: Final = 2.0
-"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
+"""Log deviation of the flat branch about a typical pass if no device is known: it only keeps the search bounded."""
 _STEP_SCALE: Final = 0.2
 _LISTED_RATIO: Final = 0.3
-"""Where no device is known, how likely its hinge is that of a listed GPU."""
+"""If no device is known, the probability that its hinge is that of a listed GPU."""
 _LISTED_HINGE: Final = LogNormal(200.0, 0.7)
 """Operations over bytes per second of the listed devices: 37 to 420, mostly 150 to 300."""
 _PART_LOG_SD: Final = 1.5
-"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
+"""Log deviation of parts of an expert curve whose size is unknown: within a factor of twenty."""
 
 
 class Law(NamedTuple):
-    """A normal law of a sum of parameters, each with its weight, up to a constant."""
+    """A normal prior of a weighted sum of parameters, up to a constant."""
 
     weights: Mapping[str, float]
     mean: float
@@ -58,7 +58,7 @@ def _normal(expected: LogNormal, **weights: float) -> Law:
 
 
 def _half_normal(name: str, scale: float) -> Law:
-    """Of a parameter that is 0 or more, in the vector's units."""
+    """Half-normal prior of a parameter that is 0 or more, in the vector's units."""
     return Law({name: 1.0}, 0.0, scale)
 
 
@@ -73,7 +73,7 @@ class CurveDensity:
         self._lay_out_laws(names)
         self._lay_out_sizes()
         self._errors = [names.index(name) for name in ("residual", "row_noise", "form_error")]
-        # With a device the prior of its hinge is among the laws.
+        # With a device, the priors include that of its hinge.
         unknown = model.form != "expert_hit" and model.shape_prior is None
         self._log_running = math.log(model.reference.running) if unknown and model.reference else None
 
@@ -84,7 +84,7 @@ class CurveDensity:
         self._law_constant = sum(each.log_constant for each in laws)
 
     def _lay_out_sizes(self) -> None:
-        """The batch sizes of the cells, of passes over prompts, and of the typical pass, in a row."""
+        """Combine the batch sizes of the cells, of passes over prompts, and of the typical pass into one row."""
         model, evidence = self._model, self._evidence
         prompts, reference = model.prompts, _compared_kv(model)
         running, log_s, kv_tokens = [evidence.running], [evidence.log_pass_s], [evidence.kv_tokens]
@@ -104,7 +104,7 @@ class CurveDensity:
         self._is_pass = np.arange(len(self._running)) < self._known
 
     def __call__(self, vectors: Reals) -> Reals:
-        """One value a row of vectors; -inf where a parameter is out of its bounds."""
+        """Log density per row of vectors; -inf if a parameter is out of its bounds."""
         feasible = ((vectors >= self._least) & (vectors <= self._most)).all(axis=-1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             factors = np.exp(vectors)
@@ -122,7 +122,7 @@ class CurveDensity:
         return np.where(feasible & np.isfinite(total), total, -np.inf)
 
     def _pass_s(self, vectors: Reals, factors: Reals) -> Reals:
-        """Seconds at each batch size; at the typical one of the work alone, which the KV term is compared with."""
+        """Seconds at each batch size; at the typical one only the work, which the KV term is compared with."""
         names = self._model.names
         given = {
             name: vectors[:, number, None] * unit if unit else factors[:, number, None]
@@ -135,13 +135,13 @@ class CurveDensity:
 
 
 def _compared_kv(model: FormModel) -> Reference | None:
-    """The typical pass of which the KV term may be any share with equal probability; None where a device is known."""
+    """Return the typical pass if the KV term may be any share of it, equally likely; None if a device is known."""
     known = model.prior is not None and model.prior.kv_s_per_token is not None
     return model.reference if model.has_kv and not known else None
 
 
 def laws_of(model: FormModel) -> Iterator[Law]:
-    """What is expected of the parameters, as far as it is normal in the vector."""
+    """Yield the normal priors of the vector's parameters."""
     yield _normal(RESIDUAL, residual=1.0)
     yield _normal(ROW_NOISE, row_noise=1.0)
     yield _normal(FORM_ERROR, form_error=1.0)
@@ -190,10 +190,10 @@ def _expert_laws(model: FormModel) -> Iterator[Law]:
 
 
 def _log_unknown_hinge(log_hinge: Reals, log_running: float) -> Reals:
-    """Log density of a hinge where no device is known: that of a listed device, or any about the batches seen.
+    """Log density of a hinge if no device is known: that of a listed device, or any near the batches seen.
 
-    The logistic law of scale 1 is, for the p-norm, that of 1/p, which makes all elasticities between 0 and 1 at the
-    batch sizes seen equally likely; p is about 2.
+    The logistic distribution has scale 1. For the p-norm, scale 1/p would make all elasticities between 0 and 1 at the
+    batch sizes seen equally likely, and p is about 2.
     """
     deviation = (log_hinge - math.log(_LISTED_HINGE.median)) / _LISTED_HINGE.log_sd
     constant = math.log(_LISTED_RATIO) - math.log(_LISTED_HINGE.log_sd * ROOT_2_PI)
@@ -201,6 +201,6 @@ def _log_unknown_hinge(log_hinge: Reals, log_running: float) -> Reals:
 
 
 def _logistic(distance: Reals) -> Reals:
-    """Log density of the logistic law: of log(s / (1 - s)) when s is anything between 0 and 1 alike."""
+    """Log density of the logistic distribution: that of log(s / (1 - s)) if s is uniform between 0 and 1."""
     away = np.abs(distance)
     return -away - 2 * np.log1p(np.exp(-away))

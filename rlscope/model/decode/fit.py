@@ -1,7 +1,7 @@
 """The fitted decode curve of a run: a sample of the curves that its passes and hardware allow, and their middle.
 
-Predictions use the whole sample: beyond the batches of the run it spreads. Not covered: which of the engine's seconds
-count as a pass, which the caller decides, and engines that differ.
+Predictions use the whole sample: it spreads beyond the batches of the run. Not covered: which of the engine's seconds
+count as a pass (the caller decides), and engines that differ.
 """
 
 import math
@@ -31,51 +31,53 @@ from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
 _MOVES: Final = 8
-"""Of every vector at each temperature."""
+"""Moves of every vector at each temperature."""
 _SETTLE_STEPS: Final = 40
-"""Burn-in after the annealing, which leaves copies. Whether it was long enough shows in `CurveFit.sampler`."""
+"""Burn-in after the annealing, which leaves copies. `CurveFit.sampler` shows whether it was long enough."""
 _THIN_STEPS: Final = 20
 _PARTS: Final = 25
-"""Equally likely parts of the normal law of a size's error."""
+"""Equally likely parts of the normal distribution of a size's error."""
 _SAMPLE: Final = 480
-"""Curves that the middle is taken of: its error is then 5% of their spread."""
+"""Curves that the middle is computed from: its error is then 5% of their spread."""
 _WALKERS: Final = 160
 """Vectors that are annealed: a mode with 5% of the probability has eight of them."""
 _TILT: Final = 0.2
 _TILT_OF_KNOWN: Final = 0.08
-"""Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:
-where no device is known, and where one is. By leaving out devices and models of the table of measured kernels."""
+"""Standard deviation of d log t / d log b beyond the measured batches, besides the variation between draws of all
+forms: `_TILT` if no device is known, `_TILT_OF_KNOWN` if one is. Estimated by leaving out devices and models of the
+table of measured kernels."""
 _FLAT_ELASTICITY: Final = 0.2
-"""d log t / d log b at the largest batches visited below which the slope is not seen: the p-norm's value at half of its
-hinge, for p = 2."""
+"""Elasticity d log t / d log b at the largest visited batches below which the slope is not seen: the p-norm's value at
+half of its hinge, for p = 2."""
 _FOLDS: Final = 4
 _FEWEST_CELLS_TO_JUDGE: Final = 8
-"""Cells below which leaving a quarter out does not test the form."""
+"""Minimum number of cells for a test of the form by leaving out a quarter."""
 _DENSE_FORMS: Final[tuple[Form, ...]] = ("pnorm", "softplus", "sigmoid")
 _AS_GOOD: Final = 1.25
 _AS_GOOD_ERROR: Final = 0.005
-"""A form fits as well with an error up to a quarter larger, or by so much: less than the passes themselves vary."""
+"""A form fits equally well if its error is at most 25% larger, or larger by this: less than the variation of the
+passes."""
 _WIDE_RANGE: Final = 8.0
-"""Batch sizes must span so much to tell experts from a hinge."""
+"""Minimum range of batch sizes (largest over smallest) to distinguish experts from a hinge."""
 _CLEARLY_BETTER: Final = 0.7
 _GOOD_FIT: Final = 0.03
-"""Error of the p-norm below which no other form is tried: what it reaches on measured kernels of dense models."""
+"""Error of the p-norm below which no other form is tried: the error that it reaches on kernels of dense models."""
 _CLEARLY_LIKELIER: Final = 3.0
-"""Ratio of the weights of two forms that another seed, or another machine, does not turn round."""
+"""Ratio of the weights of two forms that does not flip with another seed or machine."""
 _CENTRE_UNIT: Final = 0.5
-"""Of the centre that sampling starts about, half of its least spread: where a search ends differs between processors by
-some ten-thousandths, and draws about another centre are other draws."""
+"""Rounding of the center that sampling starts from, half of its smallest spread: the end of a search differs between
+processors by about 1e-4, and draws about another center are other draws."""
 _MIDDLE_BEYOND: Final = 4.0
-"""The middle is taken from a quarter of the smallest batch seen to four times the largest."""
+"""The middle is computed from a quarter of the smallest batch seen to four times the largest."""
 _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
-"""The same where no batch was seen."""
+"""Range of the middle if no batch was seen."""
 _MIDDLE_POINTS: Final = 24
 _MIDDLE_ERROR: Final = 1e-2
-"""Log time; parameters that the curve hardly depends on stay at their median."""
+"""Error of the middle in log time; parameters that hardly affect the curve stay at their median."""
 _MIDDLE_SPREAD: Final = 0.1
-"""Of the spread of the draws, by which the middle may miss their median besides."""
+"""Additional error of the middle, as a share of the spread of the draws."""
 _USUAL_CONTEXT_TOKENS: Final = 2000.0
-"""Where none was seen; the middle hardly depends on it."""
+"""Context if none was seen; the middle hardly depends on it."""
 
 
 class PassInterval(NamedTuple):
@@ -88,46 +90,47 @@ class PassInterval(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CurveFit:
-    """A fitted decode curve, and how far it can be trusted."""
+    """A fitted decode curve, with measures of its reliability."""
 
     form: Form
     curve: DecodeCurve
-    """The one nearest to the median of the draws at every batch size."""
+    """Curve nearest to the median of the draws at every batch size."""
     draws: tuple[DecodeCurve, ...]
-    """Posterior draws of the curve, equally likely."""
+    """Equally likely posterior draws of the curve."""
     parameters: Mapping[str, float]
-    """Of the curve, by name; `residual` is the log deviation of cells from it, besides what was expected."""
+    """Parameters of the curve, by name; `residual` is the log deviation of cells from it beyond the expected part."""
     visited: Visited | None
-    """None: no pass could be used."""
+    """None if no pass could be used."""
     cells: DecodePoints
-    """What was fitted."""
+    """Cells that were fitted."""
     mape_ratio: float | None
-    """Mean absolute error over the cells, relative, each weighing the square root of its rows; None without cells."""
+    """Relative mean absolute error over the cells, weighted by the square root of their rows; None without cells."""
     stall_ratio: float
-    """How much longer passes took on average than typically; the curve and the draws are so much higher than what was
-    fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
+    """Mean over typical time of a pass. The curve and the draws are scaled up by it, which assumes that stalls are
+    equally frequent at every batch size. 1 if only means are known."""
     rejected: Mapping[Rejection, int]
-    """Rows left out, by reason."""
+    """Number of excluded rows, by reason."""
     sampler: SamplerDiagnostics | None
-    """How well the sampler mixed; None where the curves were not sampled from a posterior."""
+    """Mixing of the sampler; None if the curves were not sampled from a posterior."""
     warnings: tuple[ModelWarning, ...]
-    """What the fit could not settle."""
+    """Questions that the fit could not settle."""
     form_weights: Mapping[Form, float] = field(default_factory=dict[Form, float])
-    """Share of the draws that each form has, by how well it explains the passes; empty where no form was weighed."""
+    """Share of the draws of each form, by how well it explains the passes; empty if no forms were compared."""
     held_out: "HeldOut | None" = None
     """Fits to parts of the passes; None without passes."""
 
     @property
     def held_out_mape_ratio(self) -> float | None:
-        """`mape_ratio` over quarters of the batch range that were left out, of the most probable curve given the
-        others; None where there are too few cells. The first call makes four more fits.
+        """`mape_ratio` on quarters of the batch range that were left out, for the most probable curve given the others.
+
+        None if there are too few cells. The first call makes four more fits.
         """
         return None if self.held_out is None else self.held_out.mape(self.form)
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
-        """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
+        """Grade a pass over `running` requests with `kv_tokens` resident by its distance from the measurements.
 
-        One batch size and no hardware leave all beyond assumed: passes over prompts are of another kind.
+        With one batch size and no hardware, everything beyond is assumed: passes over prompts are of another kind.
         """
         if self.visited is None:
             return "assumed"
@@ -136,7 +139,7 @@ class CurveFit:
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
-        """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
+        """Seconds of a pass from the sample of curves, each with the error of a batch size about its form."""
         pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
         noise = self._log_sd(running, kv_tokens)
         pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
@@ -144,7 +147,7 @@ class CurveFit:
         return PassInterval(float(median), float(low), float(high))
 
     def _log_sd(self, running: float, kv_tokens: float) -> float:
-        """Log deviation of passes from the curve besides its own: seen where the run was, expected elsewhere."""
+        """Log deviation of passes from the curve beyond its own: as seen within the run, as expected elsewhere."""
         if self.visited is None:
             return 0.0
         knows_context = self.visited.context_low_tokens is not None
@@ -166,13 +169,13 @@ def fit_decode_curve(
     prefills: DecodePoints | None = None,
     shapes: ShapePrior = USUAL_SHAPES,
 ) -> CurveFit | None:
-    """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
+    """Fit a decode curve to measured passes; None if there is neither a usable pass nor a prior.
 
-    Draws from the posterior of passes and hardware, with Huber's loss on log time, and the curve in their middle: the
-    most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
-    Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
-    form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
-    computed prompts, `running` being the tokens of a pass; decoding takes about as long.
+    Draws come from the posterior of passes and hardware, with Huber's loss on log time, and the curve is their middle.
+    The most probable curve is not used, because it lies at the edge of what is possible if passes leave the slope open.
+    Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional. form
+    None: the p-norm, or the expert form if the prior or the passes clearly require it. prefills: passes that computed
+    prompts, where `running` is the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
     held_out = HeldOut(cells.points, prior)
@@ -204,7 +207,7 @@ def fit_decode_curve(
 
 
 def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePoints | None) -> tuple[DecodeCurve, ...]:
-    """The most probable curves of the other dense forms that fit the passes about as well as the fit does."""
+    """Return the most probable curves of the other dense forms that fit the passes about as well as the fit does."""
     curves: list[DecodeCurve] = []
     for form in _DENSE_FORMS:
         model = None if form == fit.form or fit.mape_ratio is None else _model(form, fit.cells, prior, prefills)
@@ -234,37 +237,37 @@ def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
 
 
 class _Sampled(NamedTuple):
-    """The posterior of one form."""
+    """Posterior of one form."""
 
     model: FormModel
     vectors: Reals
-    """In random order, anchored to the passes."""
+    """Vectors in random order, anchored to the passes."""
     log_evidence: float
     sampler: SamplerDiagnostics
 
 
 class _Mixture(NamedTuple):
-    """The posteriors of several forms, and the vectors of each that the draws consist of, in random order."""
+    """Posteriors of several forms, and the vectors of each that make up the draws, in random order."""
 
     parts: tuple[_Sampled, ...]
     weights: Mapping[Form, float]
     chosen: tuple[tuple[int, int], ...]
-    """Of each draw: which part, and which of its vectors."""
+    """Part and vector of each draw."""
 
     @property
     def likeliest(self) -> _Sampled:
-        """The part with the most draws; the first where no other is clearly likelier, which is chance."""
+        """Part with the most draws; the first part unless another is clearly likelier than by chance."""
         most = max(self.parts, key=lambda part: self.weights[part.model.form])
         first = self.parts[0]
         return most if self.weights[most.model.form] > _CLEARLY_LIKELIER * self.weights[first.model.form] else first
 
     def curves(self, count: int, log_factor: float) -> tuple[FormCurve, ...]:
-        """The first draws, exp(log_factor) times as high."""
+        """Return the first draws, exp(log_factor) times as high."""
         scaled = [part.model.scaled(part.vectors, log_factor) for part in self.parts]
         return tuple(self.parts[part].model.curve(scaled[part][row]) for part, row in self.chosen[:count])
 
     def pass_s(self, running: Reals, kv_tokens: Reals) -> Reals:
-        """Seconds of each draw's passes, one row a draw."""
+        """Seconds of each draw's passes, one row per draw."""
         of_parts = [part.model.pass_s(part.vectors, running, kv_tokens) for part in self.parts]
         return np.stack([of_parts[part][row] for part, row in self.chosen])
 
@@ -272,7 +275,7 @@ class _Mixture(NamedTuple):
 def _tilted(
     curves: Sequence[FormCurve], cells: DecodePoints, prior: HardwarePrior | None, rng: np.random.Generator
 ) -> tuple[DecodeCurve, ...]:
-    """The curves, each with its own departure from the form beyond the largest batch."""
+    """Give each curve its own departure from the form beyond the largest batch."""
     if not len(cells):
         return tuple(curves)
     spread, largest = _TILT if prior is None else _TILT_OF_KNOWN, float(cells.running.max())
@@ -281,7 +284,7 @@ def _tilted(
 
 
 def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
-    """As many draws of each form as it is likely given the passes, all forms alike before (Hoeting et al. 1999)."""
+    """Draw each form in proportion to its probability given the passes, equal before them (Hoeting et al. 1999)."""
     evidence = np.array([part.log_evidence for part in parts])
     shares = np.exp(evidence - evidence.max())
     shares /= shares.sum()
@@ -292,7 +295,7 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 
 
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
-    """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
+    """Draw vectors from the posterior of one form, in random order, with its evidence and the sampler's diagnostics."""
     log_density = CurveDensity(model, PassEvidence.of(cells))
     best = maximise(log_density, model.starts(), model.least)
     broad = Broad.of(model, np.round(best / _CENTRE_UNIT) * _CENTRE_UNIT)
@@ -305,10 +308,10 @@ def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> 
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
-    """The vectors, each scaled so that its curve meets the passes where most of them are.
+    """Scale each vector so that its curve meets the passes at their most frequent batch sizes.
 
-    The form's own error is an error of shape: what the run measured most it knows, and predictions there are not to
-    be as wide as elsewhere. The factor is the median over rows of measured over fitted.
+    The form's own error is an error of shape: at the batch sizes that the run measured most, predictions should not be
+    as wide as elsewhere. The factor is the median over rows of measured over fitted.
     """
     if not len(cells):
         return vectors
@@ -320,7 +323,7 @@ def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
 
 
 def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
-    """The vector whose curve is nearest to the median of the draws', in log time, with and without resident KV."""
+    """Vector whose curve is nearest to the median of the draws, in log time, with and without resident KV."""
     low, high = _MIDDLE_UNSEEN
     context_tokens = _USUAL_CONTEXT_TOKENS
     if len(cells):
@@ -332,7 +335,7 @@ def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
     log_s = np.log(mixture.pass_s(running, kv_tokens))
     median_s, error = np.exp(np.median(log_s, axis=0)), np.hypot(_MIDDLE_ERROR, _MIDDLE_SPREAD * log_s.std(axis=0))
     sample = mixture.likeliest.vectors
-    # Where the run was, its passes weigh as much as the median of the draws.
+    # In the range of the run, its passes weigh as much as the median of the draws.
     weight = _MIDDLE_POINTS * np.sqrt(cells.rows) / max(np.sqrt(cells.rows).sum(), 1.0)
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
@@ -352,7 +355,7 @@ def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
 
 
 def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:
-    """Over cells, each with the square root of its rows: neither the one busiest batch size nor single rows decide."""
+    """Error over cells weighted by the square root of their rows: no single batch size and no single row dominates."""
     if not len(cells):
         return None
     error_ratio = np.abs(model.pass_s(vector, cells.running, cells.kv_tokens) / cells.typical_s - 1)
@@ -384,7 +387,7 @@ class HeldOut:
 
 
 def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None, held_out: HeldOut) -> tuple[Form, ...]:
-    """The one of experts by what the model is, or where passes that were left out call for it; else all dense ones."""
+    """Return the expert form if the model or held-out passes require it, else all dense forms."""
     if prior is not None and prior.experts is not None:
         return ("expert_hit",)
     if len(cells) < _FEWEST_CELLS_TO_JUDGE or cells.running.max() < _WIDE_RANGE * cells.running.min():

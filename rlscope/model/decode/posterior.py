@@ -1,14 +1,14 @@
-"""The posterior of a decode curve: its form's parameters, given measured passes, passes over prompts, and the hardware.
+"""Posterior of a decode curve: the parameters of its form, given measured passes, passes over prompts, and hardware.
 
-A vector holds, in this order, the logarithm of the flat branch, the parameters of the form, the overhead (where a
-device is known), the logarithm of the KV term (where resident tokens are known), and the logarithms of the noise of a
-row and of the residual. Without a device the prior allows anything from flat to proportional at the batch sizes seen,
-all elasticities alike.
+A vector holds, in this order, the log of the flat branch, the parameters of the form, the overhead (if the device is
+known), the log of the KV term (if resident tokens are known), and the logs of the noise of a row and of the residual.
+Without a device, the prior allows anything from flat to proportional at the batch sizes seen, with all elasticities
+equally likely.
 
 Passes over prompts are evidence too: T prompt tokens stream the same weights and multiply as many rows as a decode pass
-over T requests (roofline, Williams, Waterman and Patterson 2009; the comparison is our own). Their time is that of
-decoding up to a factor that changes slowly with the number of rows. Where a run stayed at one batch size, they show the
-slope of its curve. Prompts found in a cache cost less than they count; such passes are recognised and left out. Not
+over T requests (roofline, Williams, Waterman and Patterson 2009; the comparison is our own). Their time equals that of
+decoding up to a factor that changes slowly with the number of rows. If a run stayed at one batch size, they show the
+slope of its curve. Prompts found in a cache cost less than they count; such passes are recognized and left out. Not
 covered: forms with jumps, such as batches padded to captured sizes, and errors that cells share beyond one doubling of
 the batch size, such as an engine that is slow throughout.
 """
@@ -40,23 +40,23 @@ _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95% as efficient as least squares (Huber 1964)."""
 FORM_ERROR: Final = LogNormal(0.02, 1.0)
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 3% off. The run's own is learned: passes on a smooth line are followed closely, and bumps at
-small batches do not bend the curve far beyond them."""
+measured ones are 1 to 3% off. The run's own deviation is learned: passes on a smooth line are followed closely, and
+bumps at small batches do not bend the curve far beyond them."""
 _BUMP_DEGREES: Final = 4.0
-"""Of Student's law of that error: a kernel may be a tenth slower from one size to the next."""
+"""Degrees of freedom of the Student t of that error: a kernel may be 10% slower from one size to the next."""
 FACTOR_LOG_SD: Final = 0.3
-"""Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
-sample; 0.7 to 1.3 where only the rate of multiplication differs."""
+"""Log deviation of the ratio of decoding to computing prompts at the same number of rows: 1.4 for the example pipeline
+on a CPU, whose decode passes sample; 0.7 to 1.3 if only the rate of multiplication differs."""
 DRIFT_LOG_SD: Final = 0.1
-"""How far that factor moves over one doubling of the rows, as a random walk from the batch that the run measured."""
+"""Change of that factor over one doubling of the rows, as a random walk from the batch that the run measured."""
 CELL_LOG_SD: Final = 0.05
-"""Of a cell besides."""
+"""Additional log deviation of a cell."""
 _DEGREES: Final = 4.0
-"""Of Student's law of the whole: prompts of another kind than these are to be outvoted, not to bend the curve."""
+"""Degrees of freedom of the Student t of the whole: prompts of another kind should be outvoted, not bend the curve."""
 _CELLS_PER_DOUBLING: Final = 2
 _LEAST_SHARE: Final = 0.6
-"""Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
-decoding alone, and the sampling of tokens, account for the rest."""
+"""Minimum time of a pass over prompts, relative to decode passes over fewer tokens: a pass that takes less did not do
+the same work. Reading the KV cache and sampling tokens, which only decoding does, account for the rest."""
 _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "pnorm": ("hinge", "sharpness", "growth"),
     "softplus": ("hinge", "width", "rise", "growth"),
@@ -64,13 +64,13 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
 ROW_NOISE: Final = LogNormal(0.1, 1.0)
-"""Log deviation of one measurement of a pass: a few percent on a dedicated GPU, a multiple on a shared host."""
+"""Log deviation of one measurement of a pass: a few percent on a dedicated GPU, several times that on a shared host."""
 RESIDUAL: Final = LogNormal(0.02, 0.7)
-"""How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
+"""Deviation of a curve of the right form from the mean of a cell: 1 to 3% in the table of measured kernels."""
 SHARPNESS: Final = LogNormal(2.4, 0.5)
-"""p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
+"""Exponent p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
 HIT_RATE: Final = LogNormal(0.06, 1.0)
-"""One expert of sixteen per token."""
+"""Hit rate: one expert of sixteen per token."""
 _USUAL: Final[Mapping[str, float]] = {
     "sharpness": SHARPNESS.median,
     "width": 0.5,
@@ -82,10 +82,10 @@ _USUAL: Final[Mapping[str, float]] = {
 OVERHEAD_UNIT_S: Final = 1e-3
 GROWTH_UNIT: Final = 0.02
 LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": OVERHEAD_UNIT_S, "step": 1.0, "growth": GROWTH_UNIT}
-"""Parameters that are 0 or more and not logarithms in the vector: their unit there, so that all are of the size of 1.
-"""
+"""Parameters that are 0 or more and not logs in the vector, with their unit there, so that all have a size of about
+1."""
 _BROAD_SPREAD: Final[Mapping[str, float]] = {"hinge": 2.0, "overhead_s": 3.0, "kv_s_per_token": 1.5, "growth": 2.0}
-"""Standard deviations of the law that the posterior is cooled from, in the vector's units; 1 where not named."""
+"""Standard deviations of the distribution that annealing starts from, in the vector's units; 1 if not named."""
 _AGREED_DIGITS: Final = 9
 ROOT_2_PI: Final = math.sqrt(2 * math.pi)
 FARTHEST: Final = 30.0
@@ -94,17 +94,17 @@ FARTHEST: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ShapePrior:
-    """What to expect of the shape of a curve where its device is known.
+    """Prior of the shape of a curve if its device is known.
 
-    Medians and spreads over fits of the table of measured kernels (`benchmarks/latency_fit.py`, which also says how
+    Medians and spreads over fits of the table of measured kernels (`benchmarks/latency_fit.py`, which also reports how
     well those of the other devices and models carry over to one that is left out).
     """
 
     sharpness: LogNormal
     softplus_width: LogNormal
-    """Width of the hinge over its place, and so below."""
+    """Width of the hinge, relative to its place; likewise below."""
     softplus_rise: LogNormal
-    """1: the affine branch goes through the origin, as work for each request does."""
+    """At 1, the affine branch goes through the origin, as per-request work does."""
     sigmoid_width: LogNormal
     sigmoid_rise: LogNormal
     growth_scale: float
@@ -123,16 +123,16 @@ USUAL_SHAPES: Final = ShapePrior(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A typical pass of the run, which expectations without a device are relative to."""
+    """A typical pass of the run; expectations without a device are relative to it."""
 
     running: float
     pass_s: float
     kv_tokens: float | None
-    """None where it was not recorded, or mostly as none."""
+    """None if not recorded, or mostly 0."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Reference":
-        """The medians of the cells."""
+        """Return the medians of the cells."""
         kv_tokens = float(np.median(cells.kv_tokens))
         known = kv_tokens if kv_tokens > 0 else None
         return cls(float(np.median(cells.running)), float(np.median(cells.typical_s)), known)
@@ -140,14 +140,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassEvidence:
-    """The cells as the likelihood needs them."""
+    """The cells in the form that the likelihood needs."""
 
     running: Reals
     kv_tokens: Reals
     log_pass_s: Reals
     rows: Reals
     known_variance: Reals
-    """Of log time: error of the batch size."""
+    """Variance of log time due to the error of the batch size."""
     size: Counts
     """Number of each cell's batch size."""
     order: Counts
@@ -155,15 +155,16 @@ class PassEvidence:
     firsts: Counts
     """Where each size begins in that order."""
     sharing: Reals
-    """How many of those sizes are within one doubling, and have one error of the form together."""
+    """Number of sizes within one doubling of each, which share one error of the form."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "PassEvidence":
-        """Variances of cells.
+        """Compute the variances of cells.
 
-        An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
-        1974). The form's own error is that of the batch size: cells of one size share it, and differ by their resident
-        tokens alone. The sizes of one doubling together say no more than one: each has the error times their number.
+        An error of the batch size counts with the largest possible elasticity, 1 (effective variance, Barker and Diana
+        1974). The form's own error belongs to the batch size: cells of one size share it, and differ only by their
+        resident tokens. The sizes within one doubling carry no more information together than one alone: each has the
+        error times their number.
         """
         known_variance = (cells.running_sd / cells.running) ** 2
         numbers = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(cells.running)).astype(np.int64)
@@ -176,15 +177,15 @@ class PassEvidence:
         return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, size, order, firsts, sharing)
 
     def log_likelihood(self, log_ratio: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
-        """Log density, up to a constant, of the cells about a curve: Huber's law in log time.
+        """Log density, up to a constant, of the cells about a curve: Huber's distribution in log time.
 
-        log_ratio: of the curve's seconds over the cells', a row for each curve; residual: log deviation of cells
-        besides what is known; row_noise: log deviation of one measurement, of which a cell averages as many as it has
-        rows; form_error: log deviation of the form over a doubling. One of each a row, as a column.
+        log_ratio: log of the curve's seconds over the cells', one row per curve. residual: log deviation of cells
+        beyond the known part. row_noise: log deviation of one measurement, where a cell averages as many as it has
+        rows. form_error: log deviation of the form over a doubling. The last three have one row per curve, as a column.
 
-        The form's error d at a size with cells of weights w is what their weighted mean is off, with the variance
-        var d + 1 / sum(w) (random effects, Laird and Ware 1982), by Student's law: one size that is much slower than
-        those about it is to be outvoted (Lange, Little and Taylor 1989).
+        The form's error d at a size whose cells have weights w is the error of their weighted mean, with the variance
+        var d + 1 / sum(w) (random effects, Laird and Ware 1982), by a Student t: one size that is much slower than
+        those about it should be outvoted (Lange, Little and Taylor 1989).
         """
         inverse = 1.0 / (residual**2 + row_noise**2 / self.rows + self.known_variance)
         weight = self._by_size(inverse)
@@ -198,35 +199,36 @@ class PassEvidence:
         return -huber - bump.sum(axis=-1) / 2
 
     def _by_size(self, values: Reals) -> Reals:
-        """Sums over the cells of each size, a row for each row of values."""
+        """Sum over the cells of each size, one row per row of values."""
         return np.add.reduceat(values[:, self.order], self.firsts, axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptPasses:
-    """Passes over prompts that a decode curve is compared with; one element a cell of like sizes."""
+    """Passes over prompts that a decode curve is compared with; one element per cell of similar sizes."""
 
     tokens: Reals
     """Tokens computed in one pass, prompts and decoded ones together."""
     pass_s: Reals
     kv_tokens: Reals
-    """Resident tokens that the pass reads: none where it decodes nothing."""
+    """Resident tokens that the pass reads: 0 if it decodes nothing."""
     covariance: Reals
-    """Of the logarithm of decoding over these passes, cell by cell."""
+    """Covariance of the log of decoding over these passes, cell by cell."""
 
     whitening: Reals
-    """Makes deviations with that covariance independent, of variance 1: a factor of its inverse."""
+    """Factor of the inverse of that covariance: makes deviations independent, with variance 1."""
 
     @classmethod
     def of(cls, tokens: Reals, pass_s: Reals, kv_tokens: Reals, covariance: Reals) -> "PromptPasses":
-        """With the factor of the inverse, to the digits that every library of linear algebra agrees on."""
+        """Add the factor of the inverse, rounded to the digits that every linear algebra library agrees on."""
         factor = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float64)
         return cls(tokens, pass_s, kv_tokens, covariance, factor.T.round(_AGREED_DIGITS))
 
     def log_density(self, log_ratio: Reals) -> Reals:
-        """Log density, up to a constant, of these passes; log_ratio: of a curve at as many rows over them, a row each.
+        """Log density, up to a constant, of these passes: a multivariate Student t.
 
-        Student's law of several dimensions (Lange, Little and Taylor 1989 for its use against outliers).
+        log_ratio: log of a curve at as many rows over these passes, one row per curve. The distribution is robust
+        against outliers (Lange, Little and Taylor 1989).
         """
         deviations = np.einsum("ij,jk->ik", log_ratio, self.whitening)
         squared = np.einsum("ij,ij->i", deviations, deviations)
@@ -234,10 +236,10 @@ class PromptPasses:
 
 
 def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses | None:
-    """What to compare a curve with; None where no pass over prompts says anything.
+    """Select the passes to compare a curve with; None if no pass over prompts is informative.
 
-    prefills: `running` is the tokens computed in a pass, prompts and decoded ones, and `kv_tokens` what it reads
-    besides; cells: of the decode passes of the same engines. Sizes are gathered by half doublings, weighted by rows.
+    prefills: `running` is the tokens computed in a pass, prompts and decoded ones, and `kv_tokens` the tokens that it
+    also reads. cells: decode passes of the same engines. Sizes are grouped by half doublings, weighted by rows.
     """
     known = prefills.where((prefills.running > 0) & (prefills.typical_s > 0) & (prefills.rows > 0))
     if not len(known) or not len(cells):
@@ -255,21 +257,21 @@ def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses |
 
 
 def _covariance(doublings: Reals) -> Reals:
-    """A common factor, a random walk from 0 to either side, and what is each cell's own."""
+    """Covariance of a common factor, a random walk from 0 to either side, and each cell's own error."""
     nearer = np.minimum(np.abs(doublings)[:, None], np.abs(doublings)[None, :])
     shared = np.where(doublings[:, None] * doublings[None, :] > 0, nearer, 0.0)
     return FACTOR_LOG_SD**2 + DRIFT_LOG_SD**2 * shared + CELL_LOG_SD**2 * np.eye(len(doublings))
 
 
 def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
-    """Seconds of the longest typical decode pass over no more requests than `tokens`; 0 where there is none."""
+    """Seconds of the longest typical decode pass over at most `tokens` requests; 0 if there is none."""
     fewer = cells.running[None, :] <= tokens[:, None]
     return np.where(fewer, cells.typical_s[None, :], 0.0).max(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
 class FormModel:
-    """One form with its expectations. A reference or a prior is needed."""
+    """One form with its expectations. A reference or a prior is required."""
 
     form: Form
     prior: HardwarePrior | None
@@ -280,14 +282,14 @@ class FormModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The vector's parameters, in order."""
+        """Names of the vector's parameters, in order."""
         overhead = () if self.prior is None else ("overhead_s",)
         kv = ("kv_s_per_token",) if self.has_kv else ()
         return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "form_error", "row_noise", "residual")
 
     @property
     def least(self) -> Reals:
-        """The smallest value of each parameter."""
+        """Smallest value of each parameter."""
         return np.array([0.0 if name in LINEAR_UNITS else -np.inf for name in self.names])
 
     @property
@@ -297,14 +299,14 @@ class FormModel:
 
     @property
     def has_kv(self) -> bool:
-        """Whether the curve has a KV term: resident tokens are known, or a device says what they cost."""
+        """Whether the curve has a KV term: resident tokens are known, or a device determines their cost."""
         if self.reference is None:
             return self.prior is not None and self.prior.kv_s_per_token is not None
         return self.reference.kv_tokens is not None
 
     @property
     def shape_prior(self) -> HardwarePrior | None:
-        """The hardware prior if it is for this form: dense models and mixtures of experts have different ones."""
+        """Hardware prior if it applies to this form: dense models and mixtures of experts have different ones."""
         if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
             return None
         return self.prior
@@ -334,11 +336,11 @@ class FormModel:
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
     def row_noise(self, vectors: Reals) -> Reals:
-        """Log deviation of one measurement, one a row."""
+        """Log deviation of one measurement, one per row."""
         return np.exp(vectors[:, self.names.index("row_noise")])
 
     def scaled(self, vectors: Reals, log_factor: Reals | float) -> Reals:
-        """The vectors whose curves are exp(log_factor) times as high everywhere; one factor a row."""
+        """Scale the vectors so that their curves are exp(log_factor) times as high everywhere; one factor per row."""
         moved = vectors.copy()
         for number, name in enumerate(self.names):
             if name in ("flat_s", "experts_s", "per_request_s", "kv_s_per_token"):
@@ -348,7 +350,7 @@ class FormModel:
         return moved
 
     def named(self, vectors: Reals) -> dict[str, Reals]:
-        """Each parameter in its own unit, as a column that broadcasts against cells."""
+        """Parameters by name in their own units, as columns that broadcast against cells."""
         factors = np.exp(vectors)
         return {
             name: factors[..., number, None] if unit is None else vectors[..., number, None] * unit
@@ -356,13 +358,13 @@ class FormModel:
         }
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
-        """Seconds of each cell's pass, one row a vector."""
+        """Seconds of each cell's pass, one row per vector."""
         given = self.named(vectors)
         seconds = work_s(self.form, given, running) + given.get("overhead_s", 0.0)
         return seconds + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else seconds
 
     def curve(self, vector: Reals) -> FormCurve:
-        """The curve of one vector."""
+        """Curve of one vector."""
         given = {name: float(column[0]) for name, column in self.named(vector).items()}
         ends = (given.get("overhead_s", 0.0), given.get("kv_s_per_token", 0.0))
         if self.form == "pnorm":
@@ -379,7 +381,7 @@ class FormModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Broad:
-    """A normal law of the parameters that is wider than any posterior; half of one where 0 is the least."""
+    """A normal distribution of the parameters, wider than any posterior; half of one for parameters with minimum 0."""
 
     centre: Reals
     spread: Reals
@@ -387,18 +389,18 @@ class Broad:
 
     @classmethod
     def of(cls, model: FormModel, best: Reals) -> "Broad":
-        """About the most probable vector."""
+        """Center the distribution on the most probable vector."""
         is_half = np.isfinite(model.least)
         spread = np.array([_BROAD_SPREAD.get(name, 1.0) for name in model.names])
         return cls(np.where(is_half, 0.0, best), spread, is_half)
 
     def draw(self, count: int, rng: np.random.Generator) -> Reals:
-        """Vectors, one a row."""
+        """Draw vectors, one per row."""
         deviations = self.spread * rng.standard_normal((count, len(self.centre)))
         return self.centre + np.where(self.is_half, np.abs(deviations), deviations)
 
     def log_density(self, vectors: Reals) -> Reals:
-        """Normalised; one value a row of vectors."""
+        """Normalized log density; one value per row of vectors."""
         deviations = (vectors - self.centre) / self.spread
         constants = np.log(self.spread * ROOT_2_PI) - self.is_half * math.log(2.0)
         inside = np.all(~self.is_half | (vectors >= 0.0), axis=-1)
@@ -406,7 +408,7 @@ class Broad:
 
 
 def work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
-    """Seconds of the form's work, without overhead and KV; given: by name, columns that broadcast against running."""
+    """Seconds of the form's work, without overhead and KV; given: parameters by name, columns that broadcast."""
     if form == "expert_hit":
         return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
     flat_s, hinge, growth = given["flat_s"], given["hinge"], given["growth"]

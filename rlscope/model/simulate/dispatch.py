@@ -1,9 +1,9 @@
 """Dispatch: all engines with their load, the two ways in which samples reach them, and the staleness cap that waits.
 
 A `Router` keeps samples in one line and gives each to the engine with the fewest requests. With `Pull` every engine
-takes whole groups between its passes: at a boundary it first queues what it has finished, then starts groups while it
-has free places, keeps no finished group, and no limit holds. Engines that could do more are called whenever a limit has
-moved. `Cap` is for publications that wait: it says which groups under way the next version would make too stale.
+takes whole groups between its passes: at a boundary it first queues its finished groups, then starts groups while it
+has free places, keeps no finished group, and no limit holds. Engines with spare capacity are called whenever a limit
+has moved. `Cap` is for publications that wait: it tells which groups in progress the next version would make too stale.
 """
 
 import math
@@ -21,7 +21,7 @@ _CLOSED: Final = 1 << 40
 
 
 class EngineFleet:
-    """The engines, what each has been given, and when each reaches its next boundary."""
+    """The engines, what each was given, and the time of each one's next boundary."""
 
     def __init__(self, terms: Sequence[EngineTerms], places_per_engine: int, samples: Samples) -> None:
         self.engines = [SimulatedEngine(index, each, samples) for index, each in enumerate(terms)]
@@ -29,28 +29,28 @@ class EngineFleet:
         self._drains = terms[0].drains
         self._places_per_engine = places_per_engine
         self._load = [0] * len(self.engines)
-        """Running and waiting requests, and places held; _CLOSED more where they must finish before new weights."""
+        """Running and waiting requests, and held places; plus _CLOSED if they must finish before new weights."""
         self._held_places = [0] * len(self.engines)
-        """Of the load: requests that wait outside their engine."""
+        """Part of the load: requests that wait outside their engine."""
         self._max_running = terms[0].max_running
         self.closed_engines = 0
         self.free_places = places_per_engine * len(self.engines)
         self.idle_engines = len(self.engines)
         self._boundaries: list[tuple[float, int, int]] = []
-        """(time, engine, wake-up): void unless the wake-up is the engine's last."""
+        """(time, engine, wake-up); valid only if the wake-up is the engine's last one."""
         self._wakeups = [0] * len(self.engines)
         self._next_s = [math.inf] * len(self.engines)
         self.at_boundary = NEVER
-        """The engine between reach_boundary and leave_boundary; NEVER at other times."""
+        """Engine between reach_boundary and leave_boundary; NEVER at other times."""
         self.paused: Sequence[int] = ()
-        """What left for its environment at the last boundary."""
+        """Samples that left for their environment at the last boundary."""
         self.away = 0
-        """Samples that left for theirs and will go on."""
+        """Samples that left for their environment and will continue."""
         self._called: set[int] = set()
         self.swapped_s = 0.0
 
     def next_boundary_s(self) -> float:
-        """When an engine reaches a boundary next; infinity when all are idle."""
+        """Time of the next boundary of any engine; infinity if all are idle."""
         boundaries = self._boundaries
         while boundaries:
             at_s, index, wakeup = boundaries[0]
@@ -61,14 +61,14 @@ class EngineFleet:
 
     @property
     def next_engine(self) -> int:
-        """The engine whose boundary is next, or was to be before it was called; NEVER when all are idle."""
+        """Engine whose boundary is next, or was next before a call moved it; NEVER if all are idle."""
         return self._boundaries[0][1] if self._boundaries else NEVER
 
     def swap(self, newcomer: int, before_s: float) -> int:
-        """Cross the next boundary, if it is before a moment and lets the newcomer replace the one that finishes there.
+        """Cross the next boundary if it lies before a time and the newcomer can replace the sample that finishes there.
 
-        newcomer: NEVER takes the next in the engine's own line, where that is longer than its free places. Returns
-        the finished sample and leaves the time in `swapped_s`; NEVER, with nothing done, where it is not so simple.
+        newcomer: NEVER takes the next sample in the engine's own line, if that is longer than its free places. Returns
+        the finished sample and sets `swapped_s`; returns NEVER and does nothing in more complicated cases.
         """
         now_s, index, wakeup = self._boundaries[0]
         if now_s >= before_s or wakeup != self._wakeups[index]:
@@ -88,9 +88,9 @@ class EngineFleet:
         return finished
 
     def reach_boundary(self) -> Sequence[int]:
-        """Bring the engine that is next to its boundary; returns the samples that finish there.
+        """Advance the next engine to its boundary; returns the samples that finish there.
 
-        What follows from it may be given to engines before `leave_boundary` lets this one go on.
+        Engines may be given new work before `leave_boundary` lets this engine continue.
         """
         now_s, index, _ = self._boundaries[0]
         self.at_boundary = index
@@ -108,7 +108,7 @@ class EngineFleet:
         return finished
 
     def leave_boundary(self, now_s: float) -> None:
-        """Let the engine at its boundary go on, with what was dispatched to it."""
+        """Let the engine at its boundary continue, with the samples dispatched to it."""
         index, self.at_boundary = self.at_boundary, NEVER
         next_s = self.engines[index].resume(now_s)
         self._next_s[index] = next_s
@@ -127,29 +127,29 @@ class EngineFleet:
         return self.free_places > 0 if not self.closed_engines else min(self._load) < self._places_per_engine
 
     def free_places_of(self, index: int) -> int:
-        """Places of an engine without a request, less those that wait beyond its places; it may be negative."""
+        """Places of an engine without a request, minus requests that wait beyond its places; may be negative."""
         return self._places_per_engine - self._load[index]
 
     def least_loaded(self) -> int:
-        """The engine with the fewest requests."""
+        """Engine with the fewest requests."""
         load, index = self._load, self.at_boundary
         if index >= 0 and self.free_places == self._places_per_engine - load[index]:
             return index
         return load.index(min(load))
 
     def give(self, index: int, samples: Sequence[int]) -> None:
-        """Put samples into an engine's line; `wake` must follow."""
+        """Put samples into an engine's line; call `wake` afterwards."""
         self._note_load(index, len(samples))
         self.engines[index].waiting.extend(samples)
         self.call(index)
 
     def hold_place(self, index: int, places: int) -> None:
-        """So many more of an engine's places go to requests that wait outside; below 0: they are back."""
+        """Reserve more of an engine's places for requests that wait outside; a negative number releases them."""
         self._note_load(index, places)
         self._hold(index, places)
 
     def come_back(self, sample: int) -> None:
-        """A sample that left for its environment between two tokens goes on where it was; `wake` must follow."""
+        """Resume a sample, on its engine, that left for its environment between two tokens; call `wake` afterwards."""
         index = self._samples.engine[sample]
         self.away -= 1
         self._hold(index, -1)
@@ -162,19 +162,19 @@ class EngineFleet:
         self.engines[index].most_running = most
 
     def call(self, index: int) -> None:
-        """There is something for the engine to see to at its next boundary; `wake` must follow."""
+        """Mark that an engine has something to handle at its next boundary; call `wake` afterwards."""
         if index != self.at_boundary:
             self._called.add(index)
 
     def wake(self, now_s: float) -> None:
-        """Let the engines that were called meet what there is at their next boundary."""
+        """Let the called engines handle pending work at their next boundary."""
         if self._called:
             for index in self._called:
                 self._wake(index, now_s)
             self._called.clear()
 
     def publish(self, version: int, now_s: float) -> None:
-        """Offer new weights to every engine; each takes them at its next boundary, or when it is empty."""
+        """Offer new weights to every engine; each takes them at its next boundary, or once it is empty."""
         for index, engine in enumerate(self.engines):
             if self._drains and engine.new_version == NEVER:
                 self._load[index] += _CLOSED
@@ -184,7 +184,7 @@ class EngineFleet:
                 self._wake(index, now_s)
 
     def oldest_version(self) -> int:
-        """The oldest version that an engine would give the next token."""
+        """Oldest version that an engine would use for the next token."""
         return min(engine.version for engine in self.engines)
 
     def _note_load(self, index: int, change: int) -> None:
@@ -195,7 +195,7 @@ class EngineFleet:
         self.free_places += (after if after > 0 else 0) - (free if free > 0 else 0)
 
     def _wake(self, index: int, now_s: float) -> None:
-        """Let an engine meet what has come up at its next boundary; an idle one is at a boundary now."""
+        """Let an engine handle pending work at its next boundary; an idle engine is at a boundary now."""
         engine = self.engines[index]
         engine.cut_short(now_s)
         at_s = max(now_s, engine.boundary_s())
@@ -207,7 +207,7 @@ class EngineFleet:
 
 
 class Cap:
-    """Which groups are under way, and which publications would make one of them too stale."""
+    """Groups in progress, and the publications that would make one of them too stale."""
 
     def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: EngineFleet) -> None:
         self._max_staleness = max_staleness
@@ -217,27 +217,30 @@ class Cap:
         self._oldest_version = self._oldest_group = NEVER
 
     def waits_for_one(self, next_version: int) -> bool:
-        """Whether a group on its way would be too stale to train on once the next version is published.
+        """Whether a group in progress would be too stale to train on once the next version is published.
 
-        One that is finished and kept out by a full queue could not arrive: it is not waited for.
+        A finished group that a full queue keeps out could not arrive, so it is not waited for.
         """
         versions = [self._oldest_running(), self._queue.oldest_held_version() if self._queue.has_room else None]
         return any(version is not None and version < next_version - self._max_staleness for version in versions)
 
     def allows(self, version: int) -> bool:
-        """Whether nothing that runs, is finished, or starts on the versions that engines hold would be too stale."""
+        """Whether nothing would be too stale if the version were published.
+
+        Covers samples that run, are finished, or start on the versions that engines hold.
+        """
         versions = (self._oldest_running(), self._queue.oldest_version(), self._fleet.oldest_version())
         return min(each for each in versions if each is not None) >= version - self._max_staleness
 
     def _oldest_running(self) -> int | None:
-        """The oldest version in any group that is not finished; None where none has begun."""
+        """Oldest version in any unfinished group; None if none has started."""
         if self._oldest_group in self.open_groups:
             return self._oldest_version
         oldest = min(
             ((version, group) for group in self.open_groups if (version := self._version_of(group)) is not None),
             default=None,
         )
-        # As long as this group runs nothing older can start, unless an engine still holds an older version.
+        # While this group runs, nothing older can start, unless an engine still holds an older version.
         if oldest is not None and oldest[0] <= self._fleet.oldest_version():
             self._oldest_version, self._oldest_group = oldest
         return None if oldest is None else oldest[0]
@@ -249,41 +252,41 @@ class Cap:
 
 
 class Router:
-    """Starts groups while any place is free; finished groups wait in one line where the queue is full."""
+    """Start groups while any place is free; finished groups wait in one line if the queue is full."""
 
     def __init__(self, fleet: EngineFleet, gate: Gate, queue: GroupQueue, start_group: Callable[[], range]) -> None:
         self._fleet, self._gate, self._queue, self._start_group = fleet, gate, queue, start_group
         self._line: deque[int] = deque()
-        """Samples of groups that have started, not yet with an engine."""
+        """Samples of started groups that are not yet with an engine."""
         self.outside = 0
-        """Samples that wait for their environment; each holds a place, of no engine in particular."""
+        """Samples that wait for their environment; each holds a place, of no particular engine."""
         self._hold: Hold | None = None
-        """What kept the next group from starting when that was last asked; None where nothing did."""
+        """Limit that last kept the next group from starting; None if nothing did."""
 
     @property
     def empty_places(self) -> int:
-        """Places that neither a request nor a sample outside has."""
+        """Places that neither a request nor a sample outside occupies."""
         return self._fleet.free_places - self.outside
 
     @property
     def cause(self) -> HoldCause:
-        """Why places are empty: where nothing holds the next group, they are of engines that take no requests."""
+        """Why places are empty. If nothing holds the next group, they belong to engines that take no requests."""
         return self._hold or "weight_updates"
 
     def go_outside(self, sample: int) -> None:
-        """The sample has left its engine for its environment."""
+        """Record that a sample has left its engine for its environment."""
         self.outside += 1
 
     def come_back(self, sample: int) -> None:
-        """The environment has answered."""
+        """Record that a sample's environment has answered."""
         self.outside -= 1
 
     def finish(self, group: int, version: int, now_s: float) -> None:
-        """A group is finished and kept."""
+        """Handle a group that is finished and kept."""
         self._queue.offer(group, version, now_s)
 
     def swap(self, before_s: float) -> int:
-        """Let a sample of a started group replace the next that finishes, as `EngineFleet.swap` says."""
+        """Let a sample of a started group replace the next one that finishes; see `EngineFleet.swap`."""
         if self._fleet.free_places:
             return NEVER
         if not self._line:
@@ -296,7 +299,7 @@ class Router:
         return finished
 
     def fill(self, version: int, now_s: float) -> None:
-        """Start whatever may start."""
+        """Start every group that may start."""
         fleet, line = self._fleet, self._line
         empty = fleet.free_places - self.outside
         self._hold = None
@@ -312,7 +315,7 @@ class Router:
 
 
 class Pull:
-    """Each engine takes whole groups between its passes, and keeps its finished ones until the queue has room."""
+    """Let each engine take whole groups between its passes, and keep its finished ones until the queue has room."""
 
     def __init__(
         self,
@@ -330,15 +333,15 @@ class Pull:
         self.outside = 0
         """Samples that wait for their environment; each holds a place of its engine."""
         self._hold: Hold = "backpressure"
-        """What last kept an engine from starting a group."""
+        """Limit that last kept an engine from starting a group."""
         self._seen: tuple[int, ...] = ()
-        """The limits when engines were last called for them."""
+        """The limits when engines were last called because of them."""
         self._swapped = NEVER
-        """The engine of the last swap: at its boundary until something else happens."""
+        """Engine of the last swap: it stays at its boundary until something else happens."""
 
     @property
     def empty_places(self) -> int:
-        """Places that neither a request nor a sample outside has."""
+        """Places that neither a request nor a sample outside occupies."""
         return self._fleet.free_places
 
     @property
@@ -347,19 +350,19 @@ class Pull:
         return "weight_updates" if self._fleet.closed_engines else self._hold
 
     def go_outside(self, sample: int) -> None:
-        """The sample has left its engine for its environment."""
+        """Record that a sample has left its engine for its environment."""
         self.outside += 1
         self._fleet.hold_place(self._samples.engine[sample], 1)
 
     def come_back(self, sample: int) -> None:
-        """The environment has answered."""
+        """Record that a sample's environment has answered."""
         engine = self._samples.engine[sample]
         self.outside -= 1
         self._fleet.hold_place(engine, -1)
         self._fleet.call(engine)
 
     def finish(self, group: int, version: int, now_s: float) -> None:
-        """A group is finished and kept: its engine has it."""
+        """Handle a group that is finished and kept; its engine holds it."""
         engine = self._samples.engine[group * self._samples.group_size]
         self._queue.hold_back(group)
         self._outboxes[engine].append(group)
@@ -367,14 +370,14 @@ class Pull:
             self._deliver(engine, version, now_s)
 
     def swap(self, before_s: float) -> int:
-        """Let the next in an engine's line replace the next that finishes there, as `EngineFleet.swap` says."""
+        """Let the next sample in an engine's line replace the next one that finishes there; see `EngineFleet.swap`."""
         index = self._fleet.next_engine
         finished = NEVER if index == NEVER or self._outboxes[index] else self._fleet.swap(NEVER, before_s)
         self._swapped = index if finished != NEVER else NEVER
         return finished
 
     def fill(self, version: int, now_s: float) -> None:
-        """Let the engine that is at its boundary queue and start what it may, and call the others if a limit moved."""
+        """Let the engine at its boundary queue and start what it may, and call the others if a limit moved."""
         fleet, gate = self._fleet, self._gate
         here = self._here()
         if here != NEVER:
@@ -400,7 +403,7 @@ class Pull:
             self._note_queued(now_s)
 
     def _start(self, index: int) -> None:
-        # What the engine still holds back did not fit into the queue, so the gate holds too.
+        # Groups that the engine still holds back did not fit into the queue, so the gate holds too.
         fleet = self._fleet
         while fleet.free_places_of(index) > 0:
             hold = self._gate.hold()

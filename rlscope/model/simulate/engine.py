@@ -1,16 +1,16 @@
-"""One engine: a batch that advances one token a pass, and jumps over the passes in which nothing changes.
+"""One engine: a batch that advances one token per pass, and skips over the passes in which nothing changes.
 
-Between two changes of the batch every pass costs pass_s(b) + kappa K, and K grows by b a pass, so n passes take
-n (c + h (n - 1)) seconds with c = pass_s(b) + kappa K and h = kappa b / 2: the sum of an arithmetic series. Requests
-finish in the order of the passes in which their last tokens fall due, known when they are admitted.
+Between two changes of the batch every pass costs pass_s(b) + kappa K, and K grows by b per pass, so n passes take n (c
++ h (n - 1)) seconds with c = pass_s(b) + kappa K and h = kappa b / 2: the sum of an arithmetic series. Requests finish
+in the order of the passes in which their last tokens fall due, known when they are admitted.
 
-A request may leave for its environment between two tokens. It returns to its engine, before what waits there, and its
-KV is computed again only if an update voided it.
+A request may leave for its environment between two tokens. It returns to its engine, ahead of the requests that wait
+there, and its KV is recomputed only if an update voided it.
 
 Admission is first come, first served, between passes, while the batch has a place and the cache holds the request and
-the tokens of the next pass. When the cache is full, the request admitted last is preempted, waits first in line, and
-its tokens are computed again at the prefill rate. Prefill, recomputation and weight updates stop the decoding of the
-batch. Not covered: chunked prefill beside decoding, and prompts cached between members of a group.
+the tokens of the next pass. If the cache is full, the request admitted last is preempted, waits first in line, and its
+tokens are recomputed at the prefill rate. Prefill, recomputation and weight updates stop the decoding of the batch. Not
+covered: chunked prefill beside decoding, and prompts cached between members of a group.
 """
 
 import math
@@ -23,32 +23,32 @@ from typing import Final
 from rlscope.model.simulate.samples import NEVER, Piece, Samples
 
 _SAMPLE_BITS: Final = 32
-"""Below the finishing pass, in one integer with it: compared faster than a pair."""
+"""Bits below the finishing pass in one integer with it: comparing integers is faster than comparing pairs."""
 _SAMPLE_MASK: Final = (1 << _SAMPLE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTerms:
-    """What an engine's times follow from; a straggler's factor is in them."""
+    """Quantities that determine an engine's times, including a straggler's factor."""
 
     empty_pass_s: tuple[float, ...]
-    """Of a pass by the number of running requests, 0 .. max_running, none of which holds KV."""
+    """Seconds of a pass by the number of running requests, 0 .. max_running, all without KV."""
     kv_s_per_token: float
     max_running: int
     kv_capacity_tokens: float
     """Infinite without a limit."""
     prompt_tokens: float
     prefill_s_per_token: float
-    """0 where prefill is free."""
+    """0 if prefill is free."""
     prefill_pass_s: float
-    """Of prompts that join together, besides what their tokens take."""
+    """Seconds of prompts that join together, excluding their tokens."""
     pause_s: float
-    """Of a weight update."""
+    """Seconds of a weight update."""
     kv_kept: bool
     drains: bool
-    """Finish what was dispatched before new weights are taken."""
+    """Finish everything that was dispatched before taking new weights."""
     away_kv_held: bool = False
-    """Whether what waits for its environment keeps its KV in the cache."""
+    """Whether requests that wait for their environment keep their KV in the cache."""
     away_kv_voided: bool = False
     """Whether an update voids that KV, wherever it is."""
 
@@ -71,7 +71,7 @@ class EngineTotals:
 
 
 _Lead = tuple[float, float, float]
-"""Seconds before the passes, spent in this order: of a pause, of recomputation and of prefill."""
+"""Seconds before the passes, in this order: pause, recomputation, prefill."""
 _NO_LEAD: Final[_Lead] = (0.0, 0.0, 0.0)
 
 
@@ -91,22 +91,22 @@ class SimulatedEngine:
         self.switches: list[tuple[int, int]] = [(0, 0)]
         """(passes done, version) at each change of weights."""
         self._due: list[int] = []
-        """A heap of what runs: finishing pass and sample."""
+        """Heap of running requests: finishing pass and sample."""
         self._order: list[int] = []
-        """What runs, and some that has finished, by admission; kept where the cache is limited."""
+        """Running requests, and some finished ones, by admission; kept only if the cache is limited."""
         self._pauses = samples.has_pauses
         self.paused: list[int] = []
-        """What left for its environment at the last boundary."""
+        """Samples that left for their environment at the last boundary."""
         self.back: deque[int] = deque()
-        """What is back from there, and not yet running again."""
+        """Samples that are back from there and not yet running again."""
         self._away: dict[int, int] = {}
-        """What is there, or back: with the changes of weights that there had been when it left."""
+        """Samples that are there or back, with the number of weight changes before they left."""
         self._away_tokens = 0.0
-        """Resident tokens of these."""
+        """Resident tokens of these samples."""
         self._decode_from_s = 0.0
         self._lead = self._next_lead = _NO_LEAD
         self.next_s = math.inf
-        """The boundary after the last swap."""
+        """Boundary after the last swap."""
         self._scheduled, self._pass_s, self._bend_s = 0, 0.0, 0.0
         self._decode_s = self._prefill_s = self._recompute_s = self._pause_s = 0.0
         self._resident_token_passes, self._preemptions = 0.0, 0
@@ -114,11 +114,11 @@ class SimulatedEngine:
         self._booked_to_s = self._running_s = 0.0
 
     def boundary_s(self) -> float:
-        """When the scheduled passes are done; for an idle engine, a moment in the past."""
+        """Time at which the scheduled passes are done; for an idle engine, a time in the past."""
         return self._decode_from_s + self._passes_s(self._scheduled)
 
     def cut_short(self, now_s: float) -> None:
-        """Make the first boundary at or after now the next one."""
+        """Make the first boundary at or after `now_s` the next one."""
         if self._scheduled:
             self._scheduled = min(self._passes_until(now_s - self._decode_from_s), self._scheduled)
 
@@ -163,7 +163,7 @@ class SimulatedEngine:
         return 0.0
 
     def _rejoin(self) -> None:
-        """Let what is back from its environment run again; KV that an update voided meanwhile is computed again."""
+        """Resume samples that are back from their environment; KV that an update voided meanwhile is recomputed."""
         terms, samples, again_tokens = self._terms, self._samples, 0.0
         while self.back and self.running < self.most_running:
             sample = self.back.popleft()
@@ -183,10 +183,10 @@ class SimulatedEngine:
             self._spend(0.0, again_tokens * terms.prefill_s_per_token, 0.0)
 
     def swap(self, now_s: float, newcomer: int) -> int:
-        """`settle` and `resume` in one, where one request finishes and the newcomer takes its place: most boundaries.
+        """Do `settle` and `resume` at once if one request finishes and the newcomer takes its place: most boundaries.
 
-        The newcomer must be next in line. Returns the finished sample and leaves the next boundary in `next_s`; NEVER,
-        with nothing done, where it is not so simple. The same numbers come out, to the last bit.
+        The newcomer must be next in line. Returns the finished sample and leaves the next boundary in `next_s`; returns
+        NEVER and does nothing in more complicated cases. The numbers are equal to the last bit.
         """
         due, scheduled, running = self._due, self._scheduled, self.running
         passes = self.passes + scheduled
@@ -216,7 +216,7 @@ class SimulatedEngine:
         return finished
 
     def take_weights(self) -> bool:
-        """Load the version that waits, at a boundary, unless requests have to finish first; whether it was loaded."""
+        """Load the waiting version, at a boundary, unless requests must finish first; returns whether it was loaded."""
         terms = self._terms
         if terms.drains and (self.running or self.waiting or self._away):
             return False
@@ -228,7 +228,7 @@ class SimulatedEngine:
         return True
 
     def resume(self, now_s: float) -> float:
-        """Admit waiting requests at a boundary and go on; returns when the next one is, infinity when idle."""
+        """Admit waiting requests at a boundary and continue; returns the time of the next one, infinity if idle."""
         terms = self._terms
         if self.back:
             self._rejoin()
@@ -256,7 +256,7 @@ class SimulatedEngine:
         return start_s + scheduled * (pass_s + bend_s * (scheduled - 1))
 
     def totals_at(self, now_s: float) -> EngineTotals:
-        """The totals at a moment up to the next boundary; of the pass under way its seconds, not its tokens."""
+        """Totals at a time up to the next boundary; they include the seconds of the current pass, not its tokens."""
         since_s, done = max(now_s - self._decode_from_s, 0.0), 0
         if self._scheduled:
             done = min(self._passes_until(since_s), self._scheduled)
@@ -278,13 +278,13 @@ class SimulatedEngine:
         )
 
     def _book(self, now_s: float) -> None:
-        """Add up what came of the batch before its size changed."""
+        """Add up the passes of the batch before its size changes."""
         self._running_s += self._booked_running * (now_s - self._booked_to_s)
         self._tokens += self._booked_running * (self.passes - self._booked_passes)
         self._booked_running, self._booked_to_s, self._booked_passes = self.running, now_s, self.passes
 
     def _admit_new(self, now_s: float) -> None:
-        """`_admit` where the cache is no limit, so that none was ever preempted. The same numbers, to the last bit."""
+        """Do `_admit` if the cache is no limit, so nothing was ever preempted: equal numbers, to the last bit."""
         waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
         joining = min(len(waiting), self.most_running - running)
         if joining <= 0:
@@ -303,7 +303,7 @@ class SimulatedEngine:
             self._spend(0.0, 0.0, new_tokens * self._terms.prefill_s_per_token + self._terms.prefill_pass_s)
 
     def _admit(self, now_s: float) -> None:
-        """Let waiting requests join while there is room for them in the batch and in the cache."""
+        """Let waiting requests join while the batch and the cache have room for them."""
         terms, samples, passes, version = self._terms, self._samples, self.passes, self.version
         waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
         left_tokens, length_tokens, first_version = samples.left_tokens, samples.length_tokens, samples.first_version
@@ -342,7 +342,7 @@ class SimulatedEngine:
         self._prefill_s += prefill_s
 
     def _preempt(self) -> None:
-        """Take requests out, the last admitted first, until the next pass fits."""
+        """Preempt requests, the last admitted first, until the next pass fits."""
         samples, passes = self._samples, self.passes
         while self.running and self._resident_tokens + self.running > self._terms.kv_capacity_tokens:
             sample = self._order.pop()
@@ -364,11 +364,11 @@ class SimulatedEngine:
         return passes * (self._pass_s + self._bend_s * (passes - 1))
 
     def _passes_until(self, span_s: float) -> int:
-        """The fewest passes that take so long: the root of the quadratic, corrected for rounding."""
+        """Fewest passes that take at least `span_s`: the root of the quadratic, corrected for rounding."""
         if span_s <= 0.0:
             return 0
         bend_s, slope_s = self._bend_s, self._pass_s - self._bend_s
-        # The form of the root that stays exact where the bend is small, or 0.
+        # This form of the root stays exact if the bend is small or 0.
         passes = math.ceil(2.0 * span_s / (slope_s + math.sqrt(slope_s * slope_s + 4.0 * bend_s * span_s)))
         while passes > 0 and self._passes_s(passes - 1) >= span_s:
             passes -= 1

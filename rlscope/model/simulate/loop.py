@@ -1,15 +1,14 @@
 """The event loop: engines, groups, the queue and the trainer, from one change to the next.
 
-A step is all that makes a version: where trainers take several batches for one, it ends with the last of them.
-Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
-environment, the end of a training step, and the end of a publication. A version is counted as published when its step
-ends; the engines are offered it `delay_s` later. A sample waits for its environment once, between two of its tokens,
-and for its client after its last one. Not covered: passes whose time varies, engines or trainers that fail, samples
-that are aborted and resumed elsewhere.
+A step is everything that makes a version: if trainers take several batches for one version, the step ends with the last
+of them. Everything in a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return
+from its environment, the end of a training step, and the end of a publication. A version counts as published when its
+step ends; the engines are offered it `delay_s` later. A sample waits for its environment once, between two of its
+tokens, and for its client after its last one. Not covered: passes whose time varies, engines or trainers that fail,
+samples that are aborted and resumed elsewhere.
 
-What a simulated run starts with: its engines' terms, and how many samples start at once.
-
-`simulate` and `runs_like` are what the rest of the model calls.
+The module also sets the initial state of a simulated run: its engines' terms, and the number of samples that start at
+once. The rest of the model calls only `simulate` and `runs_like`.
 """
 
 import math
@@ -33,12 +32,12 @@ from rlscope.model.system import Admission, Layout, System
 Moment = Literal["step_end", "offer", "free"]
 
 _LONGEST_WAIT_STEPS: Final = 100
-"""Steps' worth of samples that may finish while the trainer waits for one: beyond, nothing useful will come."""
+"""Steps' worth of samples that may finish while the trainer waits for one step; beyond that, no step will come."""
 _WARM_UP_RATIO: Final = 0.2
 _WARM_UP_FILLS: Final = 2
-"""Times that what is in flight is replaced before the run counts as steady."""
+"""Number of times that everything in flight is replaced before the run counts as steady."""
 _UNLIMITED_QUEUE_STEPS: Final = 1
-"""Steps' worth of samples that an unlimited queue is taken to hold in steady state."""
+"""Steps' worth of samples that an unlimited queue is assumed to hold in steady state."""
 
 
 def simulate(
@@ -50,12 +49,13 @@ def simulate(
     warm_up_steps: int | None = None,
     settings: Settings = DEFAULTS,
 ) -> Simulated:
-    """Simulate `steps` training steps of a layout and measure what follows the warm-up.
+    """Simulate `steps` training steps of a layout and measure everything after the warm-up.
 
-    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
-    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
-    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
-    nothing after the warm-up. NeverTrains: fewer than about one sample in a hundred is trained.
+    The run starts spread out, as if its first requests had been running for a while. warm_up_steps: None leaves out the
+    first fifth, and at least the steps that replace everything in flight twice, but never more than half. The same
+    arguments give the same result. Raises ValueError if the limits let no step start (the message names the limit), for
+    fewer than 2 steps, or if nothing remains after the warm-up. Raises NeverTrains if fewer than about one sample in a
+    hundred is trained.
     """
     layout = _within_cap(system, layout)
     refuse_what_can_not_run(system, layout, settings)
@@ -67,7 +67,7 @@ def simulate(
 
 
 def _within_cap(system: System, layout: Layout) -> Layout:
-    """With a cap on what runs over all engines as each one's share of it: a router fills them alike."""
+    """Turn a cap on running samples over all engines into each one's share: a router fills the engines alike."""
     most = system.admission.max_running_samples
     if most is None:
         return layout
@@ -76,7 +76,7 @@ def _within_cap(system: System, layout: Layout) -> Layout:
 
 
 def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
-    """Steps to leave out, by the rule of `simulate`."""
+    """Steps to leave out, by the rule in `simulate`."""
     admission, batch = system.admission, system.workload.samples_per_step
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
     in_flight = (samples_at_start(system, layout) + queued) / batch
@@ -85,10 +85,10 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
 
 
 def runs_like(known: Simulated, admission: Admission, system: System, layout: Layout, steps: int) -> bool:
-    """Whether a simulation of the system would be one that is known, of a system with other limits, to the last bit.
+    """Whether simulating the system would equal, to the last bit, a known simulation under other limits.
 
-    A queue that kept nothing out is as good as a larger one, and a staleness cap that nothing was dropped for as a
-    higher one. admission: the limits of the one that is known; everything else is the same for both.
+    A queue that kept nothing out is equivalent to a larger one, and a staleness cap that nothing was dropped for to a
+    higher one. admission: the limits of the known simulation; everything else is the same for both.
     """
     queue, cap, after = admission.queue_capacity_samples, admission.max_staleness, system.admission
     if replace(after, queue_capacity_samples=queue, max_staleness=cap) != admission:
@@ -103,18 +103,18 @@ def runs_like(known: Simulated, admission: Admission, system: System, layout: La
 
 
 def _above(limit: int | None, other: int | None) -> bool:
-    """Of limits that both are there: whoever has none is asked nothing, in another order."""
+    """Whether a limit is above another, both being set: without a limit, events are ordered differently."""
     return limit is not None and other is not None and limit > other
 
 
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
-    """Every engine of the layout."""
+    """Return the terms of every engine of the layout."""
     engine, update = system.engine, system.update
     running = min(layout.running_per_engine, engine.max_running)
     empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
     prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
     capacity_tokens = math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens
-    # A cache that holds as many of the longest as run at once is no limit, and need not be watched.
+    # A cache that holds as many of the longest requests as can run at once is no limit, and need not be watched.
     longest_tokens = system.workload.prompt_tokens + math.ceil(system.workload.lengths.max_tokens)
     is_limit = running * longest_tokens > capacity_tokens
     return tuple(
@@ -137,7 +137,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
 
 
 def samples_at_start(system: System, layout: Layout) -> int:
-    """Samples that start at once: what the places and the limits on what is in flight let in."""
+    """Samples that start at once: as many as the places and the limits on samples in flight allow."""
     workload, admission = system.workload, system.admission
     limits = [layout.sampler_gpus // system.engine.gpus * layout.running_per_engine]
     if admission.max_in_flight_samples is not None:
@@ -155,8 +155,8 @@ class EventLoop:
         capped = admission.staleness_policy == "publication_waits"
         self._system = system
         terms = engine_terms(system, layout, settings)
-        # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round;
-        # engines whose cache is a limit swap nothing.
+        # A cap that the trainer keeps is checked before a newcomer joins, which swapping would reverse; engines whose
+        # cache is a limit swap nothing.
         self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
         self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
@@ -176,24 +176,25 @@ class EventLoop:
         self.version = 0
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
-        """Of the next batch."""
+        """Groups of the next batch."""
         self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.unit_samples)
-        """Held besides those of the next batch when its step starts."""
+        """Groups held besides those of the next batch when its step starts."""
         self._taken: list[int] = []
-        """Taken out of the queue, not yet trained on."""
+        """Groups taken out of the queue and not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
-        """(return, sample), a heap: in the environment, or with the client; ~sample once that has delivered it."""
+        """Heap of (return, sample) for samples in the environment or with the client; ~sample once the sample is
+        delivered."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
         self._horizon_s = math.inf
-        """When something other than a boundary comes next."""
+        """Time of the next event other than a boundary."""
         self._finished_groups = self._finished_at_wait = 0
         self._starter.fill(0, 0.0)
         self._note_places(0.0)
 
     def play(self, steps: int) -> Totals:
-        """Continue until `steps` steps have ended; the totals at that moment."""
+        """Continue until `steps` steps have ended, and return the totals at that moment."""
         while len(self.step_ends_s) < steps:
             if self._swaps:
                 self._swap_requests()
@@ -216,9 +217,9 @@ class EventLoop:
         return Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
 
     def _swap_requests(self) -> None:
-        """Cross boundaries for as long as each request that finishes is replaced at once by one of a started group.
+        """Cross boundaries as long as each finished request is replaced at once by one of a started group.
 
-        A shorter way of doing what `_next` does, for most of the moments of most runs.
+        This is a shortcut for `_next` that covers most moments of most runs.
         """
         starter, unfinished, group_size = self._starter, self.samples.group_unfinished, self.samples.group_size
         while (sample := starter.swap(self._horizon_s)) >= 0:
@@ -255,14 +256,17 @@ class EventLoop:
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 
     def _pause(self, now_s: float) -> None:
-        """Send away what left its engine between two tokens."""
+        """Send away samples that left their engine between two tokens."""
         pause_s = self.samples.pause_s
         for sample in self.fleet.paused:
             self._come_back_at(now_s + pause_s[sample], sample)
             pause_s[sample] = 0.0
 
     def _return(self, sample: int, now_s: float) -> None:
-        """A sample is back: it goes on, or is delivered; below 0, the client of one that was is back for another."""
+        """Return a sample: it continues, or is delivered.
+
+        A value below 0 means that the client of a delivered sample is back for another.
+        """
         if sample < 0:
             self._starter.come_back(~sample)
         elif self.samples.finished_s[sample] == NEVER:
@@ -271,7 +275,7 @@ class EventLoop:
             self._deliver(sample, now_s)
 
     def _go_outside(self, samples: Sequence[int], now_s: float) -> None:
-        """After the last token; what had no place to wait between two tokens does so here."""
+        """Send samples outside after the last token; samples without a wait between two tokens also wait here."""
         delivery_s, pause_s = self._draws.delivery_s, self.samples.pause_s
         for sample in samples:
             wait_s = delivery_s + pause_s[sample] if pause_s else delivery_s
@@ -350,10 +354,10 @@ class EventLoop:
         self._horizon_s = min(self._horizon_s, at_s)
 
     def _try_step(self, now_s: float) -> None:
-        """Take a batch, or wait for what is missing; the first step also takes the prefetched batches, one by one."""
+        """Take a batch, or wait for missing samples; the first step also takes the prefetched batches, one by one."""
         needed = self._needed_groups
         if self._takes_as_they_come:
-            # What is taken may let in what was held back, which is taken too.
+            # Taking groups may let in groups that were held back, which are taken too.
             while ready := min(len(self.queue), needed + self._prefetched_groups - len(self._taken)):
                 self._take(ready, now_s)
         while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:

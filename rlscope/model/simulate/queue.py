@@ -1,9 +1,9 @@
 """The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
 
-A group is in flight from its start until it is dropped or filtered, or until the trainer takes it, or has trained on it
-where the limit counts that too. Where the staleness cap is kept by admission, groups start only up to (version +
-max_staleness + 1) steps' worth, less what was dropped or filtered: the rule of AReaL (Fu et al. 2025), which a sample
-overtaken by shorter ones can exceed.
+A group is in flight from its start until it is dropped or filtered, or until the trainer takes it, or, if the limit
+counts that too, until the trainer has trained on it. If the staleness cap is kept by admission, groups start only up to
+(version + max_staleness + 1) steps' worth, minus those dropped or filtered: the rule of AReaL (Fu et al. 2025), which a
+sample overtaken by shorter ones can exceed.
 """
 
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
 from rlscope.model.system import Admission
 
 Hold = Literal["backpressure", "staleness_cap"]
-"""What keeps a group from starting."""
+"""Limit that keeps a group from starting."""
 HoldCause = Literal["backpressure", "staleness_cap", "weight_updates", "environment"]
-"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on what is in flight.
-weight_updates: the engine finishes what it has before it takes weights. environment: samples outside hold places."""
+"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on samples in flight.
+weight_updates: the engine finishes its requests before it takes weights. environment: samples outside hold places."""
 
 
 class GroupQueue:
@@ -27,7 +27,7 @@ class GroupQueue:
     def __init__(
         self, admission: Admission, order: QueueOrder, samples: Samples, *, held_by_engines: bool = False
     ) -> None:
-        """held_by_engines: what is held back enters when `release` says so, and not as soon as there is room."""
+        """Create an empty queue. held_by_engines: a held group enters on `release`, not as soon as there is room."""
         self._samples, self._oldest_first = samples, order == "oldest_first"
         self._newest_first = order == "lifo"
         self._held_by_engines = held_by_engines
@@ -43,7 +43,7 @@ class GroupQueue:
         self.dropped = 0
         """Groups dropped so far."""
         self.kept_out = False
-        """Whether its capacity ever mattered: somebody found it full, or it pushed something out."""
+        """Whether the capacity ever mattered: it was full on arrival, or pushed a group out."""
         self.depth_integral = 0.0
         """Queued groups, integrated over time."""
         self._since_s = 0.0
@@ -53,7 +53,7 @@ class GroupQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue takes one group more, whatever that would push out."""
+        """Whether the queue takes one more group, even if that pushes another out."""
         if self.always_has_room or len(self._queued) < (self._capacity or 0):
             return True
         self.kept_out = True
@@ -69,17 +69,17 @@ class GroupQueue:
         return min((self._samples.group_first_version[group] for group in self._held), default=None)
 
     def hold_back(self, group: int) -> None:
-        """A group is finished, and its engine keeps it for now."""
+        """Hold back a finished group, which its engine keeps for now."""
         self._samples.group_outcome[group] = QUEUED
         self._held.append(group)
 
     def release(self, group: int, version: int, now_s: float) -> None:
-        """The engine that held a group back offers it."""
+        """Offer a group that its engine held back."""
         self._held.remove(group)
         self.offer(group, version, now_s)
 
     def offer(self, group: int, version: int, now_s: float) -> None:
-        """A group is finished while `version` is the last one published."""
+        """Offer a group that finished while `version` is the last one published."""
         self._samples.group_outcome[group] = QUEUED
         if self._is_stale(group, version):
             self._drop(group, now_s)
@@ -92,7 +92,7 @@ class GroupQueue:
             self._push(group, now_s)
 
     def drop_stale(self, version: int, now_s: float) -> None:
-        """Drop what is too stale now that `version` is published."""
+        """Drop groups that are too stale now that `version` is published."""
         if self._most_stale is None:
             return
         kept = [entry for entry in self._queued if not self._is_stale(entry[2], version)]
@@ -108,7 +108,7 @@ class GroupQueue:
                 self.offer(group, version, now_s)
 
     def take(self, count: int, now_s: float) -> list[int]:
-        """The groups of a batch, in order; what was held back moves up, unless engines hold it."""
+        """Take the groups of a batch, in order; held groups move up, unless engines hold them."""
         taken = [self._pop(now_s) for _ in range(count)]
         for group in taken:
             self._samples.group_left_s[group] = now_s
@@ -117,7 +117,7 @@ class GroupQueue:
         return taken
 
     def note_depth(self, now_s: float) -> None:
-        """Bring the integral of the depth up to now."""
+        """Update the integral of the depth."""
         self.depth_integral += len(self._queued) * (now_s - self._since_s)
         self._since_s = now_s
 
@@ -141,7 +141,7 @@ class GroupQueue:
         return heappop(self._queued)[2]
 
     def _pop_oldest(self, now_s: float) -> int:
-        """What a full queue loses: the head, or its other end where the newest are taken first."""
+        """Remove the group that a full queue loses: the head, or the other end if the newest are taken first."""
         if not self._newest_first:
             return self._pop(now_s)
         self.note_depth(now_s)
@@ -152,7 +152,7 @@ class GroupQueue:
 
 
 class Gate:
-    """Counts in groups."""
+    """Limits on starting groups. Counts in groups."""
 
     def __init__(
         self,
@@ -172,29 +172,29 @@ class Gate:
         self.is_always_open = (
             self._most_in_flight is None and self._max_versions_ahead is None and queue.always_has_room
         )
-        """Whether nothing ever holds."""
+        """Whether no limit ever holds."""
         self.started = 0
         self.taken = 0
         self.trained = 0
-        """Of those taken, groups whose step has ended."""
+        """Taken groups whose step has ended."""
         self.filtered = 0
         self.version = 0
-        """The newest one that samplers have been offered."""
+        """Newest version that samplers have been offered."""
 
     @property
     def out_of_flight(self) -> int:
-        """Groups that the cap in flight has let go of, besides those dropped or filtered."""
+        """Groups that the in-flight cap no longer counts, besides those dropped or filtered."""
         return self.trained if self._counts_training else self.taken
 
     def groups_of(self, batch: int) -> int:
-        """Groups of a batch, the first being 1: where one is no whole number of groups, the mean is."""
+        """Groups of a batch, the first being 1. If a batch is no whole number of groups, they average to it."""
         return self._groups_until(batch) - self._groups_until(batch - 1)
 
     def hold(self) -> Hold | None:
-        """What keeps the next group from starting; None where it may.
+        """Limit that keeps the next group from starting; None if it may start.
 
-        A limit on what is in flight that binds while a whole batch is queued costs nothing: the trainer is
-        behind, and that is backpressure.
+        An in-flight limit that binds while a whole batch is queued costs nothing: the trainer is behind, and that is
+        backpressure.
         """
         queue = self._queue
         if not queue.has_room:
@@ -228,7 +228,7 @@ class PlaceTotals:
 
 
 class PlaceAccount:
-    """One cause at a time, for all engines: the limits are the run's, not an engine's."""
+    """Empty places with one cause at a time for all engines: the limits belong to the run, not to an engine."""
 
     def __init__(self) -> None:
         self._totals = PlaceTotals()
@@ -236,16 +236,16 @@ class PlaceAccount:
         self._idle_engines = self._empty = self._outside = 0
         self._cause: HoldCause = "backpressure"
         self.is_full = True
-        """Whether, by the last note, nothing was idle, empty or outside."""
+        """Whether nothing was idle, empty or outside at the last note."""
 
     def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
-        """From now on these numbers of engines are idle, of places empty, and of places taken by samples outside."""
+        """Set the numbers of idle engines, empty places, and places taken by samples outside, from now on."""
         self._book(now_s)
         self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
         self.is_full = not (idle_engines or empty or outside)
 
     def totals_at(self, now_s: float) -> PlaceTotals:
-        """The totals at a moment that is not before the last note."""
+        """Totals at a time that is not before the last note."""
         self._book(now_s)
         return PlaceTotals(dict(self._totals.idle_s), dict(self._totals.empty_s))
 

@@ -1,4 +1,4 @@
-"""What a simulation found: rates, times, staleness and a token ledger, computed from its columns and totals.
+"""Results of a simulation: rates, times, staleness and a token ledger, computed from its columns and totals.
 
 The version of a token follows from the passes at which its engine changed weights: a sample's tokens fall on
 consecutive passes of one engine (on several stretches of passes if it was preempted), so these changes cut it into runs
@@ -18,7 +18,7 @@ from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAI
 from rlscope.model.simulate.trainer import TrainerTotals
 
 Switches = Sequence[Sequence[tuple[int, int]]]
-"""Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
+"""(passes done, version) at each change of weights, by engine; the first is at pass 0."""
 
 
 class NeverTrains(Exception):
@@ -27,14 +27,14 @@ class NeverTrains(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How many were how old, in versions."""
+    """Counts by age, in versions."""
 
     counts: tuple[tuple[int, int], ...]
-    """(staleness, how many), by staleness; not empty."""
+    """(staleness, count), by staleness; not empty."""
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """Total count."""
         return sum(count for _, count in self.counts)
 
     @property
@@ -44,11 +44,11 @@ class Ages:
 
     @property
     def max(self) -> int:
-        """The oldest."""
+        """Largest staleness, versions."""
         return self.counts[-1][0]
 
     def percentile(self, ratio: float) -> int:
-        """The smallest staleness that at least this share (0..1) does not exceed."""
+        """Smallest staleness that at least this share (0..1) does not exceed."""
         needed, so_far = math.ceil(ratio * self.total - 1e-9), 0
         for age, count in self.counts:
             so_far += count
@@ -59,27 +59,27 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStaleness:
-    """How old what was trained after the warm-up was: consumer version minus the version that sampled it."""
+    """Staleness of everything trained after the warm-up: consumer version minus the version that sampled it."""
 
     tokens: Ages
     samples: Ages
-    """By their oldest token."""
+    """Ages of samples, by their oldest token."""
     groups: Ages
-    """By the oldest token of any member."""
+    """Ages of groups, by the oldest token of any member."""
     in_flight_mean: float
     """Versions between a token and the last token of its sample, mean over tokens."""
     in_queue_mean: float
-    """Versions between the last token of its sample and the training step, mean over tokens: the wait for the group
-    is in it. The two add up to the mean of the tokens."""
+    """Versions between the last token of its sample and the training step, mean over tokens; includes the wait for the
+    group. Both parts add up to the mean of the tokens."""
     group_before_queue_mean: float
     """Versions between the first token of a group and the end of its last sample, mean over groups."""
     group_in_queue_mean: float
-    """Versions between that end and the training step. The two add up to the mean of the groups."""
+    """Versions between that end and the training step. Both parts add up to the mean of the groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSeconds:
-    """The trainer's seconds after the warm-up; they add up to all of them."""
+    """The trainer's seconds after the warm-up, by activity; they add up to the total."""
 
     train_s: float
     """Forward and backward passes with the overhead of a step."""
@@ -92,20 +92,20 @@ class TrainerSeconds:
 
 @dataclass(frozen=True, slots=True)
 class EngineSeconds:
-    """The seconds after the warm-up, summed over engines; they add up to engines times seconds."""
+    """Seconds after the warm-up, summed over engines; they add up to engines times seconds."""
 
     decode_s: float
     prefill_s: float
     recompute_s: float
-    """Computing KV again, after a preemption or a weight update."""
+    """Recomputing KV after a preemption or a weight update."""
     weight_update_s: float
     """Paused for new weights."""
     idle_s: Mapping[HoldCause, float]
-    """Without any request, by what keeps requests away."""
+    """Seconds without any request, by the cause that keeps requests away."""
 
     @property
     def total_s(self) -> float:
-        """All of them."""
+        """Total seconds."""
         return self.decode_s + self.prefill_s + self.recompute_s + self.weight_update_s + sum(self.idle_s.values())
 
 
@@ -117,7 +117,7 @@ class TokenLedger:
     """Counted by the engines, pass by pass; all others are counted by sample, and add up to it."""
     trained: int
     dropped: int
-    """As stale, or pushed out of a full queue."""
+    """Dropped as stale, or pushed out of a full queue."""
     filtered: int
     queued: int
     """In finished groups that are queued or wait for room in the queue."""
@@ -129,40 +129,41 @@ class TokenLedger:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One layout, simulated. Unless said otherwise: after the warm-up, to the end of the last step."""
+    """One simulated layout. Unless stated otherwise, values cover the time after the warm-up."""
 
     steps: int
     warm_up_steps: int
     published_versions: int
-    """Fewer than the steps where publications wait for the staleness cap."""
+    """Fewer than the steps if publications wait for the staleness cap."""
     seconds: float
     step_periods_s: tuple[float, ...]
-    """Between the ends of successive steps, in order."""
+    """Seconds between the ends of successive steps, in order."""
     step_trained_tokens: tuple[int, ...]
     """Response tokens of each of these steps."""
     engines: int
     trainer_seconds: TrainerSeconds
     engine_seconds: EngineSeconds
     empty_place_s: Mapping[HoldCause, float]
-    """Place-seconds without a request, by what keeps requests away; the limit on running requests sets the places."""
+    """Place-seconds without a request, by the cause that keeps requests away; the limit on running requests sets the
+    places."""
     generated_tokens: int
     passes: int
     mean_running: float
     """Requests in an engine's batch, mean over time."""
     mean_resident_tokens: float | None
-    """In an engine's KV cache, mean over its passes; None without a pass."""
+    """Tokens in an engine's KV cache, mean over its passes; None without a pass."""
     preemptions: int
     mean_trained_tokens: float
     """Response length, mean over trained samples."""
     mean_queued_samples: float
-    """In the queue, mean over time; what is held back by a full queue is not in it."""
+    """Samples in the queue, mean over time; excludes samples that a full queue holds back."""
     mean_in_flight_samples: float
-    """Begun, and neither taken by the trainer nor dropped or filtered, mean over time."""
+    """Samples started, and neither taken by the trainer nor dropped or filtered, mean over time."""
     staleness: SimulatedStaleness
     ledger: TokenLedger
-    """Of the whole run, warm-up included."""
+    """Ledger of the whole run, including the warm-up."""
     queue_kept_out: bool
-    """Whether the queue's capacity ever mattered, warm-up included."""
+    """Whether the queue's capacity ever mattered, including the warm-up."""
 
     @property
     def step_s(self) -> float:
@@ -197,10 +198,10 @@ class Totals:
     now_s: float
     steps: int
     version: int
-    """The last one published."""
+    """Version published last."""
     engines: tuple[EngineTotals, ...]
     switches: tuple[tuple[tuple[int, int], ...], ...]
-    """(passes done, version) at every change of weights, engine by engine."""
+    """(passes done, version) at every change of weights, by engine."""
     places: PlaceTotals
     trainer: TrainerTotals
     queue_group_s: float
@@ -208,7 +209,7 @@ class Totals:
 
 
 def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequence[float]) -> Simulated:
-    """What happened between two moments; the ledger from the start of the run to the later one."""
+    """Summarize what happened between two moments; the ledger covers the start of the run to the later one."""
     seconds, engine = end.now_s - start.now_s, _engine_difference(start, end)
     columns = Columns.of(samples)
     trained_groups = np.flatnonzero(columns.group_step > start.steps)
@@ -243,7 +244,7 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
 
 
 def _engine_difference(start: Totals, end: Totals) -> EngineTotals:
-    """Summed over engines."""
+    """Difference of the totals, summed over engines."""
     return EngineTotals(
         **{
             each.name: sum(getattr(totals, each.name) for totals in end.engines)
@@ -265,7 +266,7 @@ def _difference(start: Mapping[HoldCause, float], end: Mapping[HoldCause, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
+    """Columns of `Samples` as arrays: by sample, or by group if the name says so."""
 
     group_size: int
     length_tokens: Counts
@@ -285,7 +286,7 @@ class Columns:
 
     @classmethod
     def of(cls, samples: Samples) -> "Columns":
-        """Copy them, each once."""
+        """Copy the columns, each once."""
         return cls(
             group_size=samples.group_size,
             length_tokens=np.array(samples.length_tokens),
@@ -305,12 +306,12 @@ class Columns:
         )
 
     def members(self, groups: Counts) -> Counts:
-        """The samples of groups."""
+        """Return the samples of groups."""
         return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
 
 
 def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
-    """Seconds in flight between two moments, summed over samples: from its first pass until its group has left."""
+    """Seconds in flight between two moments, summed over samples: from the first pass until the group has left."""
     left_s = np.repeat(np.where(columns.group_left_s < 0.0, np.inf, columns.group_left_s), columns.group_size)
     begun = columns.admitted_s >= 0.0
     spans_s = np.minimum(left_s, end_s) - np.maximum(columns.admitted_s, start_s)
@@ -318,7 +319,7 @@ def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
 
 
 def _ledger(columns: Columns, end: Totals) -> TokenLedger:
-    """Finished samples by what became of their group; of the others what their engine has made of them so far."""
+    """Count finished samples by the fate of their group, and the tokens generated so far by the others."""
     lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
     outcomes = (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
     tokens = {each: int(lengths[columns.group_outcome == each].sum()) for each in outcomes}
@@ -334,7 +335,7 @@ def _ledger(columns: Columns, end: Totals) -> TokenLedger:
 
 
 def _tokens_in_flight(columns: Columns, end: Totals) -> int:
-    """Tokens before the last preemption, and one a pass since the last admission of those that run."""
+    """Tokens before the last preemption, plus one per pass since the last admission for running samples."""
     begun = np.flatnonzero(~columns.is_finished & (columns.engine >= 0))
     before = int((columns.length_tokens - columns.left_tokens)[begun].sum())
     runs = begun[columns.start_pass[begun] >= 0]
@@ -352,7 +353,7 @@ class _Runs:
 
 
 def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
-    """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
+    """Staleness over the tokens, samples and groups of the given groups, all of them trained."""
     runs = _runs(columns, columns.members(trained_groups), switches)
     newest = np.zeros(columns.engine.size, dtype=np.int64)
     np.maximum.at(newest, runs.sample, runs.version)
@@ -374,10 +375,10 @@ def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -
 
 
 def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
-    """The tokens of the wanted samples, all finished, by version."""
+    """Split the tokens of the wanted samples, all finished, by version."""
     sample, start_pass, tokens = _stretches(columns, wanted)
     engine = columns.engine[sample]
-    # One line of numbers for all engines: each has a stretch of it as long as the longest has passes.
+    # One axis serves all engines: each has a section of it as long as the longest engine has passes.
     width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
     switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
     switch_version = np.array([version for each in switches for _, version in each])
@@ -408,6 +409,6 @@ def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts
 
 
 def _ages(ages: Counts, weights: Counts | None = None) -> Ages:
-    """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
+    """Count the ages that occur; the sums of whole weights are exact below 2^53."""
     counts = np.bincount(ages, weights=weights)
     return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))

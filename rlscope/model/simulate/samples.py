@@ -1,9 +1,9 @@
-"""Samples and groups of a simulation, and all that is random about them: lengths, filtering, waits and step times.
+"""Samples and groups of a simulation, and everything random about them: lengths, filtering, waits and step times.
 
-Group g holds the samples g * S .. g * S + S - 1. A group is what is queued as one: where samples are delivered one by
+Group g holds the samples g * S .. g * S + S - 1. A group is the unit that is queued: if samples are delivered one by
 one, every sample is a group here, and only the lengths still follow the prompts. Columns are lists, not arrays: the
 simulation touches one entry at a time, and whole columns are evaluated at the end. Members of a group are as alike as
-was measured: a Gaussian copula whose correlation gives the measured mean of the longest member. Not covered: any other
+measured: a Gaussian copula whose correlation gives the measured mean of the longest member. Not covered: any other
 dependence, such as prompts that are hard in every epoch.
 """
 
@@ -20,22 +20,22 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Workload
 
 _QUANTILES: Final = 1024
-"""Points of the length law on which the longest of a group is averaged."""
+"""Points of the length distribution on which the longest of a group is averaged."""
 _NODES: Final = 32
 """Gauss-Hermite nodes of the part that members share."""
 _MOST_ALIKE: Final = 0.999
-"""A correlation of 1 has no density."""
+"""Maximum correlation: at 1 there is no density."""
 _BISECTIONS: Final = 20
 _BLOCK_WAITS: Final = 1024
 OPEN: Final = 0
 """Some sample of the group is not finished."""
 QUEUED: Final = 1
-"""Finished and not taken; in the queue, or held back because it is full."""
+"""Finished and not taken: in the queue, or held back because it is full."""
 TRAINED: Final = 2
 DROPPED: Final = 3
 FILTERED: Final = 4
 _BLOCK_GROUPS: Final = 256
-"""Groups drawn at a time. The draws, and so the results, depend on it."""
+"""Groups drawn at a time. The draws, and therefore the results, depend on it."""
 NEVER: Final = -1
 
 
@@ -60,11 +60,11 @@ class Draws:
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
         self.turnaround_s = min(workload.turnaround_s, workload.environment_s)
-        """After the last token."""
+        """Seconds after the last token."""
         self.delivery_s = self.turnaround_s * workload.delivered_after_ratio
-        """Of that, until the sample is delivered."""
+        """Seconds from the last token until the sample is delivered."""
         self.client_s = self.turnaround_s - self.delivery_s
-        """After that, until its client has another for its place."""
+        """Seconds from the delivery until its client has another sample for its place."""
         self._environment_s = workload.environment_s - self.turnaround_s
         self.has_pauses = self._environment_s > 0.0
         self._wait_factors = _factors(workload.environment_waits_s)
@@ -80,15 +80,15 @@ class Draws:
         return lengths.tolist(), (self._rng.random(count) < self._kept_ratio).tolist()
 
     def step_factor(self) -> float:
-        """Lognormal with mean 1."""
+        """Lognormal factor with mean 1."""
         if self._step_noise == 0.0:
             return 1.0
         return float(np.exp(self._step_noise * self._rng.standard_normal() - self._step_noise**2 / 2))
 
     def pauses(self, lengths: Sequence[int]) -> tuple[list[float], list[int]]:
-        """Of samples of these lengths: seconds of the wait for the environment, and tokens that follow it.
+        """For samples of these lengths: seconds of the wait for the environment, and the tokens that follow it.
 
-        Where in a response it waits is not recorded: every place between two tokens is equally likely.
+        The position of the wait in a response is not recorded: every place between two tokens is equally likely.
         """
         tokens = np.array(lengths)
         before = 1 + np.floor(self._rng.random(tokens.size) * (tokens - 1)).astype(np.int64)
@@ -105,7 +105,7 @@ class Draws:
         return self._waits_s.pop()
 
     def _lengths(self, count: int) -> Counts:
-        """Of the samples of `count` prompts."""
+        """Lengths of the samples of `count` prompts."""
         if self._correlation == 0.0:
             return self._law.draw(self._rng, count * self._alike_samples)
         own = self._rng.standard_normal((count, self._alike_samples)) * math.sqrt(1.0 - self._correlation)
@@ -114,9 +114,10 @@ class Draws:
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
     def _residual(self, count: int) -> Counts:
-        """What is left of requests seen at a random moment: a uniform share of a length-biased length (renewal theory).
+        """Remaining tokens of requests seen at a random moment.
 
-        A run that starts with them starts spread out, as it is in steady state, and not in step.
+        They are a uniform share of a length-biased length (renewal theory). A run that starts with these is spread out
+        as in steady state, instead of in step.
         """
         biased = self._law.probabilities * self._law.support
         seen = self._rng.choice(self._law.support, count, p=biased / biased.sum())
@@ -124,7 +125,7 @@ class Draws:
 
 
 class Samples:
-    """One entry per sample, or per group where the name says so."""
+    """Columns with one entry per sample, or per group if the name says so."""
 
     def __init__(self, draws: Draws, group_size: int) -> None:
         self.group_size = group_size
@@ -135,11 +136,11 @@ class Samples:
         """Tokens to generate after the last admission or return."""
         self.engine: list[int] = []
         self.pause_s: list[float] = []
-        """Seconds that it will wait for its environment; 0 once it has. Empty where none does."""
+        """Seconds of the coming wait for its environment; 0 once it has waited. Empty if no sample waits."""
         self.after_tokens: list[int] = []
-        """Tokens that follow that wait; 0 once it has begun, and where there is none. Empty where none waits."""
+        """Tokens that follow that wait; 0 once it has begun, or if there is none. Empty if no sample waits."""
         self.start_pass: list[int] = []
-        """Passes its engine had done at the last admission or return; NEVER while it is in no batch."""
+        """Passes that its engine had done at the last admission or return; NEVER while the sample is in no batch."""
         self.first_version: list[int] = []
         """Version of its first token; NEVER before it is admitted."""
         self.admitted_s: list[float] = []
@@ -156,10 +157,10 @@ class Samples:
         self.group_consumer_version: list[int] = []
         self.group_step: list[int] = []
         self.group_left_s: list[float] = []
-        """When it was taken, dropped or filtered; NEVER before."""
+        """Time when it was taken, dropped or filtered; NEVER before that."""
 
     def start_group(self) -> range:
-        """The samples of one more group."""
+        """Add a group and return its samples."""
         if self.groups_started == len(self.group_outcome):
             self._draw()
         first = self.groups_started * self.group_size
@@ -167,7 +168,7 @@ class Samples:
         return range(first, first + self.group_size)
 
     def members(self, group: int) -> slice:
-        """Where a group's samples are."""
+        """Slice of a group's samples."""
         return slice(group * self.group_size, (group + 1) * self.group_size)
 
     def tokens_of(self, groups: list[int]) -> int:
@@ -201,19 +202,19 @@ class Samples:
 
 
 def _factors(waits_s: tuple[float, ...]) -> Reals | None:
-    """Waits over their mean; None where they do not vary."""
+    """Waits over their mean; None if they do not vary."""
     waits = np.array(waits_s, dtype=np.float64)
     return waits / waits.mean() if waits.size and waits.min() < waits.max() else None
 
 
 @lru_cache(maxsize=8)
 def group_correlation(law: LengthLaw) -> float:
-    """Correlation of the copula under which groups have the measured tail, 0..1; 0 where none was measured.
+    """Correlation of the copula that gives groups the measured tail, 0..1; 0 if none was measured.
 
     P(longest <= x) = E[Phi((z_x - sqrt(r) Z) / sqrt(1 - r)) ** S] for equally correlated normals with correlation r
-    (Dunnett and Sobel 1955); solved for the tail ratio by bisection. Own use.
+    (Dunnett and Sobel 1955), solved for the tail ratio by bisection. Own use.
 
-    Cached: it is the same for every layout, and for every change but that of the lengths.
+    Cached: it is the same for every layout, and for every change except of the lengths.
     """
     if law.groups is None or law.groups.group_size < 2:
         return 0.0

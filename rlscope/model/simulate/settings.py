@@ -14,7 +14,7 @@ class Settings:
 
     publication: Publication = "in_flight"
     queue_order: QueueOrder = "fifo"
-    """Where publications wait for the staleness cap, the oldest is always first."""
+    """Ignored if publications wait for the staleness cap: the oldest is then always first."""
     dispatch: Dispatch = "least_loaded"
     taking: Taking = "batch"
     engine_slowness: tuple[float, ...] | None = None
@@ -25,11 +25,11 @@ class Settings:
 
 DEFAULTS: Final = Settings()
 MOST_PLACES: Final = 1_000_000
-"""Requests at once that are still simulated: more than any run has, fewer than fill the memory."""
+"""Maximum concurrent requests of a simulation: more than any run has, too few to fill the memory."""
 
 
 def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) -> None:
-    """ValueError, saying which limit no step, or no sample, could ever pass."""
+    """Raise ValueError for a limit that no step, or no sample, could ever pass; the message names it."""
     workload, admission, engine = system.workload, system.admission, system.engine
     engines = layout.sampler_gpus // engine.gpus
     if engines < 1 or layout.trainer_gpus < 1 or layout.running_per_engine < 1:
@@ -42,7 +42,7 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
-    # What is taken one by one leaves the queue before the batch is full, and what is in flight too unless it counts.
+    # Samples taken one by one leave the queue before the batch is full, and also the in-flight count, if it ends there.
     queued = 1 if settings.taking == "as_they_come" else batch
     limits = {
         "the queue's capacity": (admission.queue_capacity_samples, queued),
@@ -76,7 +76,7 @@ def _refuse_contradictions(system: System, settings: Settings) -> None:
 
 
 def _refuse_what_cannot_wait(admission: Admission, settings: Settings, prefetched_batches: float) -> None:
-    """ValueError for what the simulator does not know of publications that wait for the staleness cap."""
+    """Raise ValueError for settings that are not supported if publications wait for the staleness cap."""
     if not (admission.max_staleness or 0) >= 1:
         raise ValueError("publication_waits needs a max_staleness of 1 or more; 0 is a drained publication")
     if prefetched_batches:

@@ -1,4 +1,4 @@
-"""The trainer's clock: how long a step takes, and where its seconds go. It decides nothing."""
+"""The trainer's clock: the duration of a step, and the split of its seconds. It makes no decisions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class TrainerTotals:
 
 
 class SimulatedTrainer:
-    """Waits, trains on a batch, publishes once it has trained on all batches of a version, and waits again."""
+    """Wait, train on a batch, publish after all batches of a version, and wait again."""
 
     def __init__(self, system: System, gpus: int, step_factor: Callable[[], float]) -> None:
         workload, self._step_factor = system.workload, step_factor
@@ -37,18 +37,18 @@ class SimulatedTrainer:
         self.waits_for: Wait | None = "samples"
         """None while it trains or publishes."""
         self.since_s = 0.0
-        """When it began what it does."""
+        """Start of the current activity."""
         self.batches = 0
-        """Begun so far."""
+        """Batches started so far."""
 
     @property
     def steps(self) -> int:
-        """Begun so far; a step trains on all batches of a version."""
+        """Steps started so far; a step trains on all batches of a version."""
         return -(-self.batches // self._batches_per_version)
 
     @property
     def makes_version(self) -> bool:
-        """Whether the batch last begun is the last of its version."""
+        """Whether the batch started last is the last of its version."""
         return self.batches % self._batches_per_version == 0
 
     def wait(self, reason: Wait, now_s: float) -> None:
@@ -73,11 +73,11 @@ class SimulatedTrainer:
         return now_s + train_s + phases_s
 
     def publish(self, now_s: float) -> None:
-        """The batch has been trained on."""
+        """Publish after training on the batch."""
         self.since_s = now_s
 
     def copy_totals(self) -> TrainerTotals:
-        """The totals as of the end of a step."""
+        """Totals at the end of a step."""
         return replace(self.totals)
 
     def _end_wait(self, now_s: float) -> None:

@@ -47,14 +47,14 @@ RULE = FindingRule(
     name="capped_staleness",
     title="Capped staleness",
     sentences=(
-        "The staleness cap of {max_staleness_versions} blocked trainers for {trainer_waiting_gpu_s} and samplers for "
-        "{sampler_waiting_gpu_s}, {waiting_share_ratio} of all GPU time.",
-        "The staleness cap blocked trainers for {trainer_waiting_gpu_s} and samplers for {sampler_waiting_gpu_s}, "
-        "{waiting_share_ratio} of all GPU time.",
-        "The staleness cap of {max_staleness_versions} blocked trainers for {trainer_waiting_gpu_s}, "
-        "{waiting_share_ratio} of all GPU time.",
-        "The staleness cap of {max_staleness_versions} blocked samplers for {sampler_waiting_gpu_s}, "
-        "{waiting_share_ratio} of all GPU time.",
+        "Over the whole run, the staleness cap of {max_staleness_versions} blocked trainers for "
+        "{trainer_waiting_gpu_s} and samplers for {sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
+        "Over the whole run, the staleness cap blocked trainers for {trainer_waiting_gpu_s} and samplers for "
+        "{sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
+        "Over the whole run, the staleness cap of {max_staleness_versions} blocked trainers for "
+        "{trainer_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
+        "Over the whole run, the staleness cap of {max_staleness_versions} blocked samplers for "
+        "{sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
     ),
     silent_at_zero=frozenset({"trainer_waiting_gpu_s", "sampler_waiting_gpu_s"}),
     remedy="Raise the cap if training stays stable with staler tokens. Otherwise keep it and reduce staleness: a "

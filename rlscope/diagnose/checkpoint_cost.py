@@ -47,8 +47,8 @@ RULE = FindingRule(
     name="checkpoint_cost",
     title="Checkpoint and evaluation cost",
     sentences=(
-        "Checkpoints took {checkpoint_gpu_s} of trainers and evaluation {eval_gpu_s}, {trainer_share_ratio} of the "
-        "trainers' GPU time.",
+        "Over the whole run, trainers spent {checkpoint_gpu_s} on checkpoints and {eval_gpu_s} on evaluation "
+        "({trainer_share_ratio} of their GPU time).",
     ),
     remedy="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
     find=find,

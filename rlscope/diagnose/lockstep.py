@@ -65,10 +65,9 @@ RULE = FindingRule(
     name="lockstep",
     title="Lockstep",
     sentences=(
-        "Samplers and trainers ran in lockstep: samplers waited at the barrier for {barrier_gpu_s} "
-        "({barrier_share_ratio} of their GPU time) and trainers waited for samples for {waiting_gpu_s} "
-        "({waiting_share_ratio}). Overlapping the two would save {recoverable_gpu_s}: the "
-        "shorter of these waits, on both sides.",
+        "Over the whole run, samplers spent {barrier_gpu_s} waiting at the barrier ({barrier_share_ratio} of their GPU "
+        "time), and trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio}). Overlapping the two "
+        "would save {recoverable_gpu_s}: the shorter of these waits, on both sides.",
     ),
     remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
     "must stay on-policy accepts this cost.",

@@ -66,8 +66,9 @@ RULE = FindingRule(
     name="long_tail",
     title="Long tail",
     sentences=(
-        "The last tenth of a step's samples took {tail_s} to finish, on average over {steps}. Trainers were idle "
-        "meanwhile for {idle_gpu_s}, {tail_share_ratio} of their GPU time, beyond what evenly spaced samples take.",
+        "The last tenth of a step's samples took {tail_s} to finish, on average over {steps}. Over the whole run, "
+        "trainers idled for {idle_gpu_s} meanwhile ({tail_share_ratio} of their GPU time), beyond the wait for evenly "
+        "spaced samples.",
     ),
     remedy="Start the next samples before the last ones finish (asynchronous generation, or more in flight), cap or "
     "split long responses, or carry the tail over to the next step.",

@@ -64,10 +64,13 @@ RULE = FindingRule(
     name="overproduction",
     title="Overproduction",
     sentences=(
-        "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens), and samplers "
-        "were blocked by a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
-        "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens).",
-        "Samplers were blocked by a full queue for {backpressure_gpu_s}, {backpressure_share_ratio} of their GPU time.",
+        "Over the whole run, {dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated "
+        "tokens), and a full queue blocked samplers for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU "
+        "time).",
+        "Over the whole run, {dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated "
+        "tokens).",
+        "Over the whole run, a full queue blocked samplers for {backpressure_gpu_s} ({backpressure_share_ratio} of "
+        "their GPU time).",
     ),
     silent_at_zero=frozenset({"dropped_tokens", "backpressure_gpu_s"}),
     remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers "

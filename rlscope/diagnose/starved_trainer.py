@@ -50,9 +50,10 @@ RULE = FindingRule(
     name="starved_trainer",
     title="Starved trainer",
     sentences=(
-        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time; the longest single "
-        "wait took {longest_wait_s}.",
-        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time.",
+        "Over the whole run, trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio} of their GPU "
+        "time). The longest wait took {longest_wait_s}.",
+        "Over the whole run, trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio} of their GPU "
+        "time).",
     ),
     remedy="Make samples arrive faster: run larger decode batches, let samplers run further ahead if the staleness "
     "cap allows it, or, if the recommended layout agrees, move GPUs from trainers to samplers.",

@@ -51,10 +51,10 @@ RULE = FindingRule(
     name="weight_update_cost",
     title="Weight-update cost",
     sentences=(
-        "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
-        "including the waits for weights. The application alone took an engine {apply_mean_s} on average.",
-        "Weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
-        "including the waits for weights.",
+        "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "
+        "of all GPU time, waits for weights included). Applying one took an engine {apply_mean_s} on average.",
+        "Over the whole run, weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers "
+        "({share_ratio} of all GPU time, waits for weights included).",
     ),
     remedy="Publish less often, transfer weights while the samplers keep generating, and apply them without draining "
     "the engines or recomputing their KV cache.",

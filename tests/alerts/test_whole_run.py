@@ -133,11 +133,11 @@ def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (idle(), "judged over all 1 min after warm-up, its window of 10m never full"),
-        (idle(kind="data_quality"), "judged over all 1 min, its window of 10m never full"),
+        (idle(), "evaluated as a whole (1 min after warm-up): the run is shorter than the rule's 10m window"),
+        (idle(kind="data_quality"), "evaluated as a whole (1 min): the run is shorter than the rule's 10m window"),
         (
             idle(RuleWindow(10 * S), for_ns=300 * S),
-            "judged over all 1 min after warm-up, too short for 5m of the condition over 10s",
+            "evaluated as a whole (1 min after warm-up): the run is too short for 5m of the condition over 10s",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_json_marks_the_rule_and_its_alert(tmp_path: Path) -> None:
     document = json.loads(as_json(report, "critical"))
     assert [each["judged_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
     assert document["rules"][0]["condition"] == "idle.trainer_ratio over 10m > 50.0%"
-    assert "judged over all 1 min" in as_junit(report, "warning")
+    assert "evaluated as a whole (1 min" in as_junit(report, "warning")
 
 
 def test_rules_that_stayed_quiet_over_the_whole_run_are_named(tmp_path: Path) -> None:

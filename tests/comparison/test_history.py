@@ -119,6 +119,16 @@ def test_the_list_fits_the_terminal_and_says_which_columns_it_lacks(columns: int
     assert "steady tokens/s" in documents.as_text((run,)).splitlines()[0]
 
 
+def test_the_list_says_which_figures_are_of_the_steady_state_and_which_of_the_whole_run() -> None:
+    run = RunEntry("a_run", "a", tokens_per_s=900.0, staleness_p95=3, gpu_hours_per_million_tokens=2.0)
+    text, terminal = documents.as_text((run,)), documents.on_terminal((run,), 120)
+    assert "steady tokens/s" in text and "cost of 1M tokens, whole run" in text and "p95, whole run" in text
+    assert "tokens, run" in terminal.splitlines()[1] and "p95, run" in terminal.splitlines()[1]
+    assert "steady state, staleness and cost of the whole run" in text
+    assert "steady state, staleness and cost of the whole run" in " ".join(terminal.split())
+    assert "cost of 1M tokens, whole run" in render_list((run,), "runs")
+
+
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
     run = small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").entries
@@ -166,7 +176,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
     runs = rlscope.list_runs(tmp_path / "runs")
     assert [(each.path, each.problem is None) for each in runs.entries] == [("good", True), ("bad", False)]
-    assert "bad: not analysed: " in runs.to_text() and runs.to_text().endswith("2 runs")
+    assert "bad: not analysed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{documents.SCOPES}")
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

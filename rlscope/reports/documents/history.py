@@ -26,9 +26,10 @@ SHOWN: Final = (
 """The columns of the text and of the page. `cost` is in GPU-hours where the run has no price."""
 TITLES: Final[Mapping[str, str]] = {
     "tokens_per_s": "steady tokens/s",
-    "staleness_p95": "staleness p95",
-    "cost": "cost of 1M tokens",
+    "staleness_p95": "staleness p95, whole run",
+    "cost": "cost of 1M tokens, whole run",
 }
+SCOPES: Final = "Tokens/s are of the steady state, staleness and cost of the whole run."
 PROMPTS_MARK: Final = "*"
 PROMPTS_NOTE: Final = (
     "The trainer's count of tokens, prompts included: the log has no other. Not comparable with the other rates."
@@ -39,8 +40,8 @@ _LEFT_OUT_FIRST: Final = ("framework", "alerts", "cost", "layout", "staleness_p9
 """The columns that a narrow terminal lacks, in this order."""
 _HEADINGS: Final[Mapping[str, str]] = {
     "tokens_per_s": "steady\ntokens/s",
-    "staleness_p95": "staleness\np95",
-    "cost": "cost of\n1M tokens",
+    "staleness_p95": "staleness\np95, run",
+    "cost": "cost of 1M\ntokens, run",
 }
 """The titles on a terminal."""
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
@@ -168,7 +169,7 @@ def as_text(entries: Sequence[RunEntry]) -> str:
     """A line a run; the last line says how many there are."""
     rows = [[TITLES.get(column, column) for column in SHOWN], *_rows(entries)]
     lines = _table(rows, SHOWN, _widths(rows)) + _unread(entries)
-    return "\n".join([*lines, "", fmt.counted(len(entries), "run", "runs"), *notes(entries)])
+    return "\n".join([*lines, "", fmt.counted(len(entries), "run", "runs"), SCOPES, *notes(entries)])
 
 
 def on_terminal(entries: Sequence[RunEntry], columns: int, kept: str | None = None) -> str:
@@ -184,7 +185,7 @@ def on_terminal(entries: Sequence[RunEntry], columns: int, kept: str | None = No
             left_out.append(TITLES.get(column, column))
     places = [SHOWN.index(column) for column in shown]
     lines = _table([[row[place] for place in places] for row in rows], shown, [widths[column] for column in shown])
-    said = [fmt.counted(len(entries), "run", "runs"), *notes(entries)]
+    said = [fmt.counted(len(entries), "run", "runs"), SCOPES, *notes(entries)]
     if left_out:
         said.append(f"Not shown on a terminal of this width: {', '.join(left_out)}. --format csv has every column.")
     return "\n".join([*lines, *_unread(entries), "", *(textwrap.fill(line, columns) for line in said)])

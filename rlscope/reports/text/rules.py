@@ -70,7 +70,7 @@ def _what(rule: Rule, alert: Alert) -> str:
     """The value with its evidence, and the annotations; what these say already is not said again."""
     said = list(alert.annotations.values())
     if alert.worst_value in (None, alert.value) and any(written(rule, alert.value) in text for text in said):
-        return "; ".join([*said, f"of {evidence(rule, alert.evidence)}"] if alert.evidence else said)
+        return "; ".join([*said, f"out of {evidence(rule, alert.evidence)}"] if alert.evidence else said)
     return "; ".join((measured(rule, alert), *said))
 
 
@@ -88,13 +88,13 @@ def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
 
 
 def _judged_length(rule: Rule, judged_s: float) -> str:
-    """What it was judged over, and what that is too short for."""
+    """The part of the run that the rule was evaluated over, and why it is not the rule's window."""
     after = "" if rule.kind == "data_quality" else " after warm-up"
-    lasting = f"judged over all {fmt.duration(judged_s)}{after}"
+    whole = f"evaluated as a whole ({fmt.duration(judged_s)}{after})"
     window, length_ns = write_window(rule.window), rule.window.length_ns
     if not rule.for_ns or (length_ns is not None and judged_s * 1e9 < length_ns):
-        return f"{lasting}, its window of {window} never full"
-    return f"{lasting}, too short for {write_duration(rule.for_ns)} of the condition over {window}"
+        return f"{whole}: the run is shorter than the rule's {window} window"
+    return f"{whole}: the run is too short for {write_duration(rule.for_ns)} of the condition over {window}"
 
 
 def judged_condition(rule: Rule, alert: Alert) -> str:

@@ -6,6 +6,7 @@ On the sample traces whose cards once contradicted themselves.
 import pytest
 
 from rlscope import format as fmt
+from rlscope.diagnose import RULES
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice, verdict
 from rlscope.reports.text.brief import brief_of
@@ -29,6 +30,11 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
     waiting = row_of(trace, "Trainer", "waiting for samples")
     assert waiting.steady in verdict.headline(analysed(trace)) or trace == "synchronous"
     assert waiting.steady and waiting.steady != waiting.share
+
+
+def test_every_share_of_gpu_time_in_a_finding_says_that_it_is_of_the_whole_run() -> None:
+    said = [text for rule in RULES for text in rule.sentences if "of their GPU time" in text or "all GPU time" in text]
+    assert len(said) >= 8 and all("ver the whole run" in text for text in said)
 
 
 def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:

@@ -373,22 +373,22 @@ def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> Non
         (
             "overproduction",
             ("backpressure_gpu_s", "backpressure_share_ratio"),
-            "100 tokens were generated and dropped (10.0% of all generated tokens).",
+            "Over the whole run, 100 tokens were generated and dropped (10.0% of all generated tokens).",
         ),
         (
             "overproduction",
             ("dropped_tokens", "dropped_share_ratio"),
-            "Samplers were blocked by a full queue for 3 GPU-s, 20.0% of their GPU time.",
+            "Over the whole run, a full queue blocked samplers for 3 GPU-s (20.0% of their GPU time).",
         ),
         (
             "capped_staleness",
             ("sampler_waiting_gpu_s",),
-            "The staleness cap of 4 versions blocked trainers for 1 GPU-s, 20.0% of all GPU time.",
+            "Over the whole run, the staleness cap of 4 versions blocked trainers for 1 GPU-s (20.0% of all GPU time).",
         ),
         (
             "capped_staleness",
             ("trainer_waiting_gpu_s",),
-            "The staleness cap of 4 versions blocked samplers for 2 GPU-s, 20.0% of all GPU time.",
+            "Over the whole run, the staleness cap of 4 versions blocked samplers for 2 GPU-s (20.0% of all GPU time).",
         ),
     ],
 )

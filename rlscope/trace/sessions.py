@@ -122,7 +122,10 @@ def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> t
         again = not own or min(made_steps)[0] <= max(last for _, last in own)
         if place and made_steps and again:
             ended_ns = max(life.end_ns for each in generations[:place] for life in each)
-            cuts.append(_Cut(min(life.start_ns for life in lives if life.start_ns >= ended_ns), own))
+            began_ns = min(life.start_ns for life in generation)
+            # A worker that was killed early seems to end with its last flush, perhaps as it starts.
+            beside = (life for life in lives if life.start_ns >= ended_ns and life.end_ns > began_ns)
+            cuts.append(_Cut(min([began_ns, *(life.start_ns for life in beside)]), own))
             own = []
         own = [*own, *made_steps]
     if cuts:

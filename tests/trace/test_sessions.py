@@ -109,6 +109,16 @@ def test_a_start_that_crashed_before_its_first_step_is_no_part_of_the_next(
     assert any("The one before made no step" in gap for gap in analysis.data_quality.gaps)
 
 
+def test_a_sampler_that_was_killed_before_its_first_flush_is_no_part_of_the_next_recording(
+    recording: Recording, tmp_path: Path
+) -> None:
+    recording.worker("trainer", "trainer", 0, 0, killed=True)
+    recording.worker("sampler", "sampler", 1, 1, killed=True)
+    recording.loop(100, 10, ".r1")
+    run = analyze(recording.write(tmp_path)).run
+    assert (run.duration_s, run.steps, run.sampler_gpus) == (10.0, 10, 1)
+
+
 def test_trainers_that_continue_where_the_last_start_stopped_are_one_run(recording: Recording, tmp_path: Path) -> None:
     recording.loop(0, 20)
     recording.loop(100, 10, ".r1", first=20)

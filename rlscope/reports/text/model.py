@@ -208,7 +208,7 @@ OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "in_flight_samples": "samples in flight (with queued ones)",
     "queued_samples": "queue depth",
     "wait_samples_ratio": "trainers waiting for samples",
-    "wait_staleness_cap_ratio": "trainers waiting for the staleness cap",
+    "wait_staleness_cap_ratio": "trainers blocked by the staleness cap",
     "hold_backpressure_ratio": "engines idle: backpressure",
     "hold_staleness_cap_ratio": "engines idle: staleness cap or in-flight limit",
     "hold_other_ratio": "engines idle: nothing to do",
@@ -301,7 +301,7 @@ def baseline_sentence(model: ModelResult) -> str:
     text = (
         f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
         "limit and measured mean costs. The bars add up from the bottom: each is what its cause costs once those below "
-        "it are gone, so an upper one can be larger than what a single action brings."
+        "it are gone, so an upper one can exceed the gain of any single action."
         f"{_limit_alone(model)}"
     )
     if model.synchronous_tokens_per_s is not None:
@@ -309,7 +309,7 @@ def baseline_sentence(model: ModelResult) -> str:
         beside = f" ({fmt.signed_percent(rate / achieved - 1.0)} against measured)" if achieved else ""
         text += (
             f" A colocated synchronous run, in which every GPU first samples and then trains, is modelled at "
-            f"{fmt.tokens_per_second(rate)}{beside}, if changing over costs nothing."
+            f"{fmt.tokens_per_second(rate)}{beside}, ignoring the cost of switching."
         )
     return text
 
@@ -321,7 +321,7 @@ def _colocated_rate(model: ModelResult, tokens_per_s: float) -> float:
 
 
 def _limit_alone(model: ModelResult) -> str:
-    """What a higher limit on running requests brings by itself; empty where its bar is small, or it brings as much."""
+    """What raising the request limit alone gains; empty if its bar is small, or if it gains as much."""
     today, measured = model.forecasts.today, model.gap.achieved_tokens_per_s
     bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == "running_limit"), 0.0)
     higher = [
@@ -332,8 +332,8 @@ def _limit_alone(model: ModelResult) -> str:
     ]
     if not higher or bar < WORTHWHILE_RATIO * measured or max(higher) >= WORTHWHILE_RATIO:
         return ""
-    brought = f"{fmt.gain(max(higher))} at most" if max(higher) > 0.0 else "nothing"
-    return f" A higher limit on running requests by itself brings {brought}: something else binds first."
+    gained = f"{fmt.gain(max(higher)).removeprefix('+')} at most" if max(higher) > 0.0 else "nothing"
+    return f" Raising the request limit alone gains {gained}: another limit is reached first."
 
 
 def batch_sentence(model: ModelResult) -> str | None:
@@ -403,7 +403,7 @@ def _compared(compared: Compared) -> ComparedRow:
     off = _off(compared)
     # Where only the prediction has an interval, a difference is no more than that.
     has_interval = compared.achieved.low < compared.achieved.high
-    beyond = f"{off}, beyond the uncertainty" if off and has_interval else off
+    beyond = f"{off}, beyond the error" if off and has_interval else off
     remark = agreement(compared) if compared.agrees else beyond
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
 
@@ -414,7 +414,7 @@ def agreement(compared: Compared) -> str:
     distance = compared.achieved.value - compared.predicted.median if is_share else off
     if off is None or distance is None or abs(distance) < _SAME_RATIO:
         return "as predicted"
-    return f"{_off(compared)}, within the uncertainty"
+    return f"{_off(compared)}, within the error"
 
 
 def _off(compared: Compared) -> str:

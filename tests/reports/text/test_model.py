@@ -112,7 +112,7 @@ def test_where_the_replay_misses_a_quarter_of_what_was_measured_the_advice_says_
     rough = replace(made.replay, compared=tuple(compared), batch_samples=1.0)
     missed = replace(made, replay=rough, warnings=(ModelWarning.PARTLY_EXPLAINED,))
     words = (
-        "The model misses 3 of 12 quantities of this run (trainers waiting for samples, trainers waiting for the"
+        "The model misses 3 of 12 quantities of this run (trainers waiting for samples, trainers blocked by the"
         " staleness cap, queue depth), so gains may be off by more than their intervals say."
     )
     assert words not in advice.why(made)
@@ -276,8 +276,8 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
 @pytest.mark.parametrize(
     ("bar_tokens_per_s", "gain_ratio", "words"),
     [
-        (50.0, 0.02, "A higher limit on running requests by itself brings +2.0% at most: something else binds first."),
-        (50.0, -0.02, "A higher limit on running requests by itself brings nothing: something else binds first."),
+        (50.0, 0.02, "Raising the request limit alone gains 2.0% at most: another limit is reached first."),
+        (50.0, -0.02, "Raising the request limit alone gains nothing: another limit is reached first."),
         (50.0, 0.05, None),
         (49.9, 0.02, None),
     ],
@@ -292,21 +292,21 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
     steps = (GapStep("running_limit", bar_tokens_per_s, 1000.0),)
     gap = Gap(1000.0 + bar_tokens_per_s, steps, 1000.0, Spread(1100.0, 1000.0, 1200.0))
     told = model_words.baseline_sentence(replace(made, gap=gap, forecasts=Forecasts(today, (other,))))
-    assert words in told if words else "by itself" not in told
+    assert words in told if words else "limit alone" not in told
 
 
 @pytest.mark.parametrize(
     ("quantity", "predicted", "achieved", "row"),
     [
-        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the uncertainty")),
-        ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the uncertainty")),
+        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the error")),
+        ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the error")),
         ("tokens_per_s", (100, 90, 110), (101.9, 95, 130), ("trained", "as predicted")),
-        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%, beyond the uncertainty")),
+        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%, beyond the error")),
         (
             "trainer_idle_ratio",
             (0.3, 0.29, 0.31),
             (0.1, 0.09, 0.11),
-            ("trainers waiting or publishing", "−20.0 points, beyond the uncertainty"),
+            ("trainers waiting or publishing", "−20.0 points, beyond the error"),
         ),
         (
             "trainer_idle_ratio",
@@ -318,7 +318,7 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
             "trainer_idle_ratio",
             (0.25, 0.20, 0.30),
             (0.27, 0.26, 0.28),
-            ("trainers waiting or publishing", "+2.0 points, within the uncertainty"),
+            ("trainers waiting or publishing", "+2.0 points, within the error"),
         ),
         # A measured value without an interval is only so far off.
         ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),

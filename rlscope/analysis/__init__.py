@@ -1,1 +1,1 @@
-"""The facts of one run: who ran, where the GPU-seconds went, how old the tokens were, what held it back."""
+"""Facts of one run: its workers, where the GPU time went, how stale the tokens were, and its bottleneck."""

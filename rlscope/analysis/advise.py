@@ -1,6 +1,6 @@
-"""From an open run to its model result: observes the steady stretch and its halves, and asks the model.
+"""Model result of an open run: observes the steady state and its two halves, and fits the model.
 
-A run that the model can say nothing about is no error: `NoModelResult` says what is missing.
+A run that cannot be modeled is not an error: `NoModelResult` says what the run lacks.
 """
 
 from collections.abc import Mapping
@@ -28,42 +28,42 @@ from rlscope.trace.query import Grid, ask
 from rlscope.trace.store import OpenRun
 
 _DROPPED_RATIO: Final = 0.001
-"""Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""
+"""Share of the delivered tokens. A cap that drops less than this is enforced by other means than dropping."""
 
 _TOGETHER_RATIO: Final = 0.95
-"""Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
-take groups all of them; a few that were resumed elsewhere do not make it a router."""
+"""Share of groups whose samples all ran on one engine. Engines that take whole groups keep every group together, except
+for a few samples that are resumed elsewhere; a router that spreads samples keeps few groups together."""
 
 _PLAIN_RATIO: Final = 0.8
-"""Of the samples or pairs that can tell: from here on the run plainly does so."""
+"""Share of the informative samples or pairs above which the run clearly behaves in a certain way."""
 
 _PLAINLY_NOT_RATIO: Final = 0.2
-"""Of those: up to here it plainly does not."""
+"""Share of the informative samples or pairs below which the run clearly does not behave in that way."""
 
 _PLAINLY_DROPPED_RATIO: Final = 0.01
-"""Of the delivered tokens: more is no accident, whatever the config states."""
+"""Share of the delivered tokens. Dropping more than this is intentional, whatever the config states."""
 
 _DISORDER_RATIO: Final = 0.05
-"""Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
+"""Maximum share of informative pairs that contradict an order. Several trainers that take at once swap a few pairs."""
 
 _AWAITED_RATIO: Final = 0.05
-"""Of the trainers' time: those that wait less show nothing of what they take meanwhile."""
+"""Minimum share of trainer time spent waiting that shows what the trainers take meanwhile."""
 
 _ON_ARRIVAL_RATIO: Final = 0.5
-"""Of the samples that arrive while the trainers wait, as a share of the time: from here on they take what has come. The
-first ones of a batch are taken at once too and count as its first."""
+"""Minimum share of samples taken on arrival, relative to the share of time that trainers wait, that shows that trainers
+take samples as they come. The first samples of a batch are also taken at once and count as its first."""
 
 _WAIT_RATIO: Final = 0.01
-"""Of the time of a side: waits for a cap of more are its way to keep the cap."""
+"""Share of a side's time. If it waits longer for a cap, it enforces the cap by waiting."""
 
 _REACHED_RATIO: Final = 0.9
-"""Of a limit in flight: a run that stays below it has not met it, and shows nothing of what it counts."""
+"""Share of an in-flight limit. A run that stays below it has not reached the limit and does not show what it counts."""
 
 _MOST_TRIED: Final = 8
-"""Schedulings that are simulated, a tenth to half of a second each."""
+"""Maximum number of schedulings to simulate. Each takes 0.1 to 0.5 s."""
 
 _LEAST_PREFETCHED: Final = 0.05
-"""Of a batch: trainers that hold less took a few samples early and prefetch no batch."""
+"""Minimum prefetched share of a batch. Trainers that hold less took a few samples early and prefetch no batch."""
 
 
 def advise(
@@ -75,10 +75,16 @@ def advise(
     others: tuple[OtherRun, ...] = (),
     lost_gpu_s: Mapping[str, float] = MappingProxyType({}),
 ) -> ModelResult | NoModelResult:
-    """What the model says about the run.
+    """Fit the model to a run and return its result, or the reason that there is none.
 
-    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`;
-    lost_gpu_s: GPU-seconds of the stretch lost to each cause.
+    Args:
+        run: The open run.
+        facts: Basic facts of the run.
+        grid: Time grid of the answers.
+        answers: Answers to the queries of an analysis, with `ledger_timeline` made from the ledger.
+        constraints: Constraints on the recommended layout.
+        others: Train steps of the runs in `constraints.also`.
+        lost_gpu_s: GPU-seconds of the steady state lost to each cause.
     """
     window = facts.window
     if window is None:
@@ -112,7 +118,7 @@ def _asked(run: OpenRun, grid: Grid, stretch: Interval, names: tuple[str, ...]) 
 def _halves(
     run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
 ) -> tuple[Observed, Observed] | None:
-    """The stretch cut at the end of its middle step; None where it is too short to be cut."""
+    """Split the interval at the end of its middle step. None if it is too short."""
     ends_ns = answers["training_steps"].filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()
     if len(ends_ns) < STEPS_TO_PREDICT:
         return None
@@ -124,7 +130,7 @@ def _halves(
 def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
     read = read_scheduling(config, whole)
     first, *alternatives = read.candidates
-    # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
+    # A cap that the run's own settings enforce holds in every layout, so it excludes no layout.
     own_cap = None if first.admission.max_staleness is not None else config.max_staleness
     is_own = constraints.most_staleness in (None, config.max_staleness)
     device = find_device(whole.device_name)
@@ -149,25 +155,27 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
 
 
 class ReadScheduling(NamedTuple):
-    """What the config and the run show about the scheduling of rollouts."""
+    """Scheduling of rollouts, as read from the config and the run."""
 
     candidates: tuple[Scheduling, ...]
-    """All that they leave open, at least one; the likeliest first."""
+    """Schedulings that are consistent with both, at least one, the most likely first."""
     contradicted: bool
-    """Whether the run plainly shows another scheduling than the config states."""
+    """Whether the run clearly shows another scheduling than the config states."""
 
 
 class _Reading(NamedTuple):
-    """What is known of one part of the scheduling."""
+    """Reading of one property of the scheduling."""
 
     possible: tuple[Any, ...]
-    """The likeliest first; at least one."""
+    """Possible values, at least one, the most likely first."""
     contradicted: bool = False
 
 
 def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
-    """Every scheduling that the facts allow: what the config states, unless the run plainly shows otherwise; else what
-    the run shows; where it does not show that either, all there are.
+    """Return every scheduling that is consistent with the facts.
+
+    Each property is the one that the config states, unless the run clearly shows otherwise. If the config does not
+    state it, it is the one that the run shows. If the run does not show it either, all values are possible.
     """
     deliveries, orders = _deliveries(config, whole), _orders(config, whole)
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
@@ -180,7 +188,7 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
 
 
 def _deliveries(config: RunConfig, whole: Observed) -> _Reading:
-    """Whole groups or single samples."""
+    """Read whether whole groups or single samples are delivered."""
     alone_ratio, stated = whole.scheduling.queued_alone_ratio, config.delivery
     if whole.group_size == 1:
         return _Reading((stated or "group",))
@@ -191,19 +199,22 @@ def _deliveries(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _orders(config: RunConfig, whole: Observed) -> _Reading:
-    """What is taken first: the orders that hardly any pair of samples contradicts."""
+    """Read which samples are taken first: the orders that hardly any pair of samples contradicts."""
     disorder, stated = whole.scheduling.disorder_ratios, config.queue_order
     known = {order: ratio for order, ratio in disorder.items() if ratio is not None}
     fitting = tuple(order for order in ("fifo", "oldest_first", "lifo") if known.get(order, 1.0) <= _DISORDER_RATIO)
     if stated:
         is_contradicted = bool(fitting) and known.get(stated, 0.0) >= _PLAINLY_NOT_RATIO
         return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
-    # Where nothing is left behind when a batch is taken, the order makes no difference.
+    # If a batch leaves no sample behind, the order makes no difference.
     return _Reading(fitting or ("fifo",))
 
 
 def _takings(whole: Observed) -> _Reading:
-    """Whole batches or what has come: as many samples as arrive while the trainers wait are then taken on arrival."""
+    """Read whether trainers take whole batches or samples as they come.
+
+    If they take samples as they come, the samples that arrive while the trainers wait are taken on arrival.
+    """
     seen, awaited_ratio = whole.scheduling.taken_on_arrival_ratio or 0.0, whole.load.wait_samples_ratio
     expected = 1.0 if awaited_ratio is None else awaited_ratio
     if expected < _AWAITED_RATIO or seen <= _PLAINLY_NOT_RATIO * expected:
@@ -213,13 +224,13 @@ def _takings(whole: Observed) -> _Reading:
 
 
 def _dispatches(config: RunConfig, whole: Observed) -> _Reading:
-    """Who gives samples to the engines: an unstated dispatch follows from where groups ran."""
+    """Read how samples get to the engines. If the config does not state it, the engines of the groups show it."""
     together_ratio = whole.one_engine_groups_ratio
     if config.dispatch is not None:
         return _Reading((config.dispatch,))
     if together_ratio is not None and together_ratio >= _TOGETHER_RATIO:
         return _Reading(("pulled",))
-    # Groups that are spread were either routed, or their samples were pulled one by one.
+    # If groups are spread over engines, a router spread them or engines pulled single samples.
     return _Reading(("least_loaded",) if together_ratio is None else ("least_loaded", "pulled"))
 
 
@@ -233,7 +244,7 @@ def _admissions(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _policies(config: RunConfig, whole: Observed) -> _Reading:
-    """How a cap on staleness is kept: dropped samples, trainers that wait and engines that wait each show one way."""
+    """Read how a staleness cap is enforced: by dropping samples, by waiting trainers or by waiting engines."""
     stated, cap = config.staleness_policy, config.max_staleness
     dropped_ratio = 0.0 if config.queue_policy == "drop_oldest" else _dropped_ratio(whole)
     if stated is not None:
@@ -253,9 +264,10 @@ def _policies(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
-    """Whether the limit in flight counts the batch in training: above it with that batch, it does not; at it, it does.
+    """Read whether the in-flight limit includes the batch in training.
 
-    Where both counts are above the limit, or both below it, the run does not show it.
+    It does if the count with that batch reaches the limit, and does not if that count exceeds the limit. If the counts
+    with and without the batch are both above the limit, or both below it, the run does not show it.
     """
     limit, stated, seen = config.max_in_flight_samples, config.in_flight_until_trained, whole.scheduling
     with_batch, without = seen.untrained_high_samples, seen.untaken_high_samples
@@ -268,16 +280,16 @@ def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _dropped_ratio(whole: Observed) -> float:
-    """Of the tokens trained on or dropped as stale."""
+    """Return the dropped share of the tokens that were trained on or dropped as stale."""
     delivered = whole.delivered
     return delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
 
 
 def _admission(config: RunConfig, policy: str, whole: Observed) -> Admission:
-    """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
+    """Return the limits that take effect. A cap that is exceeded although nothing was dropped for it has no effect.
 
-    What is pushed out of a full queue is recorded as dropped as stale too, so with a queue that drops its oldest
-    nothing is known about a cap that drops. Prefetched samples age after the drop.
+    Samples pushed out of a full queue are also recorded as dropped as stale, so a queue that drops its oldest samples
+    hides whether a cap drops samples. Prefetched samples age after the drop.
     """
     queue, cap = config.queue_capacity_samples, config.max_staleness
     most = (config.max_in_flight_samples, config.max_running_samples)
@@ -292,7 +304,7 @@ def _admission(config: RunConfig, policy: str, whole: Observed) -> Admission:
 
 
 def _prefetched(config: RunConfig, whole: Observed) -> float:
-    """Prefetched batches of the trainers: as the config states, else as the run shows."""
+    """Return the number of batches that trainers prefetch, from the config or else from the run."""
     if config.batches_ahead is not None:
         return max(0.0, config.batches_ahead)
     shown = whole.prefetched_batches or 0.0
@@ -300,7 +312,7 @@ def _prefetched(config: RunConfig, whole: Observed) -> float:
 
 
 def _has_room_for(prefetched: float, config: RunConfig, whole: Observed) -> bool:
-    """Whether the model covers trainers that prefetch so much under the way in which the run keeps its cap."""
+    """Return whether the model covers this much prefetching together with the run's way of enforcing its cap."""
     if config.staleness_policy not in ("publication_waits", "admission") or not config.max_staleness:
         return True
     versions_ahead = prefetched * whole.steps.published.sum() / whole.steps.period_s.size
@@ -308,7 +320,7 @@ def _has_room_for(prefetched: float, config: RunConfig, whole: Observed) -> bool
 
 
 def _is_kept(cap: float, whole: Observed) -> bool:
-    """Whether what was trained on was within the cap: then nothing says that another layout would exceed it."""
+    """Return whether the trained samples were within the cap. If so, nothing shows that another layout exceeds it."""
     tokens = sum(tokens for _, tokens in whole.staleness)
     over = sum(tokens for staleness, tokens in whole.staleness if staleness > cap)
     return bool(tokens) and over <= _DROPPED_RATIO * tokens

@@ -1,15 +1,15 @@
-"""The verdict: the one cause that costs the run most. Wording is the report's.
+"""The verdict: the bottleneck of the run. The wording belongs to the reports.
 
-Where the model reproduces the run, the cause is the one whose removal would bring most, read from its ranking of causes
-and actions. Elsewhere it is the one that most of the lost GPU-seconds wait for, taken over the steady window of the
-run, or from the end of its first step to the end of its last.
+If the model reproduces the run, the bottleneck is the cause that would raise throughput the most if it were fixed,
+according to the model's ranking of causes and actions. Otherwise it is the cause with the most lost GPU-seconds in the
+steady state, or between the end of the first step and the end of the last.
 - samplers: trainers wait for samples.
-- trainers: samplers are held back (full queue, nothing to generate), or generate what is dropped as stale.
+- trainers: samplers are blocked (full queue, nothing to generate), or generate samples that are dropped as stale.
 - lockstep: each side waits while the other works.
-- staleness_cap, weight_updates, environment: what either side waits for.
-- checkpoints: trainers save or evaluate, and do not train.
-- balanced: by the ranking, nothing brings 5%; without one, neither side loses more than BALANCED_SHARE_RATIO of its
-  GPU-seconds, nor has so much in no recorded state.
+- staleness_cap, weight_updates, environment: one of the sides waits for it.
+- checkpoints: trainers save or evaluate and do not train.
+- balanced: no fix gains 5%, by the ranking. Without a ranking, neither side loses more than BALANCED_SHARE_RATIO of its
+  GPU-seconds, nor has that much in no recorded state.
 - unknown: too little data.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.actions import Cause
     from rlscope.model.forecast.ranking import Ranking
 
-# Closer than two stretches of one run.
+# Two intervals of the same run can differ by more than this.
 _TIE_RATIO: Final = 0.90
-# One GPU in ten: below this no change of layout pays for itself.
+# One GPU in ten. Below this, no change of layout pays for itself.
 BALANCED_SHARE_RATIO: Final = 0.10
-# With more than half of a side unexplained, whatever is explained may be the smaller part.
+# If more than half of a side is unexplained, the explained causes may be the smaller part.
 UNEXPLAINED_SHARE_RATIO: Final = 0.50
-# One step has no step before it to wait after; two have one wait, which may be the first fill of the queue.
+# One step has no wait between steps. Two steps have one, which may be the first fill of the queue.
 LEAST_STEPS_TO_JUDGE: Final = 3
 
 DROPPED: Final = ("dropped_stale", "abandoned")
@@ -49,7 +49,7 @@ _UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weig
 
 
 class Recorded(Protocol):
-    """What a verdict needs to know of a run beside its GPU time."""
+    """Facts about a run that a verdict needs in addition to its GPU time."""
 
     @property
     def n_gpus(self) -> int:
@@ -58,7 +58,7 @@ class Recorded(Protocol):
 
     @property
     def steps(self) -> int:
-        """Training steps recorded."""
+        """Recorded training steps."""
         ...
 
 
@@ -73,9 +73,14 @@ def judge(
 ) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
-    bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
-    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run; refusal: why
-    the data is no ground for a verdict, whatever it holds.
+    Args:
+        run: Facts about the run.
+        timeline: The ledger over time.
+        bucket_ns: Length of its buckets. A bucket that crosses an edge of the interval counts by its share inside.
+        interval: The interval of the verdict.
+        losses: Result of `measure_losses`.
+        ranking: The model's ranking. None or empty if the model does not explain the run.
+        refusal: Reason that the data does not support a verdict. None if it does.
     """
     inside = interval.clip(timeline, bucket_ns)
     unknown_reason = refusal or _unknown_reason(run, inside)
@@ -100,32 +105,35 @@ def judge(
 
 
 def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
-    """With what the removal of each cause would bring; in the order of the ranking, those that it lacks last."""
+    """Return the losses with the gain without each cause, in the order of the ranking. Unranked causes come last."""
     measured = {loss.cause: loss for loss in losses}
     ranked = [
-        replace(measured.get(each.cause, Loss(each.cause, 0.0, 0.0)), gain_ratio=each.gain_ratio)
-        for each in ranking.losses
+        replace(measured.get(priced.cause, Loss(priced.cause, 0.0, 0.0)), gain_ratio=priced.gain_ratio)
+        for priced in ranking.losses
     ]
     named = {loss.cause for loss in ranked}
     return (*ranked, *(loss for loss in losses if loss.cause not in named))
 
 
 def _seen(causes: tuple["Cause", ...], losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Bottleneck, ...]:
-    """Of the causes that the model cannot tell apart, those that cost GPU time, and the one of the first action."""
+    """Return the causes among these ties of the model that cost GPU time or that the first action removes."""
     cost = {loss.cause for loss in losses if loss.gpu_s > 0.0}
     first = ranking.first.cause if ranking.first is not None else None
     return tuple(cause for cause in causes if cause in cost or cause == first)
 
 
 def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:
-    """Causes that lost hardly less GPU time than the largest."""
+    """Return the causes that lost nearly as much GPU time as the largest."""
     return tuple(loss.cause for loss in losses[1:] if loss.gpu_s >= _TIE_RATIO * losses[0].gpu_s > 0.0)
 
 
 def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
-    """The stable window; else from the end of the first step to the end of the last; else the whole run.
+    """Return the steady window, else the interval from the end of the first step to the end of the last, else the run.
 
-    steps is the answer of training_steps.
+    Args:
+        window: The steady window, if there is one.
+        steps: Answer of training_steps.
+        run_ns: The whole run.
     """
     if window is not None:
         return Interval(window.start_ns, window.end_ns)
@@ -135,7 +143,7 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
 
 
 def dropped_ratio(outcomes: pl.DataFrame) -> float:
-    """Share of the tokens that were dropped as stale or abandoned, 0..1; outcomes is the answer of judged_outcomes."""
+    """Return the share of tokens dropped as stale or abandoned, 0..1, from the answer of judged_outcomes."""
     tokens = int(outcomes["tokens"].sum())
     dropped = outcomes.filter(pl.col("outcome").is_in(DROPPED))
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
@@ -144,9 +152,13 @@ def dropped_ratio(outcomes: pl.DataFrame) -> float:
 def measure_losses(
     timeline: pl.DataFrame, bucket_ns: int, interval: Interval, dropped_tokens_ratio: float
 ) -> tuple[Loss, ...]:
-    """GPU-seconds lost to each cause in the interval, the largest first; timeline and bucket_ns as for `judge`.
+    """Return the GPU-seconds lost to each cause in the interval, the largest first.
 
-    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped as stale.
+    Args:
+        timeline: The ledger over time, as in `judge`.
+        bucket_ns: Length of its buckets.
+        interval: The interval of the verdict.
+        dropped_tokens_ratio: Share of the tokens taken in the interval that were dropped as stale, 0..1.
     """
     inside = interval.clip(timeline, bucket_ns)
     state, reason = pl.col("state"), pl.col("reason")
@@ -179,12 +191,12 @@ def measure_losses(
 
 
 def _saving() -> pl.Expr:
-    """Trainers that save or evaluate; samplers that evaluate run what they are there for."""
+    """Select trainers that save or evaluate. Samplers that evaluate do their normal work."""
     return pl.col("state").is_in(_SAVING) & pl.col("role").is_in(_SIDES["trainers"])
 
 
 def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: float, sampler_gpu_s: float) -> float:
-    """Share of either side's time that taking turns costs; 0 where they overlap nearly always, as the finding says."""
+    """Return the share of each side's time lost to taking turns. 0 if the sides nearly always overlap."""
     if not trainer_gpu_s or not sampler_gpu_s:
         return 0.0
     barrier_gpu_s = _gpu_s(inside, (pl.col("state") == "no_requests") & (pl.col("reason") == "barrier"))
@@ -193,8 +205,9 @@ def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: floa
 
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
-    """Whether idle and updating states of each side, trainers that save or evaluate, and generation that is dropped,
-    stay within the threshold.
+    """Return whether each side stays below the threshold.
+
+    Counts idle and updating states, trainers that save or evaluate, and generation of dropped samples.
     """
     idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING)) | _saving()
     trainers = {loss.cause: loss for loss in losses}["trainers"]
@@ -206,7 +219,7 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
 
 
 def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
-    """Set when more GPU-seconds wait for something that no cause covers than for the largest cause."""
+    """Return a reason if more GPU-seconds wait for things that no cause covers than for the largest cause."""
     covered = pl.col("reason").is_in(("weights", "staleness_cap", "environment")).fill_null(False)
     waiting = inside.filter((pl.col("state") == "waiting") & ~covered)
     gpu_s = float(waiting["gpu_s"].sum())
@@ -219,7 +232,7 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
 
 
 def _unrecorded_side(inside: pl.DataFrame, most_ratio: float = UNEXPLAINED_SHARE_RATIO) -> _Side | None:
-    """The side of whose GPU time the largest share above the threshold is in no recorded state."""
+    """Return the side with the largest share of GPU time in no recorded state, if that exceeds the threshold."""
     shares: list[tuple[float, _Side]] = [
         (_unrecorded_gpu_s(inside, side) / gpu_s, side) for side in _SIDES if (gpu_s := _side_gpu_s(inside, side))
     ]
@@ -238,7 +251,7 @@ def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
 
 
 def _whole(gpu_s: float) -> str:
-    """Three digits, and no power of ten where there are more."""
+    """Format GPU-seconds with three digits, without an exponent for large numbers."""
     return f"{gpu_s:,.0f}" if gpu_s >= 100 else f"{gpu_s:.3g}"
 
 

@@ -1,6 +1,6 @@
-"""What a run holds of each thing that an answer needs, and what of it is missing. Facts only; the words are elsewhere.
+"""Facts on what a run records of the data that each answer needs. The wording is elsewhere.
 
-`rlscope doctor` turns them into the line of code, the flag or the file that would bring what is missing.
+`rlscope doctor` turns them into the line of code, the flag or the file that would add the missing data.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from rlscope.trace.query import ask, make_grid
 from rlscope.trace.store import OpenRun
 
 NOTICED_RATIO: Final = 0.05
-"""Of a worker's time in no recorded state: less is the code between two hooks."""
+"""Share of a worker's time in no recorded state that is worth a note. Less is the code between two hooks."""
 _LOSSES_NAMED: Final = 3
 _SETTINGS: Final = (
     "samples_per_step",
@@ -30,46 +30,46 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerTime:
-    """How much of a worker's time is in no recorded state, and what it recorded at all."""
+    """States that a worker recorded, and the share of its time in no recorded state."""
 
     worker_id: str
     role: str
     unattributed_ratio: float
-    """Of its time from start to end, 0 to 1."""
+    """Share of its time from start to end, 0 to 1."""
     states: frozenset[str]
-    """The states that it was in."""
+    """States that it was in."""
     reasons: frozenset[str]
-    """What it waited for."""
+    """Reasons that it waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What is there of a run."""
+    """Data that a run records."""
 
     rows: Mapping[str, int]
-    """Rows of each table; a table that is not there has none."""
+    """Rows of each table; 0 for a table without files."""
     workers: tuple[WorkerTime, ...]
     roles: frozenset[str]
     roles_without_gpus: tuple[str, ...]
-    """Roles other than the controller's whose workers own no GPU."""
+    """Roles, except the controller, whose workers own no GPU."""
     publications: int
     """Published versions."""
     applications: int
-    """Versions that samplers say they applied."""
+    """Versions that samplers reported as applied."""
     known_versions: int
-    """Samples whose versions an engine or its segments name, not only the moment of their admission."""
+    """Samples whose versions come from an engine or its segments, not only from the time of admission."""
     polled_engines: tuple[str, ...]
-    """Engines that are known by polled values or by lines of a log."""
+    """Engines recorded by polling or from log lines."""
     settings: tuple[str, ...]
-    """Entries of run.json's config that the model uses and that are there."""
+    """Settings that the model uses and that run.json's config has."""
     missing_settings: tuple[str, ...]
     imported: Imported | None
     lost: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By table, what was recorded and cannot be read: files that are damaged, and rows that are missing."""
+    """Data that was recorded but cannot be read (damaged files, missing rows), by table."""
 
 
 def examine(run: OpenRun) -> Checkup:
-    """What is there of an open run."""
+    """Return the data that an open run records."""
     extents = ask(run, "worker_extents")
     present = tuple(name for name in _SETTINGS if getattr(run.config, name) is not None)
     owned = extents.group_by("role").agg(pl.col("gpu_count").sum())
@@ -105,7 +105,7 @@ def _lost(run: OpenRun) -> dict[str, str]:
 
 
 def _worker_times(run: OpenRun, extents: pl.DataFrame) -> tuple[WorkerTime, ...]:
-    """Of the workers with GPUs, those with the most time in no recorded state first."""
+    """Return the workers with GPUs, those with the most time in no recorded state first."""
     whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
     states = ask(run, "worker_states", asdict(make_grid(run, *whole)))
     found: list[WorkerTime] = []

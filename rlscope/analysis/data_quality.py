@@ -1,4 +1,4 @@
-"""What the analysis could not see: skipped files, dropped rows, workers without an end, clocks that disagree."""
+"""Gaps and faults of a trace: skipped files, dropped rows, workers without an end, clocks that disagree."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -18,79 +18,79 @@ from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun
 
 _NEARLY: Final = 0.85
-"""Of the most drift that is looked for: an estimate stays below what it cannot pass."""
+"""Share of the maximum drift that is searched. An estimate this close to the maximum may be cut off by it."""
 _STEPS_OF_A_DRIFT: Final = 3
 SHARED_IDS: Final = "share their sample_id and segment with another"
 UNRECORDED: Final = "name a sample that was not recorded"
-"""Faults of `sample_row_faults`: samples of several workers count as one; the tokens of a delivery are not known."""
+"""Faults of `sample_row_faults`. The first merges samples of several workers; the second hides a delivery's tokens."""
 _MOST_LOST_RATIO: Final = 1.0 - COMPLETE_RATIO
 
 
 @dataclass(frozen=True, slots=True)
 class ClockStep:
-    """A moment at which a clock was set."""
+    """A step of a clock that was set during the run."""
 
     at_ns: int
-    """About when, by that clock."""
+    """Approximate time of the step, by that clock."""
     by_s: float
-    """What it was set forward by; negative for back."""
+    """Size of the step; negative if the clock was set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """A host whose clock differs from another host's, as the order of causes and effects shows."""
+    """A host whose clock differs from another host's clock, according to the order of causes and effects."""
 
     host: str
     against: str
-    """The host whose clock counts as right. The host itself where that clock was set during the run."""
+    """Reference host, whose clock is taken as correct. The host itself if its clock was set during the run."""
     offset_s: float
-    """How far it is ahead, at the start of the run if it drifts or steps; at least that where uncertainty_s is None."""
+    """Lead over the reference clock, at the start of the run if it drifts or steps. If uncertainty_s is None, a lower
+    bound."""
     uncertainty_s: float | None
     is_corrected: bool = False
     """Whether every time of the host is corrected, in all tables."""
     drift_ratio: float = 0.0
-    """Seconds that it gains in each second; 0 where the run is too short to show a drift."""
+    """Seconds that the clock gains per second; 0 if the run is too short to show a drift."""
     steps: tuple[ClockStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SampledEngine:
-    """An engine that was read from outside now and then, not by a hook at each pass."""
+    """An engine that was polled from outside, not recorded by a hook at each pass."""
 
     worker_id: str
     interval_s: float
     """Median time between two readings."""
     knows_busy: bool
-    """Whether its time inside forward passes is a counter of its own; without one it is unknown."""
+    """Whether it counts its time inside forward passes. If not, that time is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataQuality:
-    """What the analysis could not see, and how much of it."""
+    """Gaps and faults of a trace, with their size."""
 
     skipped_files: tuple[SkippedFile, ...]
     dropped_rows: Mapping[str, int]
-    """Rows that capture dropped, by table."""
+    """Rows that the recorder dropped, by table."""
     workers_without_end: tuple[str, ...]
     """Workers without a recorded stop: killed, or still running."""
     clock_offsets: tuple[ClockOffset, ...]
     """Hosts whose clocks disagree."""
     gaps: tuple[str, ...]
-    """Everything else, one sentence each."""
+    """All other gaps, one sentence each."""
     sampled_engines: tuple[SampledEngine, ...] = ()
     imported: Imported | None = None
-    """Where an imported run comes from, and how sure its tables are; None for a run that hooks recorded."""
+    """Origin of an imported run and the certainty of its tables. None for a run recorded by hooks."""
     completeness: Completeness = NOT_KNOWN
     """Whether every row that the workers wrote was read."""
     clock_uncertainty_s: float | None = None
-    """How far times of two hosts may be off against each other, at worst: infinite where nothing bounds it, None for a
-    run on one host."""
+    """Maximum error between the times of two hosts: infinite if nothing bounds it, None for a run on one host."""
     no_verdict: tuple[str, ...] = ()
-    """Why the rows are no ground for a verdict; empty if they are one."""
+    """Reasons that the rows do not support a verdict; empty if they do."""
 
     @property
     def refusal(self) -> str | None:
-        """Why there is no verdict, in one clause; None if nothing speaks against one."""
+        """Reason that there is no verdict, in one clause. None if a verdict is possible."""
         refused = None if self.imported is None else self.imported.refusal
         return "; ".join([*([refused] if refused else []), *self.no_verdict]) or None
 
@@ -109,18 +109,18 @@ _NEEDS_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
     "weight_updates": ("weight_update_spread",),
     "samples": ("sample_strips",),
 }
-"""Answers that mean nothing where the times of a table are laid out rather than recorded."""
+"""Answers without meaning if the times of a table were laid out by the importer, not recorded."""
 
 
 def leave_out_laid_out(imported: Imported | None, answers: dict[str, pl.DataFrame]) -> None:
-    """Empty the answers that only recorded times could give."""
+    """Empty the answers that need recorded times."""
     for table, origin in imported.tables.items() if imported is not None else ():
         if origin.certainty is not Certainty.RECORDED:
             answers.update({name: answers[name].clear() for name in _NEEDS_TIMES.get(table, ()) if name in answers})
 
 
 def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
-    """Gather what is missing from the run itself and the answers about faults, clocks, extents and sampled engines."""
+    """Gather gaps and faults from the run and from the answers on faults, clocks, extents and sampled engines."""
     extents = answers["worker_extents"]
     empty = tuple(f"{table}: no rows; {lost}" for table, lost in _WHAT_IS_LOST.items() if not run.row_counts[table])
     faults = tuple(
@@ -155,7 +155,7 @@ def _doubts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> Iterator[str]:
         yield f"{shared:,} of {stored:,} sample rows share their id with another, so no token count is right"
     trained = int(answers["delivery_outcomes"].filter(outcome="trained")["tokens"].sum())
     generated = int(answers["token_balance"]["generated_tokens"].sum())
-    # A sample may be trained on in several steps, and is then counted in each.
+    # A sample that several steps train on counts in each of them.
     if trained > generated and int(ask(run, "use_faults")["repeated_tokens"].sum()):
         yield (
             f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, which cannot be: "
@@ -164,7 +164,7 @@ def _doubts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> Iterator[str]:
 
 
 def _lost_rows(run: OpenRun, workers: Collection[str]) -> Iterator[str]:
-    """Yield the tables of samples of which so many rows are missing that the token counts are wrong."""
+    """Yield the tables of samples that lack so many rows that token counts are wrong."""
     for table in ("samples", "deliveries"):
         gaps = [gap for gap in run.completeness.gaps if gap.table == table and gap.worker_id in workers]
         missing = sum(gap.rows for gap in gaps if gap.kind == "missing")
@@ -186,7 +186,7 @@ def _faulty(answers: Mapping[str, pl.DataFrame], fault: str) -> int:
 
 
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
-    """The clocks that contradict the order of causes and effects, with how far they are off."""
+    """Yield the clocks that contradict the order of causes and effects, with their offsets."""
     for each in clocks.hosts:
         first, spread_ns = each.estimate.stretches[0], each.uncertainty_ns
         if not each.estimate.is_off:
@@ -216,13 +216,13 @@ def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
 
 
 def _clock_uncertainty_s(clocks: Clocks) -> float | None:
-    """Of two hosts, what is uncertain about either against the reference adds up."""
+    """Return the largest uncertainty between two hosts, whose uncertainties against the reference add up."""
     known = sorted((math.inf if each.uncertainty_ns is None else each.uncertainty_ns / 1e9) for each in clocks.hosts)
     return sum(known[-2:]) if known else None
 
 
 def _clock_gaps(clocks: Clocks) -> Iterator[str]:
-    """What no offset of any clock explains."""
+    """Yield the contradictions that no clock offset explains."""
     if clocks.bad_pairs:
         contradict = "event contradicts" if clocks.bad_pairs == 1 else "events contradict"
         between = " and ".join((*clocks.bad_hosts, "other hosts")[:2]) if clocks.bad_hosts else "two hosts"
@@ -247,7 +247,7 @@ def _clock_gaps(clocks: Clocks) -> Iterator[str]:
 
 
 def _drifts_beyond(clock: HostClock) -> bool:
-    """Whether a drift is about the most that is looked for, or three steps or more all go one way."""
+    """Return whether a drift is near the maximum that is searched, or three or more steps go in one direction."""
     stretches = clock.estimate.stretches
     steps_ns = [after.offset_ns - before.offset_ns for before, after in pairwise(stretches)]
     is_one_way = len(steps_ns) >= _STEPS_OF_A_DRIFT and len({step > 0 for step in steps_ns}) == 1

@@ -1,4 +1,4 @@
-"""A stretch of a run in time, and the share of a timeline's buckets that lies inside it."""
+"""Time intervals of a run, and the share of a timeline's buckets inside them."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,15 @@ import polars as pl
 
 
 class Interval(NamedTuple):
-    """A stretch of the run, UTC epoch, its end not included."""
+    """An interval of the run, UTC epoch, without its end."""
 
     start_ns: int
     end_ns: int
 
     def clip(self, timeline: pl.DataFrame, bucket_ns: int) -> pl.DataFrame:
-        """The rows of a timeline (bucket_start_ns, gpu_s, ...) that overlap the interval, with `gpu_s` inside it.
+        """Return the rows of a timeline (bucket_start_ns, gpu_s, ...) inside the interval, with `gpu_s` inside it.
 
-        A bucket of bucket_ns that crosses an edge counts by its share inside.
+        A bucket (of length bucket_ns) that crosses an edge counts by its share inside.
         """
         start_ns = pl.col("bucket_start_ns")
         overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(self.end_ns)) - pl.max_horizontal(

@@ -1,7 +1,7 @@
 """The ledger: GPU-seconds by state, adding up to 100%.
 
-`queries/ledger/ledger.sql` makes the states; this module adds them up, refuses a ledger that does not close, and
-compares what the GPUs reported with what the hooks said. It draws no conclusion.
+`queries/ledger/ledger.sql` computes the states. This module adds them up, rejects a ledger that does not close, and
+compares GPU readings with the states that hooks recorded. It draws no conclusions.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.gap import BatchEfficiency
 
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
-"""States that are parts of an engine row; GPU readings cannot tell them apart."""
+"""States that are parts of an engine row. GPU readings cannot tell them apart."""
 GENERATING: Final = (*ENGINE_STATES, "generating")
-"""States in which a sampler makes tokens."""
+"""States in which a sampler generates tokens."""
 BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "eval", "reward")
-"""States in which the hooks say that the GPU works."""
+"""States in which the GPU works, according to the hooks."""
 
 UNRECORDED_RATIO: Final = 0.05
-"""Of the run: a worker that is missing for less started or ended a little later than the others."""
+"""Share of the run. A worker that is missing for less just started or ended at a slightly different time."""
 IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
 """States in which a worker is idle because it waits for something."""
 
@@ -39,8 +39,13 @@ class StateKey(NamedTuple):
 def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:
     """Add up the answer of `ledger` (worker, bucket, state) over workers and buckets.
 
-    extents is the answer of worker_extents, agreement that of gpu_agreement. Raises RuntimeError, a bug of ours, when
-    the states do not sum to the workers' GPU-nanoseconds.
+    Args:
+        rows: Answer of `ledger`.
+        extents: Answer of worker_extents.
+        agreement: Answer of gpu_agreement.
+
+    Raises:
+        RuntimeError: The states do not sum to the workers' GPU-nanoseconds, which is a bug of rlscope.
     """
     owners = extents.filter(pl.col("gpu_count") > 0)
     total_gpu_ns = _sum(owners, (pl.col("end_ns") - pl.col("start_ns")) * pl.col("gpu_count"))
@@ -51,7 +56,7 @@ def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFr
 
 
 def _unrecorded(owners: pl.DataFrame) -> tuple[UnrecordedTime, ...]:
-    """Of the run, as long as any worker with GPUs was there."""
+    """Return the workers with GPUs that were not recorded for a noticeable part of the run."""
     if owners.is_empty():
         return ()
     first, last = pl.col("start_ns").min(), pl.col("end_ns").max()
@@ -67,7 +72,7 @@ def _unrecorded(owners: pl.DataFrame) -> tuple[UnrecordedTime, ...]:
 
 
 def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
-    """The ledger over time: role, state, reason, bucket_start_ns, gpu_s."""
+    """Return the ledger over time: role, state, reason, bucket_start_ns, gpu_s."""
     return (
         rows.group_by("role", "state", "reason", "bucket_start_ns")
         .agg((pl.col("state_ns") * pl.col("gpu_count")).sum().alias("gpu_ns"))
@@ -79,10 +84,15 @@ def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
 def split_decoding(
     ledger: Ledger, passes: pl.DataFrame, extents: pl.DataFrame, efficiency: "BatchEfficiency | None"
 ) -> Ledger:
-    """The ledger with its decoding divided into what efficient batches would have taken and what they would have saved.
+    """Return the ledger with decoding split into the time that efficient batches need and the time they would save.
 
-    passes is the answer of pass_latency, extents that of worker_extents. The two parts add up to the state: the second
-    is what the first leaves.
+    The two parts add up to the state, because the second is the remainder of the first.
+
+    Args:
+        ledger: The ledger to split.
+        passes: Answer of pass_latency.
+        extents: Answer of worker_extents.
+        efficiency: Batch efficiency of the engines. None leaves the ledger as it is.
     """
     if efficiency is None:
         return ledger
@@ -121,7 +131,7 @@ def _states(rows: pl.DataFrame, idle_ratios: Mapping[tuple[str, str], float]) ->
 
 
 def _idle_ratios(agreement: pl.DataFrame, extents: pl.DataFrame) -> dict[tuple[str, str], float]:
-    """Share of each role's state in which the GPU ran no kernel, over the readings that lie wholly in the state."""
+    """Return the share of each role's state in which the GPU ran no kernel, over readings entirely in the state."""
     read = agreement.filter(pl.col("busy_ratio").is_not_null()).join(
         extents.select("worker_id", "role"), on="worker_id"
     )

@@ -1,7 +1,8 @@
-"""What the model reads from runs: answers of queries become `Observed`, train steps of other runs `OtherRun`. No fit.
+"""Input of the model: answers of queries become `Observed`, train steps of other runs `OtherRun`. Nothing is fitted.
 
-Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
-matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.
+From another run, only the steady train steps are read. Trainers that are known to differ are an error. A difference
+that is not recorded, or matters less for the speed of training, is a warning. Differences that no run records, such as
+the network, go unnoticed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ ASKED_OF_A_STRETCH: Final = (
     "environment_waits",
     "preemptions",
 )
-"""Questions whose answer depends on the stretch, and is needed of its halves too."""
+"""Queries whose answer depends on the interval. They run for its halves as well."""
 ASKED_OF_THE_WHOLE: Final = (
     "group_engines",
     "batches_ahead",
@@ -50,26 +51,26 @@ ASKED_OF_THE_WHOLE: Final = (
     "queue_level",
     "batch_filling",
 )
-"""How the run is scheduled and what it holds: asked of the whole stretch alone, and the slowest to answer."""
+"""Queries on scheduling and load. They are the slowest, so they run only for the whole interval."""
 LEAST_STEPS_OBSERVED: Final = 3
-"""Fewer steps give no spread at all."""
+"""Minimum number of steps that gives a spread."""
 _FEWEST_QUEUED: Final = 20
-"""Samples, or pairs of them: a share of fewer is known to no better than a tenth."""
+"""Minimum number of samples or pairs. A share of fewer is uncertain by more than a tenth."""
 _UNRECORDED_RATIO: Final = 0.10
-"""Of the trainers' time: so much without a state may hide their waits."""
+"""Share of the trainers' time without a state that may hide their waits."""
 _NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
-"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
+"""Model settings that may differ between engines and trainers: engines serve it under a name and may quantize it."""
 _OF_TRAINING: Final = "train"
-"""What the name of a setting of the user's own begins with where it is about training."""
+"""Prefix of the user's settings that concern training."""
 _OF_LAYOUT: Final = "gpu"
-"""What is in its name where it is of the layout, in which the runs are meant to differ."""
+"""Substring of the user's settings that concern the layout, in which the runs may differ."""
 _ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
 _TELLING: Final = ("train_steps/", "workers/")
-"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
+"""Folders in which every file must be readable. If files of some trainers were missing, the run would look smaller."""
 
 
 class UnobservableError(Exception):
-    """The run does not show what the model needs. The message says what is missing."""
+    """The run does not record what the model needs. The message names it."""
 
 
 def observe(
@@ -80,12 +81,20 @@ def observe(
     bucket_ns: int,
     stretch: Interval,
 ) -> Observed:
-    """What the stretch shows.
+    """Return the model's observations of an interval.
 
-    sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, of
-    ASKED_OF_THE_WHOLE for the stretch that it is or lies in, and of worker_devices, trainer_steps, training_steps,
-    token_staleness, oldest_staleness and weight_update_latency for the run; timeline: the ledger over time, in buckets
-    of bucket_ns. Raises UnobservableError with what is missing.
+    Args:
+        config: The run's config.
+        sampler_gpus: GPUs that samplers owned at once.
+        answers: Answers of ASKED_OF_A_STRETCH for this interval, of ASKED_OF_THE_WHOLE for the interval that it is or
+            lies in, and of worker_devices, trainer_steps, training_steps, token_staleness, oldest_staleness and
+            weight_update_latency for the run.
+        timeline: The ledger over time.
+        bucket_ns: Length of its buckets.
+        stretch: The interval.
+
+    Raises:
+        UnobservableError: The run does not record what the model needs.
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
@@ -126,20 +135,20 @@ def observe(
 
 
 class ObservedTraining(NamedTuple):
-    """What a stretch shows of the trainers alone."""
+    """Observations of the trainers alone."""
 
     gpus: int
     steps: TrainerSteps
 
 
 def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> ObservedTraining:
-    """The train steps of a stretch, from trainer_steps and training_steps. Raises UnobservableError."""
+    """Return the train steps of an interval, from trainer_steps and training_steps. Raises UnobservableError."""
     steps, numbers = _steps(answers, stretch)
     return ObservedTraining(_trainer_gpus(answers["trainer_steps"], numbers), steps)
 
 
 class ObservedLengths(NamedTuple):
-    """How long the samples were that began in a stretch."""
+    """Lengths of the samples that started in an interval."""
 
     lengths: LengthLaw
     prompt_tokens: float
@@ -147,9 +156,9 @@ class ObservedLengths(NamedTuple):
 
 
 def observe_lengths(answers: Mapping[str, pl.DataFrame], cap_tokens: int | None) -> ObservedLengths:
-    """Of the answers to length_counts and group_members; cap_tokens: at which responses are cut.
+    """Return the lengths from the answers of length_counts and group_members; responses are cut at cap_tokens.
 
-    Raises UnobservableError where no sample with a token began.
+    Raises UnobservableError if no sample with a token started.
     """
     counts = answers["length_counts"]
     law = _length_law(counts, answers["group_members"], cap_tokens)
@@ -157,7 +166,7 @@ def observe_lengths(answers: Mapping[str, pl.DataFrame], cap_tokens: int | None)
 
 
 class _Device(NamedTuple):
-    """What the engines run on; the least of them where they differ."""
+    """Device of the engines. If they differ, the smallest values."""
 
     name: str | None
     kv_capacity_tokens: int | None
@@ -184,9 +193,9 @@ def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
 
 
 def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
-    """The steps that begin and end in the stretch, counted from the end of the step before."""
+    """Return the steps that start and end in the interval. A step starts at the end of the previous step."""
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
-    # In whole nanoseconds: a time since the epoch as a float is off by up to 128 ns, and loses the first step.
+    # Integers, because a float of nanoseconds since the epoch is off by up to 128 ns, which loses the first step.
     begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
     inside = (
         answers["trainer_steps"]
@@ -244,7 +253,7 @@ def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | N
     law = LengthLaw.from_samples(
         np.repeat(counts["output_tokens"].to_numpy(), weights),
         np.repeat((counts["ending"] != "censored").to_numpy(), weights),
-        # A sample of several segments may be longer than the cap of one: the cap then is no atom of the law.
+        # A sample of several segments may exceed the cap of one segment. Then the law has no atom at the cap.
         cap_tokens if cap_tokens is not None and longest <= cap_tokens else None,
     )
     groups = measure_groups(
@@ -256,7 +265,7 @@ def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | N
 def _engine_states(
     timeline: pl.DataFrame, bucket_ns: int, stretch: Interval, gpus_per_engine: int
 ) -> dict[tuple[str, str | None], float]:
-    """Engine-seconds by state; a bucket that reaches over an edge of the stretch counts by its share inside."""
+    """Return engine-seconds by state. A bucket that crosses an edge of the interval counts by its share inside."""
     inside = stretch.clip(timeline.filter(role="sampler"), bucket_ns)
     totals = inside.group_by("state", "reason", maintain_order=True).agg(pl.col("gpu_s").sum())
     return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
@@ -272,7 +281,7 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
 
 
 class _Ages(NamedTuple):
-    """What was trained, by staleness."""
+    """Trained tokens and samples, by staleness."""
 
     staleness: tuple[tuple[int, int], ...]
     oldest_staleness: tuple[tuple[int, int], ...]
@@ -286,14 +295,14 @@ def _ages(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> _Ages:
 
 
 def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[tuple[int, int], ...]:
-    """What was trained in those steps, by staleness."""
+    """Return the counts of these steps, by staleness."""
     inside = rows.filter(pl.col("step").is_in(steps.implode()))
     counts = inside.group_by("staleness").agg(pl.col(counted).sum()).filter(pl.col(counted) > 0).sort("staleness")
     return tuple(counts.select("staleness", counted).iter_rows())
 
 
 def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
-    """Those that were applied in the stretch."""
+    """Return the updates that were applied in the interval."""
     return latency.filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
 
 
@@ -303,16 +312,17 @@ def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
 
 
 class _Batches(NamedTuple):
-    """How trainers take what they train on."""
+    """Order and size of the batches that trainers take."""
 
     prefetched_batches: float | None
     batches_per_step: float
 
 
 def _batches(answers: Mapping[str, pl.DataFrame]) -> _Batches:
-    """Of s steps that share a batch, the k-th shows k batches that are not ahead of it: (s - 1) / 2 on average.
+    """Return how trainers take their batches.
 
-    A trainer that takes its batch in equal parts, as they come, has the first of them when its step starts.
+    If s steps share a batch, the k-th of them seems to have k batches ahead that it does not have, (s - 1) / 2 on
+    average. A trainer that takes its batch in equal parts, as samples come, has the first part when its step starts.
     """
     counted, filling = (answers[name].row(0, named=True) for name in ("batches_ahead", "batch_filling"))
     if counted["batches_ahead"] is None:
@@ -338,7 +348,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     filling = answers["batch_filling"].row(0, named=True)
     alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
     left = answers["taking_order"].row(0, named=True)
-    # Without groups that are queued as one, a sample is as old as its own oldest token.
+    # If groups are not queued together, the age of a sample is that of its own oldest token.
     unit = "" if alone_ratio is not None and alone_ratio > 0.5 else "_group"
     older, younger = left[f"older{unit}_left"], left[f"younger{unit}_left"]
     return SeenScheduling(
@@ -360,7 +370,7 @@ def _ratio_of(part: int, rest: int) -> float | None:
 
 
 def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
-    """spent: the ledger of the stretch."""
+    """Return the load; `spent` is the ledger of the interval."""
     trainer_time = spent.filter(role="trainer")
     in_flight = answers["samples_in_flight"].row(0, named=True)
     return SeenLoad(
@@ -373,10 +383,10 @@ def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
 
 
 def _queued_samples(queues: pl.DataFrame, taken: Mapping[str, float | None]) -> float | None:
-    """Mean depth of the one queue; of several, neither the same samples nor others are known to be in each: None.
+    """Return the mean depth of the queue. None for several queues, which may hold the same samples or different ones.
 
-    Depths that are recorded only as samples are taken leave out what enters in between: there the times of the samples
-    count.
+    Depths recorded only when samples are taken miss the samples that enter in between. Then the depth follows from the
+    times of the samples.
     """
     if len(queues) != 1:
         return None
@@ -385,8 +395,8 @@ def _queued_samples(queues: pl.DataFrame, taken: Mapping[str, float | None]) -> 
 
 
 def _wait_ratio(trainer_time: pl.DataFrame, state: str) -> float | None:
-    """Share of the trainers' time; None where they record no wait at all and much of their time is unattributed."""
-    # In order, so that the same run gives the same sums to the last bit.
+    """Return the share of the trainers' time. None if they record no wait and much of their time is unattributed."""
+    # Sorted, so that the same run gives the same sums to the last bit.
     seconds = dict(trainer_time.group_by("state", maintain_order=True).agg(pl.col("gpu_s").sum()).iter_rows())
     total_s = sum(seconds.values())
     waits = any(name.startswith("waiting") for name in seconds)
@@ -406,8 +416,11 @@ def _mean(values: pl.Series) -> float | None:
 
 
 def read_other_runs(run: OpenRun, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
-    """The train steps of the runs in other folders. Raises RunFolderError for a folder that is no run, AnalysisError
-    for one that is given twice, has other trainers, no steady train steps, or some that cannot be read.
+    """Read the train steps of the runs in other folders.
+
+    Raises:
+        RunFolderError: A folder is not a run.
+        AnalysisError: A run is given twice, has other trainers or no steady train steps, or cannot be read completely.
     """
     found: list[OtherRun] = []
     read = {run.folder}
@@ -418,7 +431,7 @@ def read_other_runs(run: OpenRun, folders: Sequence[Path], progress: Callable[[s
                 folder,
                 found="a run that is already given",
                 expected="another run",
-                next_step="Name each run once; the analysed run is always included.",
+                next_step="Name each run once; the analyzed run is always included.",
             )
         read.add(folder.resolve())
         found.append(_read(run, folder))
@@ -476,13 +489,13 @@ def _unusable(folder: Path, found: str) -> AnalysisError:
 
 
 class _Trainers(NamedTuple):
-    """What run.json and the workers record about the trainers."""
+    """Facts about the trainers, from run.json and the workers."""
 
     model: Mapping[str, object]
     facts: Mapping[str, object]
-    """By the words for them; what is not recorded is left out."""
+    """Recorded facts, by their name in messages."""
     settings: Mapping[str, object]
-    """Settings of the user's own that are about training."""
+    """The user's settings that concern training."""
 
 
 def _trainers(run: OpenRun) -> _Trainers:
@@ -505,7 +518,7 @@ def _trainers(run: OpenRun) -> _Trainers:
 
 
 def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[ModelWarning, ...]:
-    """Warnings about what may differ. Raises AnalysisError where the trainers are known to be others."""
+    """Return warnings about possible differences. Raises AnalysisError if the trainers are known to differ."""
     shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
     named = {"name"} & own.model.keys() & theirs.model.keys()
     for name in sorted(shape or named):
@@ -524,6 +537,6 @@ def _same(folder: Path, name: str, own: object, other: object) -> None:
         raise AnalysisError.of(
             folder,
             found=f"{name} = {other!r}",
-            expected=f"{own!r}, as in the run that is analysed: the trainers of another model do not compare",
+            expected=f"{own!r}, as in the analyzed run: trainers of different models cannot be compared",
             next_step=_ELSEWHERE,
         )

@@ -1,7 +1,7 @@
-"""What an analysis says: the facts that the terminal, the JSON and the page all render. No computing, no wording.
+"""Result of an analysis: the facts that the terminal, the JSON and the report render. No computation, no wording.
 
-The parts, from the outside in: what was asked of it (`Constraints`), what alert rules and findings say (`Alert`,
-`Finding`), who ran and how long (`RunFacts`), the verdict, the rates, the ledger, the staleness, and the whole.
+The order is: constraints of the user (`Constraints`), firings and problems (`Alert`, `Finding`), facts of the run
+(`RunFacts`), verdict, rates, ledger, staleness, and the whole result.
 """
 
 import hashlib
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What the user asks of a recommendation besides what run.json says."""
+    """Constraints of the user on a recommendation, in addition to run.json."""
 
     most_staleness: int | None = None
-    """Cap on the staleness of samples, in versions; None: the run's own."""
+    """Cap on the staleness of samples, in versions. None uses the run's cap."""
     gpus_per_node: int = 1
-    """Above 1: only whole nodes are moved."""
+    """If above 1, only whole nodes are moved."""
     also: tuple[Path, ...] = ()
-    """Folders of other runs of the same model, which say how training scales."""
+    """Folders of other runs of the same model, which show how training scales."""
 
 
 NO_CONSTRAINTS: Final = Constraints()
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
-"""From the lowest, which only informs, to the highest, which must wake somebody."""
+"""Severities from the lowest, which only informs, to the highest, which must wake somebody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One stretch of time in which one rule fires."""
+    """One interval in which one rule fires."""
 
     rule: str
     severity: Severity
@@ -56,16 +56,16 @@ class Alert:
     end_ns: int | None
     """The tick at which it was resolved; None while it fires."""
     cost_gpu_s: float | None
-    """GPU-seconds lost to it up to its last tick; None where the metric has no price."""
+    """GPU-seconds lost up to its last tick. None if the metric has no price."""
     held_since_ns: int = 0
-    """The first tick at which the condition held; start_ns less what the rule waits `for`."""
+    """The first tick at which the condition held: start_ns minus the rule's `for`."""
     worst_value: float | None = None
     """The value furthest beyond the threshold while it fired."""
     evidence: int = 0
-    """What the value was counted from when the condition last held, in the metric's unit of evidence."""
+    """Amount of data behind the value when the condition last held, in the metric's unit of evidence."""
     judged_over_s: float | None = None
-    """The length of the run after warm-up, where it is shorter than the rule's window and was judged once, as a whole:
-    start_ns and held_since_ns are then where it begins. None for a rule that was judged at its ticks."""
+    """Length of the run after warm-up, if it is shorter than the rule's window and was evaluated once as a whole;
+    start_ns and held_since_ns are then its start. None for a rule that was evaluated at its ticks."""
 
     @property
     def fingerprint(self) -> str:
@@ -75,7 +75,7 @@ class Alert:
 
 
 def at_least(severity: Severity, floor: Severity) -> bool:
-    """Whether a severity is another one or higher."""
+    """Return whether a severity is the floor or higher."""
     return SEVERITIES.index(severity) >= SEVERITIES.index(floor)
 
 
@@ -84,17 +84,17 @@ EvidenceValue = int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found wrong with a run."""
+    """One problem of a run."""
 
     rule: str
     """The rule's name: the name of its module."""
     severity: Severity
     cost_gpu_s: float | None
-    """GPU-seconds that it cost; None when it cannot be priced."""
+    """GPU-seconds that it cost. None if it has no price."""
     evidence: Mapping[str, EvidenceValue]
-    """Numbers that the sentence is made of, each with its unit in its name."""
+    """Numbers of the sentence, with units in their names."""
     start_ns: int | None
-    """Start of the interval that the evidence covers, UTC epoch; None when it has no interval."""
+    """Start of the interval that the evidence covers, UTC epoch. None if it has no interval."""
     end_ns: int | None
 
 
@@ -113,7 +113,7 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SteadyWindow:
-    """The last stable stretch of the run: what steady rates and the verdict are taken over."""
+    """The last stable interval of the run, the basis of steady rates and the verdict."""
 
     start_ns: int
     end_ns: int
@@ -123,7 +123,7 @@ class SteadyWindow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Who ran, how long, and how much came of it."""
+    """Workers, duration and output of a run."""
 
     run_id: str
     started_ns: int
@@ -137,17 +137,17 @@ class RunFacts:
     tokens_trained: int | None
     """Response tokens trained, counted once per use; None if more than 5% of the trained samples were not recorded."""
     max_staleness: int | None
-    """The cap in the run's config; None when it states none."""
+    """Cap in the run's config. None if it states none."""
     window: SteadyWindow | None
     window_reason: str
-    """Why the window is what it is, or why there is none."""
+    """Reason for the choice of the window, or for having none."""
     gpu_hour_price: float | None = None
-    """What a GPU costs for an hour, above 0; None when the run's config does not say."""
+    """Price of a GPU per hour, above 0. None if the run's config does not state it."""
     currency: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The config of run.json as it was given: any keys, any values."""
+    """Config of run.json as written by the user, with any keys and values."""
     total_steps: int | None = None
-    """The training steps that the run is planned to make; None when its config does not say."""
+    """Planned training steps of the run. None if its config does not state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,36 +159,35 @@ class Loss:
     side_share_ratio: float
     """gpu_s over the GPU-seconds of the side that lost them, 0..1."""
     gain_ratio: "Spread | None" = None
-    """Of trained tokens per second over today's, less 1, were the cause gone, modelled; None where the model does not
-    say."""
+    """Modeled relative change of trained tokens per second without the cause. None if the model does not say."""
     dropped_gpu_s: float | None = None
-    """Of gpu_s, generation of samples that were dropped; None for a cause that drops none."""
+    """Part of gpu_s spent on generating dropped samples. None for a cause that drops none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The one word, and the losses it was chosen from: by what their removal would bring, else by GPU-seconds."""
+    """The bottleneck and the losses it was chosen from, in order of the gain without them, else of GPU-seconds."""
 
     bottleneck: Bottleneck
     losses: tuple[Loss, ...]
     unknown_reason: str | None
-    """Set when the bottleneck is unknown: what is missing."""
+    """Missing data, if the bottleneck is unknown."""
     start_ns: int
     end_ns: int
     tied_with: tuple[Bottleneck, ...] = ()
-    """Other causes that cost as much, as far as can be told."""
+    """Other causes whose cost cannot be told from the bottleneck's."""
     unrecorded_side: Literal["trainers", "samplers"] | None = None
-    """Set when the bottleneck is unknown because most of the GPU time of this side is in no recorded state."""
+    """Side whose GPU time is mostly in no recorded state, if the bottleneck is unknown for this reason."""
 
     @property
     def cause(self) -> Bottleneck | None:
-        """The bottleneck where it is a cause; None where the run is balanced, or nothing is known."""
+        """The bottleneck. None if the run is balanced or the bottleneck is unknown."""
         return None if self.bottleneck in ("balanced", "unknown") else self.bottleneck
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Response tokens per second, measured."""
+    """Measured response tokens per second."""
 
     achieved_tokens_per_s: float | None
     """Trained throughput over the whole run."""
@@ -197,11 +196,11 @@ class Throughput:
     generated_tokens_per_s: float | None
     """Generated throughput over the whole run: tokens sampled, trained on or not."""
     effective_tokens_per_s: float | None = None
-    """Effective throughput over the whole run: the trained one times the effective sample size over its tokens; None
-    where no importance ratios were recorded."""
+    """Effective throughput over the whole run: trained throughput times the effective sample size per token. None if no
+    importance ratios were recorded."""
     counted_tokens: int | None = None
-    """Prompt and response tokens of the training steps, where no delivery was recorded: the trained rates then count
-    these. None where they count the response tokens of deliveries."""
+    """Prompt and response tokens of the training steps, if no delivery was recorded; the trained rates then count
+    these tokens. None if they count the response tokens of deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +213,12 @@ class LedgerState:
     gpu_ns: int
     """GPU-nanoseconds, exact."""
     share_ratio: float
-    """Of the role's GPU-seconds, 0..1."""
+    """Share of the role's GPU-seconds, 0..1."""
     gpu_idle_ratio: float | None
-    """Share of this state in which the GPU ran no kernel, from gpu_samples; None where there are none."""
+    """Share of this state in which the GPU ran no kernel, from gpu_samples. None without GPU readings."""
     underfilled_gpu_ns: int | None = None
-    """Of gpu_ns, what fuller batches would have saved, by the fitted curve: the part of `decoding` that is not
-    efficient. None for every other state, and where the model says nothing."""
+    """Part of gpu_ns that fuller batches would have saved, by the fitted curve: the inefficient part of `decoding`.
+    None for all other states, and without a model."""
 
     @property
     def gpu_s(self) -> float:
@@ -229,18 +228,18 @@ class LedgerState:
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedTime:
-    """A part of the run in which a worker that has GPUs was not recorded: before its start and after its end."""
+    """Time of the run in which a worker with GPUs was not recorded: before its start and after its end."""
 
     worker_id: str
     before_s: float
     after_s: float
     gpu_s: float
-    """GPU-seconds of both; in no state, and not in the ledger."""
+    """GPU-seconds of both parts. They are in no state and not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every GPU-second of every worker in exactly one state; the states' sum is total_gpu_ns to the nanosecond."""
+    """GPU time of every worker by state. The states sum to total_gpu_ns to the nanosecond."""
 
     total_gpu_ns: int
     states: tuple[LedgerState, ...]
@@ -278,7 +277,7 @@ class SampleStaleness:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How old the tokens were when they were trained on; the parts are None when nothing was trained."""
+    """Staleness of the tokens at the time of training. The parts are None if nothing was trained."""
 
     tokens: TokenStaleness | None
     samples: SampleStaleness | None
@@ -287,13 +286,13 @@ class Staleness:
     in_queue_mean: float | None
     """Versions published between the end of the sample and its gradient step, mean over tokens."""
     over_cap_tokens: int | None
-    """Tokens trained beyond max_staleness; None when the run states no cap."""
+    """Tokens trained beyond max_staleness. None if the run states no cap."""
     version_source_tokens: Mapping[str, int]
-    """Trained tokens by where their version comes from."""
+    """Trained tokens by the source of their version."""
 
 
 def _not_asked() -> "NoModelResult":
-    # The model is slow to import, and who checks or watches a run needs these facts without it.
+    # The model is slow to import, and `check` and `watch` need these facts without it.
     from rlscope.model.forecast.result import NOT_ASKED
 
     return NOT_ASKED
@@ -301,7 +300,7 @@ def _not_asked() -> "NoModelResult":
 
 @dataclass(frozen=True, slots=True)
 class AnalysisResult:
-    """Everything that an analysis computed of one run."""
+    """Complete result of the analysis of one run."""
 
     run: RunFacts
     verdict: Verdict
@@ -309,18 +308,18 @@ class AnalysisResult:
     ledger: Ledger
     staleness: Staleness
     findings: tuple[Finding, ...]
-    """The most expensive first."""
+    """Problems, the most expensive first."""
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame] = field(repr=False)
-    """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
+    """Frame of each query that the report draws, by the query's name. The query's header explains the columns."""
     model: "ModelResult | NoModelResult" = field(default_factory=_not_asked, repr=False)
-    """What the run should have done, and the recommended layout; or why there is no model of the run."""
+    """Prediction of the run and the recommended layout, or the reason that there is no model."""
     alerts: tuple[Alert, ...] = ()
-    """The stretches in which a built-in alert rule fired, in the order in which they began."""
+    """Intervals in which a built-in alert rule fired, in the order of their start."""
 
     @property
     def hides_samplers(self) -> bool:
-        """Whether no file shows what samplers wait for: slow ones then look like ones in lockstep with the trainers."""
+        """Whether no file shows what samplers wait for. Slow samplers then look as if in lockstep with the trainers."""
         passes = self.answers.get("pass_latency")
         shows_waits = any(each.role == "sampler" and each.reason is not None for each in self.ledger.states)
         return self.data_quality.imported is not None and not shows_waits and (passes is None or passes.is_empty())

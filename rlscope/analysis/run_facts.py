@@ -15,7 +15,7 @@ from rlscope.trace.store import OpenRun
 
 
 def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
-    """The facts from worker_extents, training_steps and token_staleness."""
+    """Return the facts from worker_extents, training_steps and token_staleness."""
     extents, steps = answers["worker_extents"], answers["training_steps"]
     gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}
     window = steady_window(steps)
@@ -44,19 +44,19 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
 
 
 def _price(stated: float | None) -> float | None:
-    """A price that something can be multiplied by."""
+    """Return the price if it is a positive finite number, else None."""
     return stated if stated is not None and math.isfinite(stated) and stated > 0 else None
 
 
 def most_gpus(extents: pl.DataFrame) -> int:
-    """Most GPUs that these workers owned at once: a worker that was started again owns what it owned before."""
+    """Return the maximum number of GPUs that these workers owned at once. A restarted worker keeps its GPUs."""
     edges = [(row["start_ns"], 1, row["gpu_count"]) for row in extents.iter_rows(named=True)]
     edges += [(row["end_ns"], 0, -row["gpu_count"]) for row in extents.iter_rows(named=True)]
     return max(accumulate(change for _, _, change in sorted(edges)), default=0)
 
 
 def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
-    """The last stretch of steps with one step period, from the end of the step before it to the end of its last."""
+    """Return the last interval with a stable step period, from the end of the previous step to its last step's end."""
     timed = steps.filter(pl.col("period_s").is_not_null())
     stretch = last_stable_stretch(timed["period_s"].to_list())
     if stretch is None:
@@ -72,10 +72,10 @@ def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
 
 
 def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
-    """Sums over sums: tokens over seconds, of the whole run and of the window.
+    """Return tokens over seconds for the whole run and for the window.
 
-    A rate over no time is None. Where no delivery was recorded, the trained tokens are those that the trainer counts,
-    prompts included; None where it counts none.
+    A rate over no time is None. If no delivery was recorded, the trained tokens are those that the trainer counts,
+    prompts included, or None if it counts none.
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
@@ -102,7 +102,7 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
 
 
 def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: float | None) -> Throughput:
-    """Rates of the tokens that the trainer itself counts: those of prompts and responses."""
+    """Return the rates of the tokens that the trainer itself counts, prompts included."""
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
@@ -117,7 +117,7 @@ def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: f
 
 
 def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
-    """Why the window is what it is, or why these steps have none; a thinned export lacks some numbers."""
+    """Return the reason for the window, or for having none. The step numbers of an incomplete export have gaps."""
     steps = len(numbers)
     if window is not None:
         count = int(numbers.is_between(window.first_step, window.last_step).sum())

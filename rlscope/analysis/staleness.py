@@ -10,7 +10,7 @@ from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
 
 
 def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int | None) -> Staleness:
-    """The staleness of a run from token_staleness, staleness_histogram, oldest_staleness and version_sources."""
+    """Return the staleness from token_staleness, staleness_histogram, oldest_staleness and version_sources."""
     histogram = tuple(answers["staleness_histogram"].select("staleness", "tokens").iter_rows())
     tokens = sum(count for _, count in histogram)
     parts = answers["token_staleness"].select(
@@ -28,14 +28,14 @@ def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int 
 
 
 _LEAST_AGES: Final = 3
-"""Fewer tell no curve of the effective sample size over the age."""
+"""Minimum number of ages for a curve of the effective sample size over age."""
 
 
 def effective_share_at(moments: pl.DataFrame, staleness: float) -> float | None:
-    """Effective sample size over the number of tokens, 0..1, of tokens of that mean staleness.
+    """Return the effective sample size per token, 0..1, at a mean staleness.
 
-    moments: the answer of version_moments, interpolated between ages. None where importance ratios were recorded at
-    fewer than three ages, or at none so high.
+    It is interpolated between the ages of `moments`, the answer of version_moments. None if importance ratios were
+    recorded at fewer than three ages, or at none this high.
     """
     known = moments.filter(pl.col("effective_share_ratio").is_not_null()).sort("staleness")
     if len(known) < _LEAST_AGES or staleness > float(known["staleness"][-1]):
@@ -45,9 +45,9 @@ def effective_share_at(moments: pl.DataFrame, staleness: float) -> float | None:
 
 
 def weighted_quantile(histogram: tuple[tuple[int, int], ...], percent: int) -> int:
-    """The smallest value that `percent` % of the weight does not exceed; histogram is (value, weight), by value.
+    """Return the smallest value that `percent` % of the weight does not exceed.
 
-    Raises ValueError for an empty histogram.
+    The histogram is (value, weight), sorted by value. Raises ValueError if it is empty.
     """
     total = sum(weight for _, weight in histogram)
     up_to = 0
@@ -84,7 +84,7 @@ def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
 
 
 def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
-    """The effective sample size of all trained tokens over their number, 0..1; None if no ratio was recorded.
+    """Return the effective sample size per trained token, 0..1. None if no importance ratio was recorded.
 
     (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
     """

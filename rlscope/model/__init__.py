@@ -1,1 +1,1 @@
-"""The performance model: what a run should achieve, why it does not, and which layout is faster. Pure computation."""
+"""The performance model: expected throughput of a run, reasons for the gap, and faster layouts. Pure computation."""

@@ -1,8 +1,8 @@
-"""From a plan.toml to the model's input: what its figures mean together, and the defaults where they are missing.
+"""Build the model's input from a plan.toml: the joint meaning of its figures, and defaults for missing ones.
 
-Errors name the line of the plan. The model is counted from its Hugging Face config, or is as the plan describes it.
-Lengths are a law that the plan states, or those that an earlier run recorded: of its samples those count that began in
-its steady stretch, or all where it has none; samples that did not end are censored.
+Errors name the line of the plan. The model is counted from its Hugging Face config, or taken as the plan describes it.
+Lengths follow a distribution that the plan states, or those that an earlier run recorded: its samples that began in the
+steady state, or all of them if it has none; unfinished samples are censored.
 
 Not covered: whether the figures are true, and how lengths would differ with another model or other prompts.
 """
@@ -57,17 +57,17 @@ _MIXTURE: Final = ("experts", "experts_per_token", "active_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """What is sampled from and trained."""
+    """The model that is sampled from and trained."""
 
     shape: ModelShape
     attention_width: int
     """Heads times their dimension."""
     hidden_size: int
-    """Values of a token between layers; heads times their dimension where neither config nor plan says."""
+    """Values of a token between layers; heads times their dimension if neither config nor plan gives it."""
 
 
 def decoder_of(file: PlanFile) -> Decoder:
-    """The model; what the plan states overrides the model's config. Raises RlscopeError."""
+    """Return the model; the plan's entries override the model's config. Raises RlscopeError."""
     model = file.model
     counted = None if model.config_json is None else _parameters_of_config(file, model.config_json)
     if counted is None:
@@ -111,7 +111,7 @@ def _parameters_of_config(file: PlanFile, name: str) -> Counted:
 
 
 def _refuse_gaps(file: PlanFile) -> None:
-    """Without a config the plan must describe the model completely."""
+    """Check that the plan describes the model completely if there is no config."""
     model = file.model
     needed = (*_DENSE, "kv_heads" if model.kv_latent_dim is None else "kv_latent_dim")
     for name in needed:
@@ -136,7 +136,7 @@ def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
 _STATED: Final = ("mean_tokens", "cv_ratio", "percentiles")
 _ALL_NS: Final = 2**62
 _MOST_GROUPS: Final = 2000
-"""The last groups of the run: enough to know how similar their members are."""
+"""Number of groups, at the end of the run, that show how similar their members are."""
 
 
 class PlannedLengths(NamedTuple):
@@ -147,7 +147,7 @@ class PlannedLengths(NamedTuple):
 
 
 def planned_lengths(file: PlanFile) -> PlannedLengths:
-    """As the plan states them or its run recorded them. Raises RlscopeError."""
+    """Return the lengths as the plan states them or its run recorded them. Raises RlscopeError."""
     lengths = file.lengths
     if lengths.from_run is not None:
         return _recorded(file, lengths.from_run)
@@ -180,7 +180,7 @@ def _ask_lengths(run: OpenRun) -> Mapping[str, pl.DataFrame]:
 
 
 def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
-    """Under the plan's cap, where it has one. Above the cap of the run the lengths are unknown."""
+    """Cut lengths at the plan's cap if it has one. Above the cap of the run, lengths are unknown."""
     cap_tokens = file.lengths.cap_tokens
     if cap_tokens is None:
         return law
@@ -214,7 +214,7 @@ def _stated(file: PlanFile) -> LengthLaw:
 
 
 def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
-    """p50 or "p99.9" as 50 or 99.9; ValueError."""
+    """Parse p50 or "p99.9" as 50 or 99.9. Raises ValueError."""
     if not all(name.startswith("p") for name in percentiles):
         raise ValueError(f"percentiles named {', '.join(percentiles)} and not p50, p90, ...")
     return {float(name.removeprefix("p")): tokens for name, tokens in percentiles.items()}
@@ -222,16 +222,16 @@ def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
 
 _MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
 _PREFILL: Final = LogNormal(PREFILL_EFFICIENCY, 0.25)
-"""0.33 to 0.75 with 90% probability."""
+"""Efficiency of prefill: 0.33 to 0.75 with 90% probability."""
 _MEASURED_LOG_SD: Final = 0.1
-"""Of a training rate measured elsewhere, on another batch with other lengths."""
+"""Log deviation of a training rate that was measured elsewhere, on another batch with other lengths."""
 _UPDATE_LOG_SD: Final = 0.3
-"""Of the time of a weight update before any was measured."""
+"""Log deviation of the time of a weight update before any was measured."""
 
 
 _TIMES_GPUS: Final = (16, 8, 4, 2)
 _LEAST_EXPONENT: Final = 1.0 / 3.0
-"""Twice the GPUs should gain 26%, and 16 times as many 152%: less is not worth them (own reasoning)."""
+"""Twice the GPUs should gain 26%, and 16 times as many 152%: a smaller gain is not worth them (own reasoning)."""
 _LAYOUT: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
@@ -240,8 +240,8 @@ def plan_ahead(
 ) -> tuple[PlanFile, PlanResult]:
     """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness.
 
-    layout: TRAINERS:SAMPLERS, GPUs to forecast beside the best; running: requests that an engine of it may run at once,
-    None: as many as suit it. Raises RlscopeError.
+    layout: TRAINERS:SAMPLERS, GPUs to forecast beside the best. running: requests that an engine of it may run at once;
+    None: a number that suits it. Raises RlscopeError.
     """
     file = read_plan(path)
     if most_staleness is not None:
@@ -257,7 +257,7 @@ def plan_ahead(
 
 
 def _poor_scaling(file: PlanFile, plan: PlanInputs) -> PoorScaling | None:
-    """The smallest share of the GPUs over which all of them gain less than they should; None where they gain enough."""
+    """Smallest share of the GPUs from which using all of them gains too little; None if they gain enough."""
     plan = replace(plan, present=None)
     whole = fastest_tokens_per_s(plan)
     for times in _TIMES_GPUS:
@@ -282,7 +282,7 @@ def _half(replica_gpus: int, gpus: int) -> int:
 
 
 def _asked(file: PlanFile, layout: str | None, running: int | None) -> AskedLayout | None:
-    """A layout of the command line. Raises ArgumentError where the plan's GPUs do not make it."""
+    """Parse a layout of the command line. Raises ArgumentError if the plan's GPUs cannot form it."""
     if layout is None and running is None:
         return None
     written = None if layout is None else _LAYOUT.fullmatch(layout.strip())
@@ -311,7 +311,7 @@ def _bad_layout(found: str, expected: str, next_step: str) -> ArgumentError:
 
 
 def plan_of(file: PlanFile) -> PlanInputs:
-    """The plan as input of the model. Raises RlscopeError where its figures contradict each other."""
+    """Turn the plan into the model's input. Raises RlscopeError if its figures contradict each other."""
     device, decoder, workload = _device(file), decoder_of(file), _workload(file)
     gpus, granularity = file.gpus, _granularity(file)
     mean = file.lengths.mean_tokens
@@ -330,7 +330,7 @@ def plan_of(file: PlanFile) -> PlanInputs:
         settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
-        # Where stale samples are dropped, no layout trains on them.
+        # If stale samples are dropped, no layout trains on them.
         most_staleness=None if file.limits.staleness_kept == "drop" else file.limits.max_staleness,
         present=_present(file),
     )
@@ -382,7 +382,7 @@ def _device(file: PlanFile) -> Device:
 
 
 def _listed_device(name: str) -> Device | None:
-    """Found by the name in the table, or by the driver's name."""
+    """Find a device by its name in the table, or by the driver's name."""
     exact = (device for device in DEVICES if device.name.casefold() == name.casefold())
     return next(exact, None) or find_device(name)
 
@@ -457,7 +457,7 @@ def _routing(decoder: Decoder) -> LogNormal | None:
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
-    """The plan's number with its own spread, or with the default one."""
+    """Return the plan's number with its own spread, or with the default one."""
     if guess is None:
         return usual
     return LogNormal(guess.median, usual.log_sd if guess.log_sd is None else guess.log_sd)
@@ -495,13 +495,13 @@ def _admission(file: PlanFile) -> Admission:
             expected = f"at least {whole}, the whole groups of a step"
             raise file.error("limits", name, found=str(limit), expected=expected)
     cap = None if kept == "by_layout" else limits.max_staleness
-    # A cap of 0 leaves publications nothing to wait for.
+    # With a cap of 0, there is nothing that publications could wait for.
     policy = "admission" if kept == "by_layout" or (kept == "publication_waits" and not cap) else kept
     return Admission(queue, "wait", cap, limits.max_in_flight_samples, staleness_policy=policy)
 
 
 def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> float:
-    """As given, or the memory that the weights leave. Raises RlscopeError where the weights do not fit."""
+    """Return the given capacity, or the memory that the weights leave. Raises RlscopeError if they do not fit."""
     if file.limits.kv_capacity_tokens is not None:
         return file.limits.kv_capacity_tokens
     ratio, gpus = file.efficiency.memory_ratio, file.gpus.gpus_per_engine

@@ -1,7 +1,7 @@
-"""A plan.toml as dataclasses: what a run is to be, before there is one. Units are in the names of the keys.
+"""Dataclasses of a plan.toml, which describes a run before it exists. Units are in the names of the keys.
 
-Every key, its unit and its default is in `example.toml`, which `rlscope plan --example` prints. Not covered: what
-follows from the figures, which `planning.build` works out.
+`example.toml`, which `rlscope plan --example` prints, has every key with its unit and default. Not covered:
+consequences of the figures, which `planning.build` derives.
 """
 
 import re
@@ -17,11 +17,11 @@ from rlscope.errors import RlscopeError
 from rlscope.input_file import FileKind, Source, json_schema, read_source
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
-"""A complete plan, every key explained; it can be planned as it is."""
+"""A complete plan with every key explained; it can be planned as it is."""
 PLAN_FILE: Final = FileKind("a plan", "`rlscope plan --example` prints a plan with every key.")
 
 Keeping = Literal["by_layout", "admission", "publication_waits", "drop"]
-"""How a staleness cap is enforced: by choosing a layout that stays under it, by holding samples back, by delaying
+"""Enforcement of a staleness cap: by choosing a layout that stays under it, by holding samples back, by delaying
 publications, or by dropping stale samples."""
 
 
@@ -36,14 +36,14 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """Marks a `Guess`: written as a number inside these ends, or as a table with one and its spread."""
+    """Marks a `Guess`: written as a number inside these bounds, or as a table with one and its spread."""
 
     least: float | None = None
     above: float | None = None
     most: float | None = None
 
     def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Reads a number, or a table with `median` and `log_sd`."""
+        """Read a number, or a table with `median` and `log_sd`."""
         number = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least, gt=self.above, le=self.most)
         spread = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=0.0, le=3.0)
         table = core_schema.typed_dict_schema(
@@ -61,7 +61,7 @@ def _guess(written: float | dict[str, float]) -> Guess:
 
 
 def _whole(written: object) -> object:
-    """TOML's 1e3 and 16.0 are whole numbers too."""
+    """Accept TOML's 1e3 and 16.0 as whole numbers."""
     return int(written) if isinstance(written, float) and written.is_integer() else written
 
 
@@ -69,7 +69,7 @@ _WHOLE: Final = BeforeValidator(_whole)
 _Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Flag = Annotated[bool, Field(strict=True)]
 _Text = Annotated[str, Field(strict=True)]
-# The ends of each range are far beyond any machine, and near enough that no product of several overflows.
+# The ends of each range are far beyond any machine, and low enough that no product of several overflows.
 _Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000), _WHOLE]
 _Positive = Annotated[_Float, Field(ge=1e-6, le=1e9)]
 _Parameters = Annotated[_Float, Field(ge=1, le=1e15)]
@@ -84,7 +84,7 @@ _ShareGuess = Annotated[Guess, Median(least=1e-4, most=1)]
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs to be split between trainers and engines."""
+    """GPUs to be split between trainers and engines."""
 
     total: Annotated[int, Field(strict=True, ge=1, le=65_536), _WHOLE]
     device: _Text | None = None
@@ -98,7 +98,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is sampled from and trained."""
+    """Model that is sampled from and trained."""
 
     config_json: _Text | None = None
     parameters: _Parameters | None = None
@@ -117,7 +117,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Prompts and responses."""
+    """Lengths of prompts and responses."""
 
     prompt_tokens: _Tokens | None = None
     from_run: _Text | None = None
@@ -129,7 +129,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a step trains on."""
+    """Samples of a training step."""
 
     samples_per_step: Annotated[int, Field(strict=True, ge=1, le=100_000), _WHOLE]
     group_size: _Count = 1
@@ -139,7 +139,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How fast the trainers train."""
+    """Speed of the trainers."""
 
     mfu_ratio: _ShareGuess | None = None
     tokens_per_gpu_s: _PositiveGuess | None = None
@@ -155,7 +155,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How new weights reach the engines."""
+    """Transfer of new weights to the engines."""
 
     update_s: Annotated[Guess, Median(least=0, most=1e6)] | None = None
     bandwidth_gb_per_s: _PositiveGuess | None = None
@@ -198,7 +198,7 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a GPU costs."""
+    """Price of a GPU."""
 
     gpu_hour: _Positive | None = None
     currency: _Text = ""
@@ -206,7 +206,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The layout that is in use already."""
+    """Current layout."""
 
     trainer_gpus: _Count
     sampler_gpus: _Count
@@ -215,7 +215,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTables:
-    """The sections of a plan; None: not written, and there is no default."""
+    """Sections of a plan; None: absent, and there is no default."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -234,7 +234,7 @@ class PlanTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile(PlanTables):
-    """A plan and where it was read from."""
+    """A plan and the file that it was read from."""
 
     source: Source
 
@@ -258,7 +258,7 @@ def read_plan(path: Path) -> PlanFile:
 
 
 def plan_schema() -> dict[str, Any]:
-    """The JSON Schema of a plan; each key is described by the example's comment on it."""
+    """Return the JSON Schema of a plan; each key is described by the example's comment on it."""
     schema = json_schema(_MODEL)
     for section, name, meaning in _meanings():
         schema["$defs"][section.capitalize()]["properties"][name]["description"] = meaning
@@ -266,7 +266,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def _meanings() -> Iterator[tuple[str, str, str]]:
-    """Section, key and comment of each line of the example that has one."""
+    """Yield section, key and comment of each line of the example that has a comment."""
     section = ""
     for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
         if header := re.match(r"(?:# )?\[(\w+)\]", line):

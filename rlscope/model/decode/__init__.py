@@ -1,1 +1,1 @@
-"""The time of a decode pass by batch size: curves, measurements, hardware prior, posterior and fit."""
+"""Time of a decode pass by batch size: curves, measurements, hardware prior, posterior and fit."""

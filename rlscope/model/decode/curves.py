@@ -1,8 +1,8 @@
 """Decode curves: seconds of one decode pass by batch size, in the forms that are fitted to a run's passes.
 
 Each form is a frozen dataclass: work by batch size, plus a constant overhead, plus a term for the tokens resident in
-the KV cache. The equations are also given as functions of arrays, so that a fit can try many parameters at once. Not
-covered: prefill, and passes that verify drafted tokens.
+the KV cache. The equations are also available as functions of arrays, so that a fit can try many parameters at once.
+Not covered: prefill, and passes that verify drafted tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ def pnorm_s(running: Numbers, flat_s: Numbers, hinge: Numbers, sharpness: Number
     """((a b^g)^p + (c b)^p)^(1/p) with c = a / hinge: weights streamed once, or computed for each request.
 
     A smooth roofline (Williams, Waterman and Patterson 2009; the p-norm as its smoothing is our derivation): never
-    below max(a, c b), and grows with b. The flat branch grows as b^g, because kernels that stream the weights do so a
-    little slower for more rows. running: requests; flat_s: seconds; the result is in seconds.
+    below max(a, c b), and grows with b. The flat branch grows as b^g, because kernels that stream the weights do so
+    slightly slower for more rows. running: requests. flat_s: seconds. The result is in seconds.
     """
     log_flat = growth * np.log(running)
     log_ratio = sharpness * (np.log(running) - np.log(hinge) - log_flat)
@@ -53,8 +53,8 @@ def sigmoid_s(
 ) -> Reals:
     """a b^g + s a (e + r (b / hinge - 1)), s = logistic((b / hinge - 1) / w): flat and affine, blended.
 
-    The form of Applied Compute's talk on asynchronous RL (2025), where r is 1 and e is 0; here hinge and branch are
-    free. It dips below the flat branch before the hinge, by 0.28 r a w at most, so it does not grow everywhere.
+    This is the form of Applied Compute's talk on asynchronous RL (2025), where r is 1 and e is 0; here hinge and branch
+    are free. It dips below the flat branch before the hinge, by 0.28 r a w at most, so it does not grow everywhere.
     """
     past = running / hinge - 1
     return flat_s * (np.power(running, growth) + _logistic(past / width) * (step + rise * past))
@@ -65,25 +65,25 @@ def expert_hit_s(
 ) -> Reals:
     """a0 + a1 (1 - e^(-r b)) + c b: every expert that a token is routed to is read once.
 
-    k of E experts drawn by each of b tokens leave 1 - (1 - k/E)^b of them hit when tokens choose independently, so
-    r = -ln(1 - k/E) then, and more or less where they do not. Own derivation from the expectation of distinct draws.
+    k of E experts drawn by each of b tokens leave 1 - (1 - k/E)^b of them hit if tokens choose independently, so r =
+    -ln(1 - k/E) then, and more or less if they do not. Own derivation from the expectation of distinct draws.
     """
     return flat_s - experts_s * np.expm1(-hit_rate * running) + per_request_s * running
 
 
 class Tilt(NamedTuple):
-    """How a curve departs from its form past the batches that were measured."""
+    """Departure of a curve from its form beyond the measured batches."""
 
     running: float
-    """Requests of the largest batch that was measured."""
+    """Requests of the largest measured batch."""
     elasticity: Numbers
-    """By how much d log t / d log b is higher beyond it than the form has it."""
+    """Increase of d log t / d log b beyond it, relative to the form."""
 
 
 def tilted_s(work_s: Callable[[Numbers], Reals], running: Numbers, tilt: Tilt | None) -> Reals:
-    """The work of a form up to a batch size, and beyond it times a power of the batch over that size.
+    """Work of a form up to a batch size, and beyond it times a power of the batch over that size.
 
-    Beyond, it stays between flat and proportional. Own choice: no form is known to hold where nothing was measured.
+    Beyond, it stays between flat and proportional. Own choice: no form is known to hold outside the measurements.
     """
     form_s = work_s(running)
     if tilt is None:
@@ -94,14 +94,14 @@ def tilted_s(work_s: Callable[[Numbers], Reals], running: Numbers, tilt: Tilt | 
 
 @dataclass(frozen=True, slots=True)
 class PNormCurve:
-    """The default: `pnorm_s`, an overhead, and the KV term."""
+    """Default curve: `pnorm_s`, an overhead, and the KV term."""
 
     flat_s: float
     """Seconds to stream the weights: a pass over few requests."""
     per_request_s: float
-    """Seconds that each request adds where computing binds."""
+    """Seconds that each request adds in compute-bound passes."""
     sharpness: float
-    """p: 1 adds the two, larger is nearer to their maximum."""
+    """Exponent p: 1 adds the two branches, a larger value is nearer to their maximum."""
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
     growth: float = 0.0
@@ -121,7 +121,7 @@ class SoftplusCurve:
 
     flat_s: float
     hinge: float
-    """Requests where the branches meet."""
+    """Requests at which the branches meet."""
     width_ratio: float
     rise_ratio: float
     """Slope of the affine branch over flat_s / hinge."""
@@ -139,16 +139,16 @@ class SoftplusCurve:
 
 @dataclass(frozen=True, slots=True)
 class SigmoidCurve:
-    """Two branches blended by a logistic: a further form that a recommendation must hold under (`sigmoid_s`)."""
+    """Two branches blended by a logistic: another form that a recommendation must hold under (`sigmoid_s`)."""
 
     flat_s: float
     hinge: float
-    """Requests where the branches meet."""
+    """Requests at which the branches meet."""
     width_ratio: float
     rise_ratio: float
     """Slope of the affine branch over flat_s / hinge."""
     step_ratio: float = 0.0
-    """How far the affine branch is above the flat one at the hinge, over flat_s."""
+    """Height of the affine branch above the flat one at the hinge, over flat_s."""
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
     growth: float = 0.0
@@ -163,14 +163,14 @@ class SigmoidCurve:
 
 @dataclass(frozen=True, slots=True)
 class ExpertHitCurve:
-    """Mixtures of experts: a pass reads the experts that its tokens hit."""
+    """Curve of mixtures of experts: a pass reads the experts that its tokens hit."""
 
     flat_s: float
-    """Seconds of what every pass reads: attention, shared and dense layers."""
+    """Seconds to read attention, shared and dense layers, as every pass does."""
     experts_s: float
     """Seconds to read all experts."""
     hit_rate: float
-    """r in 1 - e^(-r b): share of the experts not hit yet that one more token hits."""
+    """Rate r in 1 - e^(-r b): share of the experts not yet hit that one more token hits."""
     per_request_s: float
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
@@ -204,7 +204,7 @@ class SpedUpCurve:
 
 @dataclass(frozen=True, slots=True)
 class OccupiedCurve:
-    """A decode curve of an engine that does something besides: after a pass, for each token that the pass made."""
+    """Decode curve of an engine that does other work after a pass, for each token that the pass made."""
 
     curve: DecodeCurve
     work_s_per_token: float
@@ -215,16 +215,16 @@ class OccupiedCurve:
         return self.curve.kv_s_per_token
 
     def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV, with what follows it."""
+        """Seconds of a pass over `running` requests that hold no KV, including the work that follows it."""
         return self.curve.pass_s(running) + self.work_s_per_token * np.asarray(running, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CurvePerLine:
-    """Many curves asked at once: the last axis of what is asked has a curve for each of its entries."""
+    """Many curves evaluated at once: the last axis of the argument has one curve per entry."""
 
     parts: tuple[tuple[Counts, DecodeCurve], ...]
-    """Entries whose curves are of one form, and that form with an array over them for each parameter."""
+    """Entries whose curves have one form, and that form with an array over them for each parameter."""
     kv_s_per_token: Reals
 
     def pass_s(self, running: Reals) -> Reals:
@@ -238,7 +238,7 @@ class CurvePerLine:
 
 
 def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | None:
-    """The curves as one, each for so many lines in a row; None where one of them is of no form known here."""
+    """Combine the curves, each for `lines` lines in a row; None if one of them has a form not known here."""
     kinds = [_kind(curve) for curve in curves]
     if None in kinds:
         return None
@@ -251,7 +251,7 @@ def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | 
 
 
 def _kind(curve: DecodeCurve) -> tuple[object, ...] | None:
-    """Curves of one kind differ in numbers alone."""
+    """Return a key of the curve's kind; curves of one kind differ only in numbers."""
     if isinstance(curve, SpedUpCurve | OccupiedCurve):
         inner = _kind(curve.curve)
         return None if inner is None else (type(curve), *inner)
@@ -259,7 +259,7 @@ def _kind(curve: DecodeCurve) -> tuple[object, ...] | None:
 
 
 def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
-    """One curve of their kind; its equations take arrays as well as numbers."""
+    """Stack curves into one of their kind; its equations take arrays as well as numbers."""
     first = curves[0]
     if isinstance(first, SpedUpCurve | OccupiedCurve):
         outer = [curve for curve in curves if isinstance(curve, SpedUpCurve | OccupiedCurve)]
@@ -280,7 +280,7 @@ def _columns(curves: Sequence[FormCurve | SpedUpCurve | OccupiedCurve], lines: i
 
 
 def _at_least_one_part(running: Numbers) -> Reals:
-    """No request at all costs the flat branch: log 0 stays out of it."""
+    """Clip to at least one part of a request: no request at all costs the flat branch, without taking log 0."""
     return np.maximum(running, 1e-9)
 
 
@@ -290,5 +290,5 @@ def _log_of_one_and(log_value: Numbers) -> Reals:
 
 
 def _logistic(value: Numbers) -> Reals:
-    """1 / (1 + e^-x), in a form that never overflows; exact to a rounding of 1."""
+    """1 / (1 + e^-x), in a form that never overflows; exact up to rounding of 1."""
     return 0.5 + 0.5 * np.tanh(0.5 * value)

@@ -1,9 +1,9 @@
-"""Measured passes: which of them a decode curve may be fitted to, and which batches and contexts they covered.
+"""Measured passes: those that a decode curve may be fitted to, and the batches and contexts that they covered.
 
 Passes are averaged within cells of similar batch size and similar resident KV, so that a batch size seen a million
-times does not outweigh the shape of the curve. What is left out is counted by reason. The grade of a prediction follows
+times does not outweigh the shape of the curve. Excluded passes are counted by reason. The grade of a prediction follows
 from its distance to the cells alone, so it is known before anything is fitted. Not covered: passes that verify drafted
-tokens, engines that differ, and how wide a prediction is, which the fitted sample of curves says.
+tokens, engines that differ, and the width of a prediction, which the fitted sample of curves gives.
 """
 
 from collections import Counter
@@ -20,57 +20,57 @@ from rlscope.model.observed import PassCosts
 
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
 Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
-"""measured: the run made such passes; interpolated: between, or a little beyond, those it made; extrapolated: beyond,
-so that hardware and form decide; assumed: nothing was measured."""
+"""measured: the run made such passes. interpolated: between the passes of the run, or slightly beyond. extrapolated:
+further beyond, so that hardware and form decide. assumed: nothing was measured."""
 
 BATCH_CELLS_PER_DOUBLING: Final = 4
-"""Cells 19% apart: time differs by no more within one, and a decade of batch sizes has 13."""
+"""Cells 19% apart: time hardly differs within one, and a decade of batch sizes has 13."""
 _KV_CELLS_PER_DOUBLING: Final = 2
-"""The KV term is a part of the time, so its cells may be wider."""
+"""The KV term is only a part of the time, so its cells may be wider."""
 _LEAST_CLEAN_ROWS_RATIO: Final = 0.02
-"""Passes with a little prefill are let in when those without are fewer than this share of all."""
+"""Passes with a little prefill are included if those without are fewer than this share of all."""
 _LITTLE_PREFILL_RATIO: Final = 0.1
-"""Prompt tokens per running request and pass that hardly show in its time."""
+"""Prompt tokens per running request and pass that hardly affect its time."""
 _OUTLYING_SIGMAS: Final = 3.5
 """Robust deviations from the cell's median that one measurement in two thousand exceeds by chance."""
 _FEWEST_TO_JUDGE: Final = 5
-"""Measurements of a cell below which no spread is known to call one of them outlying."""
+"""Minimum measurements of a cell to estimate the spread that makes one of them an outlier."""
 _SMALLEST_SPREAD: Final = 0.05
-"""Log time: a cell spans so much by its width alone."""
+"""Minimum spread in log time: the width of a cell alone spans this much."""
 _INNER: Final = (0.05, 0.95)
 """Quantiles over cells that count as visited: the last cell at either end may be an accident."""
 _BEYOND: Final = 1.5
-"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3% of
-the fit to 5 to 10%."""
+"""Ratio beyond the visited range that a curve can be trusted over: on measured kernels its error grows beyond it, from
+the 3% of the fit to 5 to 10%."""
 _SAME_BATCH: Final = 1.1
-"""Batch sizes within 10% are the same: time differs by no more than that, and mostly by far less."""
+"""Batch sizes within 10% count as equal: time differs by no more, and mostly by far less."""
 _SAME_CONTEXT: Final = 1.25
-"""Contexts within 25% are the same: the KV term is a part of the time."""
+"""Contexts within 25% count as equal: the KV term is only a part of the time."""
 _ONE_SIZE: Final = 1.2
-"""Batch sizes that differ by less are one: no slope can be seen."""
+"""Batch sizes that differ by less count as one: no slope is visible."""
 _SOLID_ROWS: Final = 4.0
-"""Rows of a cell that can be called measured: their mean is known to 5% when one row is known to 10%."""
+"""Minimum rows of a cell that counts as measured: its mean is known to 5% if one row is known to 10%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodePoints:
-    """Measured passes, one element a measurement; all arrays have one length."""
+    """Measured passes, one element per measurement; all arrays have the same length."""
 
     running: Reals
     """Requests in the batch."""
     pass_s: Reals
-    """Mean seconds of one pass: the caller says whether with or without the time between passes."""
+    """Mean seconds of one pass; the caller decides whether they include the time between passes."""
     typical_s: Reals
-    """Median seconds of one pass over the rows, where that is known; else the mean. The curve's shape is fitted to
-    these, which stalls of the host do not move, and its height to the means, which they do."""
+    """Median seconds of one pass over the rows, or the mean if unknown. The curve's shape is fitted to these values,
+    which stalls of the host do not affect, and its height to the means, which stalls do affect."""
     rows: Reals
     """Independent measurements that this one averages."""
     kv_tokens: Reals
-    """Tokens resident in the KV cache; NaN where that was not recorded."""
+    """Tokens resident in the KV cache; NaN if not recorded."""
     prefill_tokens: Reals
     """Prompt tokens computed per pass."""
     running_sd: Reals
-    """Error of the batch size, requests: above 0 where it is a reading and not a count over the passes."""
+    """Error of the batch size, requests: above 0 if it is a reading and not a count over the passes."""
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class DecodePoints:
         prefill_tokens: npt.ArrayLike = 0.0,
         running_sd: npt.ArrayLike = 0.0,
     ) -> "DecodePoints":
-        """Points from arrays or single values, which are repeated; raises ValueError when the lengths disagree."""
+        """Build points from arrays, or single values, which are repeated; raises ValueError if the lengths disagree."""
         typical_s = pass_s if typical_s is None else typical_s
         kv_tokens = np.nan if kv_tokens is None else kv_tokens
         given = (running, pass_s, typical_s, rows, kv_tokens, prefill_tokens, running_sd)
@@ -95,18 +95,18 @@ class DecodePoints:
         return len(self.running)
 
     def where(self, kept: Flags) -> "DecodePoints":
-        """Those points."""
+        """Return the points that are kept."""
         return DecodePoints(*(column[kept] for column in self.columns))
 
     @property
     def columns(self) -> tuple[Reals, ...]:
-        """The arrays, in the order of the fields."""
+        """Arrays in the order of the fields."""
         times = (self.pass_s, self.typical_s)
         return (self.running, *times, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
 
 
 def decode_points(passes: PassCosts) -> DecodePoints:
-    """Passes that decoded, by their running requests; some computed prompts too."""
+    """Return the passes that decoded, by their running requests; some computed prompts too."""
     decodes = passes.decode_tokens > 0
     return DecodePoints.of(
         passes.running[decodes],
@@ -119,9 +119,9 @@ def decode_points(passes: PassCosts) -> DecodePoints:
 
 
 def prefill_points(passes: PassCosts) -> DecodePoints | None:
-    """Passes that computed prompts, by all the tokens that they computed; None without one.
+    """Return the passes that computed prompts, by all the tokens that they computed; None without one.
 
-    Those that decoded read the KV cache too, the others none of it.
+    Passes that also decoded read the KV cache; the others read none of it.
     """
     prefills = passes.prefills
     if not prefills.any():
@@ -137,14 +137,14 @@ def prefill_points(passes: PassCosts) -> DecodePoints | None:
 
 
 class Cells(NamedTuple):
-    """Points that were kept, gathered, and how many rows were left out for what."""
+    """Points that were kept, grouped into cells, and the number of excluded rows by reason."""
 
     points: DecodePoints
     rejected: Mapping[Rejection, int]
 
     @property
     def stall_ratio(self) -> float:
-        """Time of the passes over what typical ones would have taken, 1 or about it; over the rows that are kept."""
+        """Time of the passes over that of typical ones, over the kept rows; 1 or close to it."""
         points = self.points
         if not len(points):
             return 1.0
@@ -157,12 +157,12 @@ class Cells(NamedTuple):
 
 
 def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
-    """Leave out what does not measure decoding, and average the rest within cells.
+    """Exclude measurements that do not show decoding, and average the rest within cells.
 
-    least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
-    robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is
-    left, weighted by rows, because times add up. Resident tokens known for most rows are required of all; known for
-    fewer, they are not used.
+    least_pass_s: minimum seconds of any pass, if known. Outliers are measurements further than 3.5 robust deviations
+    from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over the remaining measurements,
+    weighted by rows, because times add up. If resident tokens are known for most rows, they are required of all;
+    otherwise they are not used.
     """
     rejected: Counter[Rejection] = Counter()
     points = _keep(points, (points.running > 0) & (points.rows > 0), "no_batch", rejected)
@@ -205,7 +205,7 @@ def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
 
 
 def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
-    """Whether each point is near its cell's median; all of a cell that is too small to judge."""
+    """Whether each point is near its cell's median; true for all points of a cell that is too small to judge."""
     log_s = np.log(points.typical_s)
     typical = np.ones(len(points), dtype=np.bool_)
     for number in np.unique(cell):
@@ -227,21 +227,21 @@ def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visited:
-    """The range of a run's passes; 5% to 95% of its cells of enough rows."""
+    """Range of a run's passes: 5% to 95% of its cells with enough rows."""
 
     batch_low: float
     batch_high: float
     context_low_tokens: float | None
-    """Resident tokens per running request; None where they were not recorded, and so below."""
+    """Resident tokens per running request; None if not recorded; likewise below."""
     context_high_tokens: float | None
     running: Reals
-    """Batch size of each cell of enough rows."""
+    """Batch size of each cell with enough rows."""
     context_tokens: Reals
-    """Resident tokens per running request of those cells; NaN where not recorded."""
+    """Resident tokens per running request of those cells; NaN if not recorded."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Visited | None":
-        """The range of the cells; None without any."""
+        """Return the range of the cells; None without any."""
         if not len(cells):
             return None
         solid = cells.where(cells.rows >= min(_SOLID_ROWS, float(cells.rows.max())))
@@ -257,20 +257,20 @@ class Visited:
 
     @property
     def one_batch_size(self) -> bool:
-        """Whether the batches are all about of one size."""
+        """Whether all batches have about the same size."""
         return self.batch_high < _ONE_SIZE * self.batch_low
 
     @property
     def kv_follows_batch(self) -> bool:
-        """Whether resident tokens are about a multiple of the batch size everywhere."""
+        """Whether resident tokens are about proportional to the batch size everywhere."""
         if self.context_low_tokens is None or self.context_high_tokens is None:
             return False
         return self.context_high_tokens < _BEYOND * self.context_low_tokens
 
     def grade(self, running: float, kv_tokens: float | None) -> Grade:
-        """How near a pass over `running` requests with `kv_tokens` resident is to those of the run.
+        """Grade a pass over `running` requests with `kv_tokens` resident by its distance from the run's passes.
 
-        kv_tokens None asks for the tokens that were resident at that batch size in the run.
+        kv_tokens None stands for the tokens that were resident at that batch size in the run.
         """
         asks_context = kv_tokens is not None and self.context_low_tokens is not None
         context = kv_tokens / running if kv_tokens is not None and asks_context else None
@@ -290,7 +290,7 @@ class Visited:
 
 
 def _ratio(values: Reals, to: float) -> Reals:
-    """How many times one is the other, 1 or more."""
+    """Ratio of the larger to the smaller, 1 or more."""
     return np.exp(np.abs(np.log(values / to)))
 
 

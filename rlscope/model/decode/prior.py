@@ -1,4 +1,4 @@
-"""What to expect of decode passes and prefill from device and model, before anything is measured.
+"""Prior for decode passes and prefill from device and model, before anything is measured.
 
 A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache at
 a share of the bandwidth, and waits for its host. The shares and their spread are those of dense bf16 models of 7 to 32
@@ -14,15 +14,15 @@ from typing import Final
 from rlscope.model.hardware.devices import Device, ModelShape, least_pass_s
 
 PREFILL_EFFICIENCY: Final = 0.5
-"""Share of the peak rate that prefill reaches: an assumption, between 0.3 and 0.7 on most engines."""
+"""Share of the peak rate that prefill reaches: an assumption; most engines reach 0.3 to 0.7."""
 _FLOP_PER_PARAMETER: Final = 2.0
-"""A multiplication and an addition for each parameter and token (Kaplan et al. 2020)."""
+"""One multiplication and one addition per parameter and token (Kaplan et al. 2020)."""
 _LOG_SD: Final = 0.15
-"""Of each of the three shares, on one GPU."""
+"""Log deviation of each of the three shares, on one GPU."""
 _LOG_SD_MANY_GPUS: Final = 0.25
-"""The same where GPUs share a pass: the time of their links is not modelled."""
+"""Log deviation if GPUs share a pass: the time of their links is not modeled."""
 _LOG_SD_EXPERTS: Final = 0.35
-"""The same for mixtures of experts, whose kernels reach very different shares."""
+"""Log deviation for mixtures of experts, whose kernels reach very different shares."""
 _OVERHEAD_SCALE_S: Final = 3e-3
 """Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
 
@@ -37,38 +37,38 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of the device's peaks that a pass reaches, 0..1, where nothing is measured."""
+    """Shares of the device's peaks, 0..1, that a pass reaches if nothing is measured."""
 
     weight_bandwidth_ratio: float = 0.75
-    """Of the bandwidth, at which weights are streamed: 0.66 to 0.79 in the table."""
+    """Share of the bandwidth for streaming weights: 0.66 to 0.79 in the table."""
     compute_ratio: float = 0.8
-    """Of the rate of multiplication, at large batches."""
+    """Share of the multiplication rate at large batches."""
     kv_bandwidth_ratio: float = 0.85
-    """Of the bandwidth, at which attention reads the KV cache: 0.78 to 0.92 in the table."""
+    """Share of the bandwidth for reading the KV cache in attention: 0.78 to 0.92 in the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertPrior:
-    """The parts that a mixture of experts has besides those of a dense model."""
+    """Parts of a mixture of experts that a dense model lacks."""
 
     experts_s: LogNormal
     """Seconds to read all experts."""
     hit_rate: LogNormal
-    """r of `expert_hit_s`."""
+    """Parameter r of `expert_hit_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwarePrior:
-    """What a pass of one engine should cost."""
+    """Expected cost of a pass of one engine."""
 
     flat_s: LogNormal
     """Seconds to stream the weights that every pass reads."""
     per_request_s: LogNormal
     kv_s_per_token: LogNormal | None
-    """None where the shape of the KV cache is not known."""
+    """None if the shape of the KV cache is unknown."""
     overhead_scale_s: float
     least_pass_s: float | None
-    """Seconds below which no pass can be."""
+    """Minimum seconds of any pass."""
     experts: ExpertPrior | None
 
 
@@ -78,12 +78,12 @@ USUAL_SHARES: Final = Shares()
 def hardware_prior(
     shape: ModelShape, device: Device | None, gpus: int, shares: Shares = USUAL_SHARES
 ) -> HardwarePrior | None:
-    """Expectations for an engine of `gpus` GPUs; None where device, parameters, their bytes or experts are unknown.
+    """Expectations for an engine of `gpus` GPUs; None if device, parameters, their bytes or experts are unknown.
 
-    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8);
-    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual
-    shares; weights of one byte are taken to be multiplied at twice the rate. Of a mixture of experts the parts that
-    every pass reads and the experts follow from total and active parameters and the share k/E of experts per token.
+    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8); KV: bytes per
+    token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual shares; weights
+    of one byte are assumed to be multiplied at twice the rate. For a mixture of experts, the parts that every pass
+    reads and the experts follow from total and active parameters and the share k/E of experts per token.
     """
     per_token = shape.parameters_per_token
     if device is None or per_token is None or shape.parameters is None or shape.bytes_per_weight is None or gpus < 1:
@@ -114,7 +114,7 @@ def _kv_prior(shape: ModelShape, device: Device, gpus: int, shares: Shares) -> L
 
 
 def _routed_parameters(shape: ModelShape) -> float | None:
-    """Parameters of all experts: total - active = (1 - k/E) of them. None: dense, or not known."""
+    """Parameters of all experts: total - active = (1 - k/E) of them. None if dense or unknown."""
     share = _expert_share(shape)
     if share is None or shape.active_parameters is None or shape.parameters is None:
         return None
@@ -140,7 +140,7 @@ def expected_prefill_tokens_per_s(
 ) -> float | None:
     """Prompt tokens per second of an engine of `gpus` GPUs: rate * share / (2 * parameters per token); None if unknown.
 
-    Roofline at its computing side (Williams, Waterman and Patterson 2009).
+    Compute-bound side of the roofline (Williams, Waterman and Patterson 2009).
     """
     if device is None or shape.parameters_per_token is None:
         return None

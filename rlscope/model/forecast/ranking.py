@@ -225,7 +225,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     while left:
         first = left[0]
         alike = [first, *(each for each in left[1:] if rank(each) == rank(first) and _is_alike(each, first))]
-        # Settings that gain as much, as far as the model can tell: what cannot cost throughput, then the freshest.
+        # Ties go first to settings that cannot cost throughput, then to the one that keeps samples freshest.
         ordered.append(min(alike, key=lambda each: (each.gain_ratio.low <= 0.0, _aged_p95(each))))
         left.remove(ordered[-1])
     return tuple(ordered)

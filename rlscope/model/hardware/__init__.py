@@ -1,1 +1,1 @@
-"""What device and model shape say before anything is measured: peaks, parameters, and room in the KV cache."""
+"""Facts from device and model shape, before anything is measured: peaks, parameters, and room in the KV cache."""

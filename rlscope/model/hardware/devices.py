@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 _READ_RATIO: Final = 0.9
-"""Least share of the weights that a dense pass must read: an input embedding that is not shared with the output is
-looked up and not streamed, and it is at most about a tenth of models of a billion parameters and more."""
+"""Minimum share of the weights that a dense pass must read: an input embedding that is not shared with the output is
+looked up and not streamed, and it is at most about 10% of models of a billion parameters and more."""
 _CACHEABLE_BYTES: Final = 2_000_000_000
-"""Weights of a GPU below this may stay in its caches in part (at most 256 MB on the devices listed), so that memory
+"""Weights per GPU below which caches may hold a part of them (at most 256 MB on the listed devices), so that memory
 bandwidth bounds no pass."""
 _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
 """Words that name another variant of the same chip: a device matches them only if it lists them."""
@@ -21,16 +21,16 @@ _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU at its peak."""
+    """Peak figures of one GPU."""
 
     name: str
     bandwidth_bytes_per_s: float
     bf16_flop_per_s: float
     """Dense, without sparsity."""
     memory_bytes: float
-    """As sold, in powers of ten; what the driver reports counts, where it is known."""
+    """As sold, in powers of ten; the driver's figure has priority if known."""
     words: frozenset[str]
-    """All of them are in the name that the driver gives."""
+    """Words that must all be in the driver's name of the device."""
 
 
 def _device(name: str, words: str, *, terabytes_per_s: float, teraflop_per_s: float, gigabytes: float) -> Device:
@@ -58,7 +58,7 @@ other memory); the H800 is an H100 with slower links, and the H20 is as the AICo
 
 
 def find_device(driver_name: str | None) -> Device | None:
-    """The device that the driver calls so ("NVIDIA H100 80GB HBM3"), or None when it is not listed."""
+    """Return the device with a driver's name ("NVIDIA H100 80GB HBM3"); None if it is not listed."""
     if driver_name is None:
         return None
     words = frozenset(re.findall(r"[A-Z0-9]+", driver_name.upper()))
@@ -68,29 +68,29 @@ def find_device(driver_name: str | None) -> Device | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The model as far as run.json describes it; None where it says nothing."""
+    """Shape of the model as run.json describes it; None for missing entries."""
 
     parameters: int | None = None
     active_parameters: int | None = None
-    """Parameters that one token uses; None for a dense model, where it is all of them."""
+    """Parameters that one token uses; None for a dense model, which uses all of them."""
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
     bytes_per_weight: float | None = None
     bytes_per_kv: float | None = None
     experts: int | None = None
-    """Experts of one layer that tokens are routed to; None or 0: a dense model."""
+    """Experts per layer that tokens are routed to; None or 0: a dense model."""
     experts_per_token: int | None = None
     kv_latent_dim: int | None = None
     """Values per token and layer of a compressed cache (MLA): the latent and the rotary part together."""
     sliding_window_tokens: int | None = None
     full_attention_layers: int | None = None
-    """Layers whose cache grows with the context, where the others hold a window or a state; None: all, or unknown
-    where there is a window."""
+    """Layers whose cache grows with the context, if the others hold a window or a state. None: all, or unknown if there
+    is a window."""
 
     @classmethod
     def of(cls, entries: Mapping[str, object] | None) -> "ModelShape":
-        """Read the `model` entry of run.json; what is no positive number counts as missing."""
+        """Read the `model` entry of run.json; a value that is not a positive number counts as missing."""
         given = entries or {}
         return cls(
             parameters=_count(given.get("parameters")),
@@ -115,7 +115,7 @@ class ModelShape:
 
     @property
     def parameters_per_token(self) -> int | None:
-        """Parameters that one token is multiplied with; None where that is not known."""
+        """Parameters that one token is multiplied with; None if unknown."""
         if self.active_parameters is not None:
             return self.active_parameters
         return None if self.has_experts else self.parameters
@@ -130,9 +130,9 @@ class ModelShape:
     def kv_bytes_per_token(self, gpus: int = 1) -> float | None:
         """Bytes that one more token of context takes in an engine of `gpus` GPUs, on all of them together.
 
-        2 * layers * kv_heads * head_dim * bytes, keys and values (Ainslie et al. 2023, grouped-query attention); heads
-        fewer than the GPUs are replicated. A compressed cache has layers * latent * bytes (DeepSeek-V2, 2024), a whole
-        one on every GPU. Layers with a sliding window do not grow.
+        The formula is 2 * layers * kv_heads * head_dim * bytes, keys and values (Ainslie et al. 2023, grouped-query
+        attention); if there are fewer heads than GPUs, they are replicated. A compressed cache has layers * latent *
+        bytes (DeepSeek-V2, 2024), a whole one on every GPU. Layers with a sliding window do not grow.
         """
         growing, per_layer = self._growing_layers, self._kv_bytes_per_layer(gpus)
         return None if growing is None or per_layer is None else growing * per_layer
@@ -155,10 +155,10 @@ class ModelShape:
 
 
 def least_pass_s(shape: ModelShape, device: Device | None, gpus: int) -> float | None:
-    """Seconds below which no pass of an engine of `gpus` GPUs can be: its weights at peak bandwidth.
+    """Minimum seconds of any pass of an engine of `gpus` GPUs: its weights at peak bandwidth.
 
-    None where it is not known, or where the weights are so few that caches may hold them. A mixture of experts needs
-    only what one token uses. Roofline (Williams, Waterman and Patterson 2009).
+    None if unknown, or if the weights are so few that caches may hold them. A mixture of experts needs only the
+    parameters that one token uses. Roofline (Williams, Waterman and Patterson 2009).
     """
     parameters = shape.parameters_per_token
     if device is None or parameters is None or shape.bytes_per_weight is None or gpus < 1:

@@ -1,8 +1,8 @@
-"""How many requests fit in an engine's KV cache.
+"""Number of requests that fit in an engine's KV cache.
 
-In steady state a request is seen at a random moment of its life, and long ones are seen more often. Prompts are taken
-to be independent of the lengths and kept whole: prompts shared within a group need less. Not covered: fragmentation
-inside blocks, layers with a sliding window, swapping to the host's memory, and what a full cache costs (preemptions).
+In steady state a request is seen at a random moment of its life, and long ones are seen more often. Prompts are assumed
+to be independent of the lengths and stored whole: prompts shared within a group need less. Not covered: fragmentation
+inside blocks, layers with a sliding window, swapping to host memory, and the cost of a full cache (preemptions).
 """
 
 import math
@@ -12,9 +12,9 @@ from typing import Final
 from rlscope.model.hardware.devices import ModelShape
 
 SAFE_Z: Final = 2.33
-"""Standard deviations kept free by the safe batch: the cache overflows 1% of the time."""
+"""Standard deviations that the safe batch keeps free: the cache overflows 1% of the time."""
 _BLOCK_TOKENS: Final = 16
-"""Tokens of a block of the cache, as engines allocate it by default."""
+"""Tokens per cache block, the default of engines."""
 _MEMORY_RATIO: Final = 0.9
 """Share of device memory that engines claim by default."""
 _RESERVED_BYTES: Final = 4e9
@@ -27,7 +27,7 @@ class KvLoad:
 
     mean_tokens: float
     sd_tokens: float | None
-    """None where the third moment of the lengths was not given."""
+    """None if the third moment of the lengths was not given."""
 
 
 def steady_kv_load(
@@ -40,7 +40,7 @@ def steady_kv_load(
     """Resident tokens of a running request, from the moments E[L], E[L^2], E[L^3] of the generated length.
 
     The age A of a request that runs at a random moment has E[A] = E[L^2] / (2 E[L]) and E[A^2] = E[L^3] / (3 E[L])
-    (renewal-reward; Ross, Stochastic Processes, 1996, section 3.6), when a pass takes the same time at every age.
+    (renewal-reward; Ross, Stochastic Processes, 1996, section 3.6), if a pass takes the same time at every age.
     """
     age_tokens = second_moment / (2 * mean_tokens)
     if third_moment is None:
@@ -55,7 +55,8 @@ def safe_batch(
     """Requests b with b mean + z sqrt(b d) sd = capacity, where d = 1 + (S - 1) rho.
 
     d is the design effect of groups of S with correlation rho of their resident tokens (Kish 1965), all of a group on
-    one engine, which is the careful case. A quadratic in sqrt(b). Without a standard deviation only the mean counts.
+    one engine, which is the conservative case. A quadratic in sqrt(b). Without a standard deviation only the mean
+    counts.
     """
     spread = (load.sd_tokens or 0.0) * math.sqrt(_design_effect(group_size, group_correlation))
     root = math.sqrt((z * spread) ** 2 + 4 * load.mean_tokens * capacity_tokens) - z * spread
@@ -70,7 +71,7 @@ def capacity_from_device(
     memory_ratio: float = _MEMORY_RATIO,
     reserved_bytes: float = _RESERVED_BYTES,
 ) -> int | None:
-    """Tokens that the KV cache of an engine of `gpus` GPUs holds, when the engine did not say; None when unknown or 0.
+    """Tokens that the KV cache of an engine of `gpus` GPUs holds if the engine did not log it; None if unknown or 0.
 
     (ratio * memory * gpus - weights - reserved * gpus) / bytes per token, rounded down to blocks of 16 tokens.
     """

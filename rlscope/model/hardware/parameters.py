@@ -1,6 +1,6 @@
 """Number of parameters of a decoder, counted from its Hugging Face config.
 
-Covered are the families listed here: pre-norm decoders with grouped-query attention (or compressed attention, for
+The families listed here are covered: pre-norm decoders with grouped-query attention (or compressed attention, for
 DeepSeek-V3), gated feed-forward layers, and routed experts. Not covered: other families, whose count has to be given;
 towers for images and sound; and heads that predict several tokens at once.
 """
@@ -27,18 +27,18 @@ _QUERY_BIASED: Final = frozenset({"qwen2", "qwen2_moe"})
 _NORMED_HEADS: Final = frozenset({"qwen3", "qwen3_moe"})
 """Families with a norm over each head of queries and keys."""
 _GATED_MATRICES: Final = 3
-"""Of a gated feed-forward layer: gate, up, down (Shazeer 2020)."""
+"""Matrices of a gated feed-forward layer: gate, up, down (Shazeer 2020)."""
 _MOST: Final = 10_000_000
-"""Of any size: no model is near it, and each layer takes time to count."""
+"""Maximum of any size: no model is near it, and each layer takes time to count."""
 
 
 class UncountableError(Exception):
-    """The config lacks an entry, or is of a family whose layers are not known here. The message says which."""
+    """The config lacks an entry, or is of a family whose layers are unknown. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a config says."""
+    """Sizes that a config describes."""
 
     shape: ModelShape
     attention_width: int
@@ -48,10 +48,10 @@ class Counted:
 
 
 def count_parameters(config: Mapping[str, object], bytes_per_weight: float, bytes_per_kv: float) -> Counted:
-    """The shape that a config.json describes. Raises UncountableError.
+    """Count the shape that a config.json describes. Raises UncountableError.
 
-    The sum of the matrices of each layer as the families' own code builds them; checked against the counts of
-    published models.
+    Sums the matrices of each layer as the families' own code builds them; checked against the counts of published
+    models.
     """
     family = config.get("model_type")
     if family not in FAMILIES:
@@ -62,7 +62,7 @@ def count_parameters(config: Mapping[str, object], bytes_per_weight: float, byte
     expert = _GATED_MATRICES * hidden * _expert_width(config)
     dense_layers = layers - routed_layers
     dense = dense_layers * _GATED_MATRICES * hidden * (_entry(config, "intermediate_size") if dense_layers else 0)
-    # Routed layers hold a router too, and experts that every token uses.
+    # Routed layers also hold a router, and experts that every token uses.
     shared = routed_layers * (experts * hidden + _shared(config))
     tables = (1 if config.get("tie_word_embeddings", False) else 2) * _entry(config, "vocab_size") * hidden
     always = tables + layers * (attention + 2 * hidden) + hidden + dense + shared
@@ -103,7 +103,7 @@ def _grouped_attention(config: Mapping[str, object]) -> int:
     asked, held = heads.queries * heads.width, heads.kv * heads.width
     biased = family in _QUERY_BIASED or bool(config.get("attention_bias"))
     biases = asked + 2 * held if biased else 0
-    # The llama family puts its bias on the output too; those that always have one leave it out there.
+    # The llama family also puts its bias on the output; families that always have one leave it out there.
     biases += hidden if biased and family not in _QUERY_BIASED else 0
     norms = 2 * heads.width if family in _NORMED_HEADS else 0
     return hidden * (2 * asked + 2 * held) + biases + norms
@@ -126,7 +126,7 @@ def _latent(config: Mapping[str, object]) -> int:
 
 
 def _experts(config: Mapping[str, object]) -> int:
-    """Experts that tokens are routed to, by any of the names they have; 0: a dense model."""
+    """Number of experts that tokens are routed to, under any of its names; 0: a dense model."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     return next((count for name in names if (count := _optional(config, name))), 0)
 
@@ -140,7 +140,7 @@ def _expert_width(config: Mapping[str, object]) -> int:
 
 
 def _routed_layers(config: Mapping[str, object]) -> int:
-    """Layers with experts: all but the first few, every so-manieth, and those that are listed as dense."""
+    """Layers with experts: all but the first few, every nth, and excluding those listed as dense."""
     if not _experts(config):
         return 0
     layers, every = _entry(config, "num_hidden_layers"), _optional(config, "decoder_sparse_step") or 1
@@ -151,7 +151,7 @@ def _routed_layers(config: Mapping[str, object]) -> int:
 
 
 def _shared(config: Mapping[str, object]) -> int:
-    """Parameters of the experts that every token uses, in one layer; some families put a gate on them."""
+    """Parameters per layer of the experts that every token uses; some families put a gate on them."""
     hidden = _entry(config, "hidden_size")
     gated = _optional(config, "shared_expert_intermediate_size") or 0
     ungated = (_optional(config, "n_shared_experts") or 0) * _expert_width(config)
@@ -159,7 +159,7 @@ def _shared(config: Mapping[str, object]) -> int:
 
 
 def _window(config: Mapping[str, object]) -> dict[str, int | None]:
-    """Layers that hold a window of tokens only, where the config says which."""
+    """Layers that hold only a window of tokens, if the config lists them."""
     window = _optional(config, "sliding_window")
     if window is None or config.get("use_sliding_window") is False:
         return {}

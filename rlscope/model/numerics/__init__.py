@@ -1,1 +1,1 @@
-"""Statistics that know nothing of RL: block bootstrap, MCMC, root finding, change points."""
+"""Statistics independent of RL: block bootstrap, MCMC, root finding, change points, clocks."""

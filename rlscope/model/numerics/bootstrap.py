@@ -1,7 +1,7 @@
-"""Confidence intervals for the mean of related steps: block bootstrap and effective sample size.
+"""Confidence intervals for the mean of dependent steps: block bootstrap and effective sample size.
 
-Steps are related by construction: a sample spans several of them. Not covered: series with a trend, which
-`changepoints.py` finds first, and samples alike within a group.
+Steps are dependent by construction: a sample spans several of them. Not covered: series with a trend, which
+`changepoints.py` finds first, and similarity of samples within a group.
 """
 
 import math
@@ -15,11 +15,11 @@ from scipy.special import ndtri, stdtrit
 from rlscope.model.arrays import Counts, Reals
 
 LEAST_BLOCKS: Final = 10
-"""With fewer independent stretches the quantiles of a bootstrap mean nothing: a range is given instead."""
+"""Minimum independent blocks: with fewer, the quantiles of a bootstrap mean nothing, and a range is given instead."""
 _TWO_SIGMA_RATIO: Final = 0.9545
 """Coverage of two standard deviations to either side."""
 _BLOCK_TIMES: Final = 2.0
-"""Length of a block in autocorrelation times: what is left out between blocks is then small."""
+"""Length of a block in autocorrelation times: correlation between blocks is then small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,17 @@ class RatioOfSums:
     low: float
     high: float
     kind: Literal["interval", "range"]
-    """interval: the stated share of the bootstrap. range: least and most of single blocks, too few for an interval."""
+    """interval: the stated share of the bootstrap. range: minimum and maximum of single blocks, too few for an
+    interval."""
     effective_steps: float
-    """Independent steps that would be worth as much."""
+    """Number of independent steps with the same information."""
 
 
 def autocorrelation_time(values: npt.ArrayLike) -> float:
-    """Steps that are worth one independent step, at least 1: 1 + 2 * sum of autocorrelations.
+    """Steps that equal one independent step, at least 1: 1 + 2 * sum of autocorrelations.
 
-    The sum stops where two neighbours no longer add up to something positive (initial positive sequence, Geyer 1992).
-    Negative correlation is not made use of. 1 for a constant series.
+    The sum stops once two neighbors no longer add up to something positive (initial positive sequence, Geyer 1992).
+    Negative correlation is ignored. 1 for a constant series.
     """
     series = np.asarray(values, dtype=np.float64)
     centred = series - series.mean()
@@ -55,7 +56,7 @@ def autocorrelation_time(values: npt.ArrayLike) -> float:
 
 
 def effective_steps(values: npt.ArrayLike) -> float:
-    """Independent steps that would be worth as much as the series."""
+    """Number of independent steps with the same information as the series."""
     return np.asarray(values).size / autocorrelation_time(values)
 
 
@@ -67,7 +68,7 @@ def block_steps(values: npt.ArrayLike) -> int:
 
 
 def block_draws(rng: np.random.Generator, steps: int, block: int, draws: int) -> Counts:
-    """Counts of resampled series, (draws, steps): neighbours stay together in blocks (moving blocks, Künsch 1989)."""
+    """Counts of resampled series, (draws, steps): neighbors stay together in blocks (moving blocks, Künsch 1989)."""
     if not 1 <= block <= steps:
         raise ValueError(f"a block of {block} steps does not fit into {steps}")
     starts = rng.integers(0, steps - block + 1, size=(draws, -(-steps // block)))
@@ -82,10 +83,10 @@ def ratio_of_sums(
     draws: int = 1000,
     coverage_ratio: float = 0.90,
 ) -> RatioOfSums:
-    """A rate over the steps of a stretch, with what it could as well have been; never a mean of the steps' rates.
+    """Rate over a series of steps with its confidence interval; never a mean of the steps' rates.
 
-    The bootstrap's quantiles are moved outwards by `few_blocks_factor`.
-    numerators, denominators: one each per step, in order. ValueError: no steps, or denominators that sum to 0.
+    The bootstrap's quantiles are moved outwards by `few_blocks_factor`. numerators, denominators: one each per step, in
+    order. Raises ValueError if there are no steps, or the denominators sum to 0.
     """
     above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
     if above.size == 0 or above.shape != below.shape or below.sum() == 0.0:
@@ -106,9 +107,9 @@ def ratio_of_sums(
 
 
 def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: int, draws: int) -> Reals:
-    """Factors about 1, one per draw, by which a ratio of sums could as well have been another.
+    """Sampling error of a ratio of sums: factors about 1, one per draw.
 
-    Their standard deviation is a quarter of the interval of two of them to either side.
+    Their standard deviation is a quarter of the interval of two standard deviations to either side.
     """
     rng = np.random.default_rng(seed)
     ratio = ratio_of_sums(numerators, denominators, rng, coverage_ratio=_TWO_SIGMA_RATIO)
@@ -116,8 +117,10 @@ def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: 
 
 
 def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:
-    """By how much a bootstrap from few blocks is too narrow, at least 1: Student's over normal quantile, and
-    n / (n - 1) of the variance for n blocks. Two blocks count as the least.
+    """Factor, at least 1, that widens a bootstrap from few blocks.
+
+    It is Student's over the normal quantile, times n / (n - 1) of the variance for n blocks. Two blocks are the
+    minimum.
     """
     blocks = max(steps / block, 2.0)
     heavier = stdtrit(blocks - 1.0, quantile) / float(ndtri(quantile))

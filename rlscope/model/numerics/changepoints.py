@@ -4,8 +4,8 @@ Warm-up, drift and the end of a run make a mean over the whole run meaningless. 
 of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
 penalty); the noise level is the median absolute first difference, which a change of level does not inflate. Outliers
 are replaced by the running median before the segmentation (Hampel 1974), so that a checkpoint or an evaluation, which
-makes a step or a few of them slow, is not taken for a level. A drift is a line through the logarithm. Not covered:
-seasonal effects, and several drifts in a row.
+slows down a few steps, does not count as a level. A drift is a line through the logarithm. Not covered: seasonal
+effects, and several drifts in a row.
 """
 
 import math
@@ -19,39 +19,39 @@ import numpy as np
 import numpy.typing as npt
 
 LEAST_STEPS_TO_SETTLE: Final = 10
-"""Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25%."""
+"""Minimum steps to tell a level from noise: with fewer, the standard error of the noise level alone exceeds 25%."""
 _LEAST_LEVEL_STEPS: Final = LEAST_STEPS_TO_SETTLE // 2
-"""A level lasts at least so many steps; what is shorter is an outlier."""
+"""Minimum steps of a level; anything shorter is an outlier."""
 _MEDIAN_STEPS: Final = 2 * _LEAST_LEVEL_STEPS - 1
-"""Steps of the running median: the fewest of which every level has the majority at each of its steps."""
+"""Steps of the running median: the largest window in which every level has the majority at each of its steps."""
 _OUTLIER_SIGMAS: Final = 3.0
-"""Further from the running median is an outlier: the customary bound of Hampel's filter."""
+"""Distance from the running median that makes an outlier: the customary bound of Hampel's filter."""
 _PENALTY: Final = 3.0
-"""Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 allows for related
+"""Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 allows for dependent
 steps."""
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SIGMA: Final = 0.02
 """Changes of level within about 2% are not worth a cut, however quiet the run."""
 _LEAST_STEPS: Final = 10
-"""Fewer steps cannot tell a drift from noise."""
+"""Minimum steps to tell a drift from noise."""
 _CONFIDENCE_RATIO: Final = 0.99
-"""Two-sided. Of steady series of 30 to 100 steps, related ones too, 2 to 3% are found to drift: the
-autocorrelation itself is estimated, a little too low."""
+"""Two-sided confidence. Of steady series of 30 to 100 steps, dependent ones too, 2 to 3% are reported as drifting: the
+autocorrelation itself is estimated, slightly too low."""
 _WORTH_RATIO: Final = 0.05
-"""A drift of less than this from end to end changes no decision, however sure it is."""
+"""Minimum drift from end to end: a smaller one changes no decision, however certain it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps [first, last] of the sequence given, both included."""
+    """Steps [first, last] of the given sequence, both included."""
 
     first: int
     last: int
 
 
 def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
-    """The last stretch of at least LEAST_STEPS steps over which the period keeps one level; None when there is none.
+    """Return the last stretch of at least LEAST_STEPS steps over which the period keeps one level; None without one.
 
     Outliers cut nothing, but a stretch neither begins nor ends with one. periods_s: one positive period per step, in
     order, seconds.
@@ -68,19 +68,19 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
 
 
 def _without_outliers(levels: Sequence[float], bound: float) -> list[float]:
-    """The levels, with the running median in place of those further than the bound from it."""
+    """Replace levels that are further than the bound from the running median by that median."""
     typical = [_running_median(levels, place) for place in range(len(levels))]
     return [level if abs(level - usual) <= bound else usual for level, usual in zip(levels, typical, strict=True)]
 
 
 def _running_median(levels: Sequence[float], place: int) -> float:
-    """The median of the _MEDIAN_STEPS levels around a place; at the ends, of the first or the last of them."""
+    """Median of the _MEDIAN_STEPS levels around a place; at the ends, of the first or the last of them."""
     first = min(max(0, place - _MEDIAN_STEPS // 2), len(levels) - _MEDIAN_STEPS)
     return median(levels[first : first + _MEDIAN_STEPS])
 
 
 def _trimmed(levels: Sequence[float], first: int, after: int, bound: float) -> Stretch:
-    """Steps [first, after) without the outliers at their ends."""
+    """Return steps [first, after) without the outliers at their ends."""
     usual = median_low(levels[first : min(first + _MEDIAN_STEPS, after)])
     while abs(levels[first] - usual) > bound:
         first += 1
@@ -113,7 +113,7 @@ def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> l
 
 
 def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> int | None:
-    """Where two levels explain most more than one, above the threshold. Pieces keep _LEAST_LEVEL_STEPS steps."""
+    """Cut at which two levels explain most more than one, above the threshold; parts keep _LEAST_LEVEL_STEPS steps."""
     total, count = sums[end] - sums[start], end - start
     best, best_gain = None, threshold
     for cut in range(start + _LEAST_LEVEL_STEPS, end - _LEAST_LEVEL_STEPS + 1):
@@ -130,20 +130,20 @@ class Drift:
     """A line through the logarithm of a series."""
 
     change_ratio: float
-    """Last over first value of the line, minus 1: how much the quantity grew over the series."""
+    """Growth of the quantity over the series: last over first value of the line, minus 1."""
     margin_ratio: float
-    """Half-width of the interval of change_ratio, in logarithm."""
+    """Half-width of the interval of change_ratio, in log."""
     drifts: bool
-    """Surely, and by enough to matter."""
+    """Whether the drift is certain, and large enough to matter."""
 
 
 def drift(values: npt.ArrayLike) -> Drift | None:
-    """Whether a positive series grows or shrinks: a least-squares line through its logarithm.
+    """Fit a drift to a positive series: a least-squares line through its logarithm.
 
-    The line's error is widened by the autocorrelation of what is left around it. None with fewer than ten steps, or
-    where a value is not positive.
+    The line's error is widened by the autocorrelation of the residuals. None with fewer than ten steps, or if a value
+    is not positive.
     """
-    # Slow to import, and `check` looks for findings without.
+    # Slow to import, and `check` looks for findings without it.
     from scipy.special import stdtrit
 
     from rlscope.model.numerics.bootstrap import autocorrelation_time

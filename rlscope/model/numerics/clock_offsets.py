@@ -1,4 +1,4 @@
-"""The clocks of several hosts, from the order of causes and effects alone: an offset and a drift for each, and steps.
+"""Estimate the clocks of several hosts from the order of causes and effects alone: offset, drift, and steps of each.
 
 No effect precedes its cause, so each pair bounds the difference of two clocks from one side. All bounds together are a
 system of difference constraints; shortest paths from the reference give the tightest bounds that they imply for every
@@ -33,7 +33,7 @@ from rlscope.model.numerics.clock_steps import (
 _NS_PER_S: Final = 1e9
 _USUAL_DRIFT_RATIO: Final = 2e-5
 _SURE: Final = 2.0
-"""Uncertainties that a clock is off by before it is moved: the correction is then wrong by less than the clock was."""
+"""Uncertainties that a clock must be off by before it is moved: the correction then errs by less than the clock did."""
 _ROUNDING_S: Final = 5e-10
 """Times are whole nanoseconds: two bounds that differ by less touch each other."""
 
@@ -45,11 +45,11 @@ class Pairs(NamedTuple):
     """Index of the clock that the cause was read from."""
     effect: Counts
     cause_ns: Counts
-    """By that clock."""
+    """Time of the cause by that clock."""
     effect_ns: Counts
 
     def only(self, kept: Flags) -> "Pairs":
-        """Those of them that are kept."""
+        """Return the pairs that are kept."""
         return Pairs(*(column[kept] for column in self))
 
 
@@ -58,50 +58,50 @@ class Stretch:
     """A stretch over which a clock keeps one offset and one drift."""
 
     from_ns: int | None
-    """Its start by that clock; None for the first."""
+    """Start by that clock; None for the first."""
     offset_ns: int
-    """How far the clock is ahead of the reference at origin_ns."""
+    """Nanoseconds that the clock is ahead of the reference at origin_ns."""
     drift_ratio: float
-    """Seconds that it gains in each second after origin_ns."""
+    """Seconds gained per second after origin_ns."""
     origin_ns: int
-    """By that clock."""
+    """Time by that clock."""
     uncertainty_ns: int | None
-    """Half of the widest interval of the offset, or more where the offset is not its middle; None for no bound."""
+    """Half of the widest interval of the offset, or more if the offset is not its middle; None if unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """What is known of one clock."""
+    """Estimate of one clock."""
 
     stretches: tuple[Stretch, ...]
-    """In order. One with offset 0 where no difference from the reference was found."""
+    """Stretches in order; one with offset 0 if no difference from the reference was found."""
     least_ns: int | None
-    """Lower bound of a constant offset; None where nothing bounds it from below, or no constant fits."""
+    """Lower bound of a constant offset; None if nothing bounds it from below, or no constant fits."""
     most_ns: int | None
     is_off: bool
-    """Whether the clock contradicts the order of causes as it is."""
+    """Whether the uncorrected clock contradicts the order of causes."""
     is_bounded: bool
     """Whether both sides are bounded."""
     is_moved: bool
-    """Whether the stretches correct the clock: it is bounded, and off by more than the correction may be wrong by."""
+    """Whether the stretches correct the clock: it is bounded, and off by more than the error of the correction."""
 
 
 class Estimate(NamedTuple):
-    """The clocks in the order of their indices, and what had to be left out."""
+    """The clocks in the order of their indices, and the excluded pairs."""
 
     clocks: tuple[ClockEstimate, ...]
     bad_pairs: int
     """Pairs that contradict the others by themselves."""
     bad_clocks: tuple[int, ...]
-    """Clocks that every one of these pairs is of."""
+    """Clocks that all of these pairs share."""
     contradiction_ns: int
-    """By how much the pairs that are left contradict each other whatever the clocks; 0 where they do not."""
+    """Contradiction between the remaining pairs that no clock explains; 0 if there is none."""
 
 
 def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
-    """The offsets of all clocks against the reference, from all pairs at once.
+    """Estimate the offsets of all clocks against the reference, from all pairs at once.
 
-    The reference keeps the offset 0. A clock that no path of pairs joins to it has no bounds.
+    The reference keeps the offset 0. A clock that no path of pairs connects to it has no bounds.
     """
     rough_ns = _rough_offsets(pairs, clocks, reference)
     axis_ns = int((pairs.cause_ns - rough_ns[pairs.cause]).min()) if len(pairs.cause) else 0
@@ -112,10 +112,10 @@ def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
     nodes = Nodes(tuple(range(clocks)), (None,) * clocks, edges, given.ends(places) - edges.ends(places))
     fitted = _fit(nodes, reference, rough_ns)
     if fitted.constant is None:
-        # In a long run a step may be smaller than what a clock can drift: most clocks drift by less.
+        # In a long run a step may be smaller than the maximum drift of a clock: most clocks drift by less.
         tried = [cut_steps(nodes, reference, most) for most in (MOST_DRIFT_RATIO, _USUAL_DRIFT_RATIO)]
         fits = [(_fit(each, reference, rough_ns), each) for each in tried]
-        # Cuts have to explain something: to a hundredth of a second, the fewest that leave least unexplained.
+        # Cuts have to explain something: to 0.01 s, use the fewest that leave the least unexplained.
         fitted, nodes = min(fits, key=lambda fit: (round(fit[0].missing_s, 2), fit[1].edges.count))
     missing_ns = round(fitted.missing_s * _NS_PER_S)
     found = tuple(_clock(each, nodes, fitted, int(rough_ns[each]), axis_ns) for each in range(clocks))
@@ -125,7 +125,7 @@ def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
 
 
 def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> Counts:
-    """Offsets to within the usual latencies: the median gap of each pair of clocks, along paths from the reference.
+    """Estimate offsets to within the usual latencies: median gaps along paths from the reference.
 
     They put the times of all clocks on one axis, however far apart the clocks are.
     """
@@ -147,7 +147,7 @@ def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> Counts:
 
 
 class _Fit(NamedTuple):
-    """A straight line for each node, with what is known of it, in seconds on the common axis."""
+    """A straight line for each node, with its bounds, in seconds on the common axis."""
 
     at_zero_s: Reals
     drift: Reals
@@ -156,20 +156,20 @@ class _Fit(NamedTuple):
     is_moved: Flags
     uncertainty_s: Reals
     constant: Bounds | None
-    """Bounds of constant offsets; None where no constants fit."""
+    """Bounds of constant offsets; None if no constants fit."""
     missing_s: float
-    """What had to be added to every bound, because lines do not fit either."""
+    """Seconds that had to be added to every bound, if lines do not fit either."""
 
 
 class _Drifts(NamedTuple):
-    """The range of each node's drift."""
+    """Range of each node's drift."""
 
     middle: Reals
     half: Reals
 
 
 def _fit(nodes: Nodes, reference: int, rough_ns: Counts) -> _Fit:
-    """Lines that contradict no edge, and that are those of an unchanged clock wherever the edges allow it."""
+    """Fit lines that contradict no edge, and that leave a clock unchanged wherever the edges allow it."""
     edges = nodes.edges
     # On the common axis, this offset means that a clock agrees with the reference.
     unchanged_s = -rough_ns[list(nodes.owners)] / _NS_PER_S
@@ -205,13 +205,13 @@ def _fit(nodes: Nodes, reference: int, rough_ns: Counts) -> _Fit:
 
 
 def _level(edges: Edges, drift: Reals) -> Reals:
-    """The gaps that are left when the drifts are taken out of both times."""
+    """Remove the drifts from both times, and return the remaining gaps."""
     seen_s = edges.time_s + edges.gap_s
     return edges.gap_s - drift[edges.effect] * seen_s + drift[edges.cause] * edges.time_s
 
 
 def _missing_s(edges: Edges, drift: Reals) -> float:
-    """By how much every bound has to give way until none contradicts the others: 0 where none does."""
+    """Seconds that every bound has to be relaxed by until none contradicts the others; 0 if none does."""
     cause, effect, gap_s = edges.tightest(_level(edges, drift))
     if is_consistent(edges.count, cause, effect, gap_s):
         return 0.0
@@ -225,7 +225,7 @@ def _missing_s(edges: Edges, drift: Reals) -> float:
 def _with_pinned(
     cause: Counts, effect: Counts, gap_s: Reals, pinned: Counts, unchanged_s: Reals, reference: int
 ) -> tuple[Counts, Counts, Reals]:
-    """The gaps, and those that hold the pinned nodes at the offset of an unchanged clock."""
+    """Add gaps that hold the pinned nodes at the offset of an unchanged clock."""
     source = np.full(len(pinned), reference)
     return (
         np.concatenate((cause, source, pinned)),
@@ -235,7 +235,7 @@ def _with_pinned(
 
 
 def _pinned(count: int, cause: Counts, effect: Counts, gap_s: Reals, reference: int, unchanged_s: Reals) -> Counts:
-    """The nodes that may stay as they are, all at once: a clock is changed only where it contradicts an order."""
+    """Nodes that may all stay as they are: a clock is changed only if it contradicts an order."""
     bounds = bounds_of(count, cause, effect, gap_s, np.array([reference]))
     if bounds is None:
         return np.array([reference])
@@ -244,7 +244,7 @@ def _pinned(count: int, cause: Counts, effect: Counts, gap_s: Reals, reference: 
     every = np.flatnonzero(fits)
     if is_consistent(count, *_with_pinned(cause, effect, gap_s, every, unchanged_s, reference)):
         return every
-    # The surest first: those whose bounds leave the most room around no change.
+    # The safest first: those whose bounds leave the most room around no change.
     room_s = np.minimum(unchanged_s - bounds.low_s, bounds.high_s - unchanged_s)
     kept = [reference]
     for node in sorted(set(every.tolist()) - {reference}, key=lambda node: -room_s[node]):
@@ -255,9 +255,9 @@ def _pinned(count: int, cause: Counts, effect: Counts, gap_s: Reals, reference: 
 
 
 def _drift_ranges(edges: Edges, reference: int) -> _Drifts:
-    """The drifts of straight lines through the bounds of all nodes over time, at most MOST_DRIFT_RATIO.
+    """Drifts of straight lines through the bounds of all nodes over time, at most MOST_DRIFT_RATIO.
 
-    The first pass knows nothing of drifts within a bin; the next ones take out what is known already.
+    The first pass does not know the drifts within a bin; later passes remove the known part.
     """
     drifts = _Drifts(np.zeros(edges.count), np.full(edges.count, MOST_DRIFT_RATIO))
     drifts.half[reference] = 0.0
@@ -277,7 +277,7 @@ def _drift_ranges(edges: Edges, reference: int) -> _Drifts:
 
 
 def _bin_bounds(edges: Edges, reference: int, drifts: _Drifts, width_s: float) -> Bounds:
-    """The bounds of each bin alone, of shape (bins, nodes); drifts beside their middle widen them.
+    """Bounds of each bin alone, of shape (bins, nodes); drifts away from their middle widen them.
 
     A bin whose edges contradict each other bounds nothing.
     """
@@ -296,14 +296,14 @@ def _bin_bounds(edges: Edges, reference: int, drifts: _Drifts, width_s: float) -
 
 
 def _widened(edges: Edges, drifts: _Drifts, at_s: Reals | float) -> Reals:
-    """The gaps without the middle drifts, as they bound the offsets at another time."""
+    """Gaps without the middle drifts, as they bound the offsets at another time."""
     seen_s = edges.time_s + edges.gap_s
     far_s = drifts.half[edges.cause] * np.abs(edges.time_s - at_s) + drifts.half[edges.effect] * np.abs(seen_s - at_s)
     return _level(edges, drifts.middle) + far_s
 
 
 def _slopes(low_s: Reals, high_s: Reals, width_s: float) -> tuple[float, float]:
-    """The least and the greatest slope of a line between bounds of bins that are width_s apart."""
+    """Smallest and largest slope of a line between bounds of bins that are width_s apart."""
     apart_s = width_s * (np.arange(len(low_s))[None, :] - np.arange(len(low_s))[:, None])
     later = apart_s > 0
     with np.errstate(invalid="ignore"):
@@ -314,7 +314,7 @@ def _slopes(low_s: Reals, high_s: Reals, width_s: float) -> tuple[float, float]:
 def _uncertainty_s(
     edges: Edges, reference: int, drifts: _Drifts, at_zero_s: Reals, drift: Reals, slack_s: float
 ) -> Reals:
-    """How far the offsets can be from the lines, at the worst time of each node; infinite where nothing bounds it."""
+    """Maximum distance of the offsets from the lines, at the worst time of each node; infinite if unbounded."""
     if not len(edges.cause):
         return np.full(edges.count, np.inf)
     worst = np.zeros(edges.count)
@@ -333,7 +333,7 @@ def _uncertainty_s(
 
 
 def _spans(edges: Edges) -> tuple[Reals, Reals]:
-    """The first and the last time of each node among the edges, a bin wider, so that a short one has a time in it."""
+    """First and last time of each node among the edges, one bin wider, so that a short one has a time in it."""
     first, last = np.full(edges.count, np.inf), np.full(edges.count, -np.inf)
     margin_s = float(np.ptp(edges.time_s)) / BINS if len(edges.time_s) else 0.0
     for nodes, times_s in ((edges.cause, edges.time_s), (edges.effect, edges.time_s + edges.gap_s)):
@@ -343,7 +343,7 @@ def _spans(edges: Edges) -> tuple[Reals, Reals]:
 
 
 def _clock(clock: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> ClockEstimate:
-    """What the fit says of one clock, in nanoseconds of its own."""
+    """Estimate of one clock by the fit, in nanoseconds of that clock."""
     own = [node for node, owner in enumerate(nodes.owners) if owner == clock]
     own.sort(key=lambda node: -np.inf if (start_s := nodes.starts_s[node]) is None else start_s)
     stretches = tuple(

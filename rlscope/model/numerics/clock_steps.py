@@ -1,7 +1,7 @@
-"""Bounds between clocks as edges of a graph, what they imply together, and where they contradict each other.
+"""Bounds between clocks as edges of a graph, their joint implications, and their contradictions.
 
-A contradiction of one pair with those beside it is a bad row; one that lasts is a step of one clock, which is then cut
-in two. Times are in seconds on an axis that all clocks share but for their offsets.
+A contradiction of one pair with its neighbors is a bad row; one that lasts is a step of one clock, which is then cut in
+two. Times are in seconds on an axis that all clocks share except for their offsets.
 """
 
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ import numpy as np
 from rlscope.model.arrays import Counts, Flags, Reals
 
 MOST_DRIFT_RATIO: Final = 5e-4
-"""The most that a clock drifts from another: a time daemon slews by up to 500 ppm, quartz stays within 100."""
+"""Maximum drift of a clock from another: a time daemon slews by up to 500 ppm, quartz stays within 100."""
 BINS: Final = 64
-"""Of the run, in which pairs are compared."""
+"""Parts of the run in which pairs are compared."""
 _LEAST_SUPPORT: Final = 3
 """Bins that have to agree before a contradiction is a step and not bad rows."""
 _AFTER: Final = 12
-"""Bounds after a step that must not contradict each other; where they do, it is none."""
+"""Bounds after a step that must not contradict each other; if they do, there is no step."""
 _NEIGHBOURS: Final = 6
-"""Pairs that a bad one is compared with."""
+"""Pairs that a bad pair is compared with."""
 _MOST_STEPS: Final = 16
 _MOST_BAD: Final = 64
 
@@ -34,19 +34,19 @@ class Edges:
     time_s: Reals
     gap_s: Reals
     count: int
-    """Nodes."""
+    """Number of nodes."""
 
     def only(self, kept: Flags) -> "Edges":
-        """Those of them that are kept."""
+        """Return the edges that are kept."""
         return Edges(self.cause[kept], self.effect[kept], self.time_s[kept], self.gap_s[kept], self.count)
 
     def ends(self, owners: Counts) -> Counts:
-        """Edges by the owner of either end, one for each node."""
+        """Count edges by the owner of either end, one place for each node."""
         counts = np.bincount(owners[self.cause], minlength=self.count)
         return counts + np.bincount(owners[self.effect], minlength=self.count)
 
     def tightest(self, gap_s: Reals) -> tuple[Counts, Counts, Reals]:
-        """For each pair of nodes the least of the given gaps."""
+        """Return the smallest of the given gaps for each pair of nodes."""
         keys, places = np.unique(self.cause * self.count + self.effect, return_inverse=True)
         least = np.full(len(keys), np.inf)
         np.minimum.at(least, places, gap_s)
@@ -54,14 +54,14 @@ class Edges:
 
 
 class Bounds(NamedTuple):
-    """How far each node is ahead of the reference, in seconds; infinite where nothing bounds it."""
+    """Bounds on how far each node is ahead of the reference, in seconds; infinite if unbounded."""
 
     low_s: Reals
     high_s: Reals
 
 
 def _shortest(count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: Counts | None) -> Reals | None:
-    """Distances from the sources, or from anywhere, by Bellman and Ford; None where a cycle is shorter than nothing."""
+    """Distances from the sources, or from anywhere, by Bellman and Ford; None if a cycle has a negative length."""
     distance, is_settled = distances(count, cause, effect, gap_s, sources, count + 1)
     return distance if is_settled.all() else None
 
@@ -69,7 +69,7 @@ def _shortest(count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: 
 def distances(
     count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: Counts | None, rounds: int
 ) -> tuple[Reals, Flags]:
-    """Distances after so many rounds, and which of them changed no more in the last one."""
+    """Return the distances after `rounds` rounds, and whether each was unchanged in the last one."""
     distance = np.full(count, 0.0 if sources is None else np.inf)
     if sources is not None:
         distance[sources] = 0.0
@@ -77,7 +77,7 @@ def distances(
     for _ in range(rounds):
         before = distance.copy()
         np.minimum.at(distance, effect, before[cause] + gap_s)
-        # A nanosecond is what the clocks resolve; sums of floats differ by less.
+        # The clocks resolve one nanosecond; sums of floats differ by less.
         is_settled = ~(distance < before - 1e-9)
         if is_settled.all():
             break
@@ -85,23 +85,23 @@ def distances(
 
 
 def is_consistent(count: int, cause: Counts, effect: Counts, gap_s: Reals) -> bool:
-    """Whether some offsets keep every bound."""
+    """Whether some offsets satisfy every bound."""
     return _shortest(count, cause, effect, gap_s, None) is not None
 
 
 def bounds_of(count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: Counts) -> Bounds | None:
-    """The tightest bounds that all gaps imply together; None where they contradict each other."""
+    """Return the tightest bounds that all gaps imply together; None if they contradict each other."""
     high = _shortest(count, cause, effect, gap_s, sources)
     low = _shortest(count, effect, cause, gap_s, sources)
     return None if high is None or low is None else Bounds(-low, high)
 
 
 def without_isolated(edges: Edges) -> Edges:
-    """The edges without those that contradict the others by themselves.
+    """Remove the edges that contradict the others by themselves.
 
-    Of a cycle that is shorter than nothing, the edge goes that lies furthest below the next of its pair of clocks, if
-    that resolves most of the contradiction. A drift or a step is shared by many edges and stays. Where one hides the
-    bad edges, those go that lie far below all of their neighbours.
+    From a cycle of negative length, the edge is removed that lies furthest below the next of its pair of clocks, if
+    that resolves most of the contradiction. A drift or a step is shared by many edges and stays. If a drift or step
+    hides the bad edges, those far below all of their neighbors are removed.
     """
     found, is_settled = _without_cycles(edges)
     if not is_settled:
@@ -112,9 +112,9 @@ def without_isolated(edges: Edges) -> Edges:
 
 
 def _refuted(edges: Edges) -> Flags:
-    """The edges of pairs of clocks with few others, which nothing beside them judges, that contradict all the rest.
+    """Flag edges that contradict all others, between pairs of clocks with few edges to compare them with.
 
-    None where the rest contradicts itself by more than a drift, or does not bound both clocks.
+    None if the rest contradicts itself by more than a drift, or does not bound both clocks.
     """
     refuted = np.zeros(len(edges.cause), bool)
     _, places, counts = np.unique(edges.cause * edges.count + edges.effect, return_inverse=True, return_counts=True)
@@ -136,7 +136,7 @@ def _refuted(edges: Edges) -> Flags:
 
 
 def _without_cycles(edges: Edges) -> tuple[Edges, bool]:
-    """The edges without isolated ones of short cycles, and whether no short cycle is left."""
+    """Remove the isolated edges of short cycles, and return whether no short cycle is left."""
     kept = np.ones(len(edges.cause), bool)
     for _ in range(_MOST_BAD):
         current = edges.only(kept)
@@ -153,7 +153,7 @@ def _without_cycles(edges: Edges) -> tuple[Edges, bool]:
 
 
 def _far_below(edges: Edges) -> Flags:
-    """The edges that lie below all but one of their neighbours by several times what those differ by."""
+    """Flag edges that lie below all but one of their neighbors by several times the spread of those."""
     far = np.zeros(len(edges.cause), bool)
     keys = edges.cause * edges.count + edges.effect
     for key in np.unique(keys):
@@ -172,9 +172,9 @@ def _far_below(edges: Edges) -> Flags:
 
 
 def _isolation_s(edges: Edges, edge: int) -> float:
-    """How far an edge lies below those of its pair of clocks that are next to it in time, but one.
+    """Distance of an edge below the second lowest edge of its pair of clocks that is close in time.
 
-    A step is as low as its neighbours, if it lasts. 0 for an edge with few others, which nothing judges.
+    A step that lasts is as low as its neighbors. 0 for an edge with few others to compare it with.
     """
     same = (edges.cause == edges.cause[edge]) & (edges.effect == edges.effect[edge])
     same[edge] = False
@@ -186,7 +186,7 @@ def _isolation_s(edges: Edges, edge: int) -> float:
 
 
 def _short_cycle(edges: Edges) -> list[int] | None:
-    """Edges around which the gaps sum up to less than nothing; None if there is no such cycle."""
+    """Return the edges of a cycle whose gaps sum to less than 0; None if there is no such cycle."""
     order = np.lexsort((edges.gap_s, edges.effect, edges.cause))
     first = np.ones(len(order), bool)
     first[1:] = np.diff(edges.cause[order] * edges.count + edges.effect[order]) != 0
@@ -215,29 +215,29 @@ def _short_cycle(edges: Edges) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The clocks, each cut into one node or several by its steps, and the edges between nodes."""
+    """The clocks, each cut into one or several nodes by its steps, and the edges between nodes."""
 
     owners: tuple[int, ...]
-    """The clock of each node; the nodes of a clock stand in the order of time."""
+    """Clock of each node; the nodes of a clock are in order of time."""
     starts_s: tuple[float | None, ...]
-    """When each node begins, by the clocks that it is compared with; None for the first of a clock."""
+    """Start of each node, by the clocks that it is compared with; None for the first of a clock."""
     edges: Edges
     bad: Counts
-    """Bad edges by the clock of either end; a place for each node, zero beyond the clocks."""
+    """Bad edges by the clock of either end; one place per node, 0 beyond the clocks."""
 
 
 class _Step(NamedTuple):
-    """A contradiction between two nodes that lasts, as if the first had stepped."""
+    """A lasting contradiction between two nodes, as if the first had stepped."""
 
     node: int
     other: int
     before_s: float
-    """The last bound before it, by the clock of the other."""
+    """Last bound before the step, by the other clock."""
     after_s: float
 
 
 def cut_steps(nodes: Nodes, reference: int, drift_ratio: float) -> Nodes:
-    """Cut the clock that steps against most others, until none steps; what a drift may explain is no step."""
+    """Cut the clock that steps against most others, until none steps; a change that a drift may explain is no step."""
     for _ in range(_MOST_STEPS):
         steps, lone = _find_steps(nodes.edges, drift_ratio)
         bad = nodes.bad + nodes.edges.only(lone).ends(np.array(nodes.owners))
@@ -245,7 +245,7 @@ def cut_steps(nodes: Nodes, reference: int, drift_ratio: float) -> Nodes:
         if not steps:
             return nodes
         votes = np.bincount([step.node for step in steps], minlength=nodes.edges.count)
-        # Of two clocks that step against each other alone, the reference is right.
+        # If two clocks only step against each other, the reference is right.
         stepped = max(range(nodes.edges.count), key=lambda node: (votes[node], nodes.owners[node] != reference))
         own = [step for step in steps if step.node == stepped]
         nodes = _cut(nodes, stepped, float(np.median([(step.before_s + step.after_s) / 2 for step in own])))
@@ -253,7 +253,7 @@ def cut_steps(nodes: Nodes, reference: int, drift_ratio: float) -> Nodes:
 
 
 def _cut(nodes: Nodes, node: int, at_s: float) -> Nodes:
-    """Make two of a node: what others saw of it from at_s on is a new one's. What lies astride is left out."""
+    """Split a node in two: observations of it from at_s on belong to a new node. Edges that span at_s are dropped."""
     edges, new = nodes.edges, nodes.edges.count
     seen_s = edges.time_s + edges.gap_s
     is_cause, is_effect = edges.cause == node, edges.effect == node
@@ -274,9 +274,9 @@ def _cut(nodes: Nodes, node: int, at_s: float) -> Nodes:
 
 
 def _find_steps(edges: Edges, drift_ratio: float) -> tuple[list[_Step], Flags]:
-    """Where the bounds between two nodes change for good, and lone bad edges.
+    """Find the times at which the bounds between two nodes change for good, and lone bad edges.
 
-    A step of a pair is there twice: as one of either node.
+    A step of a pair is returned twice: as one of either node.
     """
     keys = np.minimum(edges.cause, edges.effect) * edges.count + np.maximum(edges.cause, edges.effect)
     steps: list[_Step] = []
@@ -289,7 +289,7 @@ def _find_steps(edges: Edges, drift_ratio: float) -> tuple[list[_Step], Flags]:
             order = np.argsort(by_other_s, kind="stable")
             bound_s = np.where(is_high, edges.gap_s[own], -edges.gap_s[own])
             found, bad = _first_step(by_other_s[order], bound_s[order], is_high[order], drift_ratio)
-            # More of them are no bad rows but a contradiction that no clock explains.
+            # A larger number is no set of bad rows, but a contradiction that no clock explains.
             if len(bad) <= max(_LEAST_SUPPORT, len(own) // _NEIGHBOURS):
                 lone[own[order][bad]] = True
             if found is not None:
@@ -300,9 +300,9 @@ def _find_steps(edges: Edges, drift_ratio: float) -> tuple[list[_Step], Flags]:
 def _first_step(
     time_s: Reals, bound_s: Reals, is_high: Flags, drift_ratio: float
 ) -> tuple[tuple[float, float] | None, list[int]]:
-    """Where bounds of one difference over time contradict the earlier ones for good, and lone ones that do.
+    """Find the first time at which bounds of one difference contradict the earlier ones for good, and lone bad bounds.
 
-    A bound is from above where is_high, else from below. The difference may drift by drift_ratio.
+    A bound is from above if is_high, else from below. The difference may drift by drift_ratio.
     """
     low, high, last_s = -np.inf, np.inf, float(time_s[0])
     before_s, against = float(time_s[0]), list[int]()
@@ -321,7 +321,7 @@ def _first_step(
                 return (before_s, float(time_s[against[0]])), bad
             continue
         if against and _speaks(bound_s, is_high, index, against):
-            # What follows is as before: those were bad rows.
+            # Later bounds are as before: these were bad rows.
             bad += against
             against = []
         low, high = (low, min(high, bound)) if is_high[index] else (max(low, bound), high)
@@ -340,7 +340,7 @@ def _is_sound(bound_s: Reals, is_high: Flags) -> bool:
 
 
 def _speaks(bound_s: Reals, is_high: Flags, index: int, against: list[int]) -> bool:
-    """Whether a bound contradicts those that contradict what was before."""
+    """Whether a bound contradicts those that contradict the earlier ones."""
     if is_high[index] == is_high[against[0]]:
         return False
     if is_high[index]:

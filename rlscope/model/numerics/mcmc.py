@@ -1,7 +1,7 @@
 """Maximum and random sample of a log density of a few parameters, evaluated for many parameter vectors at a time.
 
-Seeded by the generator that the caller passes in. Separate modes are visited in the right proportion by `anneal` only;
-`draw` goes on from where it is started. Not covered: more than about ten parameters.
+Seeded by the generator that the caller passes in. Only `anneal` visits separate modes in the right proportion; `draw`
+continues from where it starts. Not covered: more than about ten parameters.
 """
 
 import math
@@ -14,35 +14,36 @@ import numpy as np
 from rlscope.model.arrays import Reals
 
 LogDensity = Callable[[Reals], Reals]
-"""Vectors as rows in, one log density a row out; -inf where it is not defined."""
+"""Vectors as rows in, one log density per row out; -inf if undefined."""
 
 _STRETCH: Final = 2.0
-"""The sampler's one setting, at the value that its authors advise."""
+"""The sampler's only setting, at the value that its authors advise."""
 _WINDOW_TIMES: Final = 5.0
 """Autocorrelation times after which the sum of autocorrelations is cut off: beyond, it is mostly noise."""
 _DEGREES: Final = 5.0
-"""Of Student's law that an integral is bridged to: heavier tails than the density of a few logarithms has."""
+"""Degrees of freedom of the Student t that an integral is bridged to: heavier tails than a density of a few logs
+has."""
 _JITTER: Final = 1e-9
 _KEPT_RATIO: Final = 0.5
 """Effective share of the vectors that one cooling step leaves: the usual choice."""
 _HALVINGS: Final = 40
 _NUDGE: Final = 1e-5
-"""Of the numerical gradient; parameters are logarithms or of the size of 1."""
+"""Step of the numerical gradient; parameters are logs or of size 1."""
 _STEPS: Final = 2.0 ** np.arange(1, -15, -1)
-"""Lengths tried along a direction, all at once."""
+"""Step lengths tried along a direction, all at once."""
 _LONGEST: Final = 2.0
-"""A step moves no parameter farther than this."""
+"""Maximum change of a parameter per step."""
 _ITERATIONS: Final = 300
 _GAIN: Final = 1e-5
-"""Of log density: a step that gains less ends the search."""
+"""Minimum gain in log density per step: a smaller gain ends the search."""
 
 
 def maximise(log_density: LogDensity, starts: Reals, least: Reals) -> Reals:
-    """The best vector that a quasi-Newton search finds from any of the starts.
+    """Return the best vector that a quasi-Newton search finds from any of the starts.
 
-    least: the smallest value of each parameter, -inf for none. BFGS (Nocedal and Wright 2006, chapter 6) with steps
-    cut at the bounds. It is written out here because scipy's searches call a threaded BLAS for vectors of six numbers,
-    which on a busy machine takes a hundred times as long as the search. Products are einsum's, which adds up in one
+    least: the smallest value of each parameter, -inf for none. BFGS (Nocedal and Wright 2006, chapter 6) with steps cut
+    at the bounds. It is written out here because scipy's searches call a threaded BLAS for vectors of six numbers,
+    which on a busy machine takes a hundred times as long as the search. Products use einsum, which adds up in the same
     order on every processor; a BLAS does not.
     """
     # All starts climb side by side: a density of a few vectors costs as much as that of one.
@@ -65,11 +66,11 @@ def maximise(log_density: LogDensity, starts: Reals, least: Reals) -> Reals:
 
 
 class _Climb:
-    """The search from one start."""
+    """Search from one start."""
 
     def __init__(self, at: Reals, value: float, slope: Reals, least: Reals) -> None:
         self.at = self.ahead = at
-        """Where it is, and where it goes next."""
+        """Current point, and the next one."""
         self.ended = False
         self._value, self._slope, self._least = value, slope, least
         self._tried = at[None, :]
@@ -79,7 +80,7 @@ class _Climb:
         self._curvature, self._is_fresh = np.eye(len(self.at)), True
 
     def tried(self) -> Reals:
-        """The points that its next step chooses among."""
+        """Points that the next step chooses from."""
         bound = (self.at <= self._least) & (self._slope < 0)
         direction = np.where(bound, 0.0, np.einsum("ij,j->i", self._curvature, np.where(bound, 0.0, self._slope)))
         direction = direction * min(1.0, _LONGEST / max(float(np.abs(direction).max()), 1e-300))
@@ -87,7 +88,7 @@ class _Climb:
         return self._tried
 
     def moves(self, values: Reals) -> bool:
-        """Whether one of them is better; where none is, it begins anew once, and then has ended."""
+        """Whether one of them is better; if none is, the search restarts once, and then ends."""
         best = int(np.argmax(values))
         if not values[best] > self._value + _GAIN:
             self.ended = self._is_fresh
@@ -97,9 +98,9 @@ class _Climb:
         return True
 
     def arrive(self, slope: Reals) -> None:
-        """Go there, with the slope that is found there."""
+        """Go there, with the slope found there."""
         step = self.ahead - self.at
-        # What stays at its bound says nothing of the others: its slope would bend the directions that are searched.
+        # Parameters at a bound carry no information about the others: their slope would bend the search directions.
         self._curvature = _updated(self._curvature, step, np.where(step == 0.0, 0.0, self._slope - slope))
         self.at, self._slope, self._is_fresh = self.ahead, slope, False
 
@@ -115,7 +116,7 @@ def _slopes(log_density: LogDensity, points: Reals, least: Reals) -> Reals:
 
 
 def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:
-    """The BFGS update of the inverse curvature; none where the density is not concave along the step."""
+    """BFGS update of the inverse curvature; skipped if the density is not concave along the step."""
     along = float((step * change).sum())
     if along <= 1e-12:
         return curvature
@@ -125,7 +126,7 @@ def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:
 
 @dataclass(frozen=True, slots=True)
 class SamplerDiagnostics:
-    """How well an ensemble mixed, measured on its own chain after the burn-in."""
+    """Mixing of an ensemble, measured on its own chain after the burn-in."""
 
     acceptance_ratio: float
     """Accepted moves over proposed ones, 0..1; 0.2 to 0.5 is usual."""
@@ -135,7 +136,7 @@ class SamplerDiagnostics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """Vectors drawn from a density, one a row, and how well the ensemble mixed."""
+    """Vectors drawn from a density, one per row, and the mixing of the ensemble."""
 
     vectors: Reals
     diagnostics: SamplerDiagnostics
@@ -144,10 +145,10 @@ class Chain:
 def draw(
     log_density: LogDensity, start: Reals, rng: np.random.Generator, *, settle: int, thin: int, count: int
 ) -> Chain:
-    """At least `count` vectors from the density, by stretch moves of an ensemble (Goodman and Weare 2010).
+    """Draw at least `count` vectors from the density, by stretch moves of an ensemble (Goodman and Weare 2010).
 
-    start: one vector a row, an even number of rows and at least twice as many as parameters, not all on a line.
-    settle: steps of burn-in before the first vectors are kept; thin: steps between those kept.
+    start: one vector per row, an even number of rows and at least twice as many as parameters, not all on a line.
+    settle: steps of burn-in before the first vectors are kept. thin: steps between kept vectors.
     """
     walkers, densities = start.copy(), log_density(start)
     kept: list[Reals] = []
@@ -170,10 +171,10 @@ def draw(
 def anneal(
     log_density: LogDensity, log_broad: LogDensity, start: Reals, rng: np.random.Generator, *, moves: int
 ) -> Reals:
-    """Vectors from a density that may have separate modes, by cooling those of a broad one (Del Moral et al. 2006).
+    """Draw from a density with possibly separate modes, by cooling a broad distribution (Del Moral et al. 2006).
 
-    start: vectors drawn from the broad law, whose log density log_broad is normalised, an even number of rows. In each
-    step vectors are drawn again by their weight and moved by `moves` stretch moves.
+    start: vectors drawn from the broad distribution, whose log density log_broad is normalized; an even number of rows.
+    In each step, vectors are redrawn by their weight and moved by `moves` stretch moves.
     """
     vectors, heat = start, 1.0
     while heat > 0.0:
@@ -195,17 +196,17 @@ def anneal(
 
 
 def _tempered(possible: Reals, broad: Reals, heat: float) -> Reals:
-    """Log densities between the one that is asked for and the broad one; -inf where either is."""
+    """Log densities between the target and the broad one; -inf if either is."""
     inside = np.isfinite(broad) & np.isfinite(possible)
     mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
     return np.where(inside, mixed, -np.inf)
 
 
 def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
-    """Logarithm of the integral of a density, from vectors drawn from it.
+    """Log of the integral of a density, from vectors drawn from it.
 
-    Bridge sampling (Meng and Wong 1996), by the geometric bridge, between the density and Student's law with the mean
-    and the covariance of the vectors.
+    Bridge sampling (Meng and Wong 1996), by the geometric bridge, between the density and a Student t with the mean and
+    the covariance of the vectors.
     """
     (count, size), centre = vectors.shape, vectors.mean(axis=0)
     factor = np.linalg.cholesky(np.cov(vectors.T) + _JITTER * np.eye(size))
@@ -222,7 +223,7 @@ def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generat
 
 
 def _cooling(gain: Reals, heat: float) -> float:
-    """The largest step that leaves _KEPT_RATIO of the vectors effective (Kish 1965), at most `heat`."""
+    """Largest step that leaves _KEPT_RATIO of the vectors effective (Kish 1965), at most `heat`."""
 
     def kept(step: float) -> bool:
         weight = np.exp(step * (gain - gain.max()))
@@ -238,17 +239,17 @@ def _cooling(gain: Reals, heat: float) -> float:
 
 
 def integrated_autocorrelation_steps(chain: Reals) -> float:
-    """Steps that are worth one independent draw, of the slowest parameter; chain: (steps, walkers, parameters).
+    """Steps that equal one independent draw, of the slowest parameter; chain: (steps, walkers, parameters).
 
-    tau = 1 + 2 * sum of the autocorrelations, averaged over walkers, up to the first lag of at least 5 tau (Sokal
-    1997; emcee, Foreman-Mackey et al. 2013). A parameter that never moves has none: 1. A chain shorter than some 50
-    tau underestimates it.
+    tau = 1 + 2 * sum of the autocorrelations, averaged over walkers, up to the first lag of at least 5 tau (Sokal 1997;
+    emcee, Foreman-Mackey et al. 2013). A parameter that never moves has none: 1. A chain shorter than some 50 tau
+    underestimates it.
     """
     steps = len(chain)
     padded = 1 << (2 * steps - 1).bit_length()
     centred = np.moveaxis(chain - chain.mean(axis=0), 0, -1)
     spectrum, squared = np.fft.rfft(centred, padded), (centred**2).sum(axis=-1)
-    # The mean over walkers is taken before the way back, which is linear.
+    # Average over walkers before the inverse transform, which is linear.
     scales = np.where(squared > 0.0, 1.0 / np.where(squared > 0.0, squared, 1.0), 0.0)
     power = (np.abs(spectrum) ** 2 * scales[..., None]).mean(axis=0)
     times = 2.0 * np.cumsum(np.fft.irfft(power, padded)[:, :steps].T, axis=0) - 1.0
@@ -258,7 +259,7 @@ def integrated_autocorrelation_steps(chain: Reals) -> float:
 
 
 def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> int:
-    """One step of every walker, half against half, in place; returns the number of accepted moves."""
+    """Move every walker once, half against half, in place; returns the number of accepted moves."""
     moved = 0
     order, (walking, size) = rng.permutation(len(walkers)), walkers.shape
     count = walking // 2

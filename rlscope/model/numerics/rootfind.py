@@ -1,6 +1,6 @@
-"""Root finding: of one function, and for many lines at once where along each a condition starts to hold.
+"""Root finding: of one function, and for many lines at once along which a condition starts to hold.
 
-For many lines one call on many points costs little more than a call on one, so an interval is divided into many parts
+For many lines, one call on many points costs little more than a call on one, so an interval is divided into many parts
 at a time instead of halved. Not covered: conditions that start to hold more than once; one of the places is then found.
 """
 
@@ -13,11 +13,11 @@ from scipy.optimize import brentq
 from rlscope.model.arrays import Flags, Reals
 
 Condition = Callable[[Reals], Flags]
-"""Asked about points of any shape whose last axis is that of the lines."""
+"""Evaluated at points of any shape whose last axis is that of the lines."""
 
 _PARTS: Final = 16
 _DIVISIONS: Final = 10
-"""So that 1e-12 of the interval is left."""
+"""Number of divisions: 1e-12 of the interval is left."""
 
 
 def root(function: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
@@ -29,9 +29,9 @@ def root(function: Callable[[float], float], low: float, high: float, *, toleran
 
 
 def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
-    """The last point found at which the condition does not hold and the first at which it does, one of each per line.
+    """Return the last point at which the condition does not hold and the first at which it does, one each per line.
 
-    It is assumed to hold at `high`, whatever rounding makes of it there, and is evaluated at `low` as anywhere else.
+    It is assumed to hold at `high`, despite rounding there, and is evaluated at `low` like anywhere else.
     """
     parts = np.linspace(0.0, 1.0, _PARTS + 1)[:, None]
     for _ in range(_DIVISIONS):
@@ -42,6 +42,6 @@ def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, 
 
 
 def first_bracket(points: Reals, held: Flags) -> tuple[Reals, Reals]:
-    """The points before and at the first at which a condition holds, one per column; where none does, the first."""
+    """Points before and at the first at which a condition holds, one per column; the first ones if it never holds."""
     at, line = held.argmax(axis=0), np.arange(points.shape[1])
     return points[np.maximum(at - 1, 0), line], points[at, line]

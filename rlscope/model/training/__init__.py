@@ -1,1 +1,1 @@
-"""How long training steps take, and how they scale with trainer GPUs."""
+"""Duration of training steps, and their scaling with trainer GPUs."""

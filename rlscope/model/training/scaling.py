@@ -1,9 +1,9 @@
-"""How fast the trainers train and how that scales with their number, with uncertainty, fitted to the train steps.
+"""Training rate and its scaling with the number of trainers, with uncertainty, fitted to the train steps.
 
-The rate of n GPUs is that of the n0 seen times (n / n0)^g. The exponent g has a prior, narrowed by how a step's time
-follows its tokens and by steps at other numbers of GPUs. Only forward and backward passes count: waits,
-log-probabilities, publications and checkpoints are phases of their own (`TrainerPhase`). Not covered: an exponent that
-changes with the number of GPUs, and how the rate changes with the lengths of sequences, through attention.
+The rate of n GPUs is that of the n0 seen times (n / n0)^g. The exponent g has a prior, narrowed by the dependence of a
+step's time on its tokens and by steps at other numbers of GPUs. Only forward and backward passes count: waits,
+log-probabilities, publications and checkpoints are separate phases (`TrainerPhase`). Not covered: an exponent that
+changes with the number of GPUs, and the dependence of the rate on sequence lengths through attention.
 """
 
 import math
@@ -24,61 +24,60 @@ PRIOR_EXPONENT_SD: Final = 0.2
 """Prior of the scaling exponent, cut to 0..MOST_EXPONENT. The update times in verl's documentation of fully
 asynchronous training fall with exponents of 1.0 to 0.2 as 16 to 128 trainers double."""
 _UNSEEN_LOSS_SD: Final = 0.15
-"""Scale of a half-normal loss of exponent beyond what the tokens of a step show: ranks that wait for the one with the
-longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln D / k) times their mean; from 4 to 8
-ranks with 16 to 32 samples each that costs 0.1 to 0.2 where ranks are not balanced, and nothing where they are.
-"""
+"""Scale of a half-normal loss of exponent beyond what the tokens of a step show, from ranks that wait for the one with
+the longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln D / k) times their mean; from 4 to 8
+ranks with 16 to 32 samples each, that costs 0.1 to 0.2 if ranks are not balanced, and nothing if they are."""
 MOST_EXPONENT: Final = 1.05
 """Perfect scaling must lie inside the 90% interval and not on its edge; 1.02 has been published."""
 RUN_ERROR: Final = 0.02
-"""Log deviation of the seconds of a run's steps from what its tokens and GPUs make them: other nodes, other lengths in
-the same number of tokens, other neighbours. Assumed: two runs then differ by 3%, and from one number of GPUs to twice
+"""Log deviation of the seconds of a run's steps from those that its tokens and GPUs imply: other nodes, other lengths
+in the same number of tokens, other neighbors. Assumed: two runs then differ by 3%, and from one number of GPUs to twice
 as many the exponent is known to 0.04 at best."""
 _SOFT_EDGE: Final = 0.02
-"""Least error of the elasticity that bounds the exponent: a rank with less to hold may be that much faster."""
+"""Minimum error of the elasticity that bounds the exponent: a rank with less to hold may be faster by this much."""
 _LEAST_ERROR: Final = 1e-3
-"""Of the seconds of steps, as a log deviation: what the grid of exponents resolves."""
+"""Minimum log deviation of the seconds of steps: the resolution of the grid of exponents."""
 _UNLIKELY: Final = 0.01
-"""Other runs contradict the model where they are so rarely as far from every exponent."""
+"""Other runs contradict the model if they are this rarely as far from every exponent."""
 _BOOTSTRAPS: Final = 200
 _SEED: Final = 3
 _GRID: Final = np.linspace(0.0, MOST_EXPONENT, 1051)
-"""Exponents that are weighed."""
+"""Exponents that are weighted."""
 _COARSE: Final = slice(None, None, 5)
-"""Of the grid, where only sums over it are wanted."""
+"""Coarser grid for sums over it."""
 _SHARES: Final = np.arange(0.0, 0.99, 0.02)
-"""Shares of a step that may be overhead, where its steps do not tell."""
+"""Shares of a step that may be overhead, if its steps do not show it."""
 _USUAL_SHARE: Final = 0.1
-"""Mean of the exponential law of those shares before anything is seen. Assumed: a tenth of a step is optimizer,
-launches and first messages. Were all shares as likely, most of what scaling loses would be put down to overhead."""
+"""Mean of the exponential prior of those shares. Assumed: 10% of a step is optimizer, launches and first messages. If
+all shares were equally likely, most of the scaling loss would be attributed to overhead."""
 _SURE_RATIO: Final = 0.99
 """Share of the draws in which overhead and rate must be positive for the overhead to count as identified."""
 _LEAST_ELASTICITY: Final = 0.1
-"""Seconds that grow less than this with tokens do not grow: steps padded to one shape, or timed by something else."""
+"""Elasticity below which seconds do not grow with tokens: steps padded to one shape, or limited by something else."""
 _GROWS_ERRORS: Final = 2.0
-"""Standard errors that the elasticity of a step must be above 0 to say that its seconds grow with its tokens."""
+"""Standard errors that the elasticity of a step must be above 0 to conclude that its seconds grow with its tokens."""
 _WIDEST_SLOPE: Final = 0.15
-"""Relative standard deviation of the seconds per token beyond which line and overhead say nothing."""
+"""Relative standard deviation of the seconds per token beyond which line and overhead carry no information."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRate:
-    """What the train steps show; the draws are equally likely alternatives, taken together by position."""
+    """Rate that the train steps show; the draws are equally likely alternatives, combined by position."""
 
     seen_gpus: int
-    """Trainer GPUs of most steps: at this number nothing is carried over."""
+    """Trainer GPUs of most steps: at this number no scaling applies."""
     tokens_per_gpu_s: float
     overhead_s: float
     scaling_exponent: float
     """Median of its draws."""
     overhead_identified: bool
-    """False: the steps do not tell overhead from rate. All their time is then in the rate, or, where steps at other
+    """False if the steps do not separate overhead from rate. All their time is then in the rate, or, if steps at other
     numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
     scaling_seen_at: tuple[int, ...]
-    """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
-    prior's, narrowed by how the seconds of steps follow their tokens if they do."""
+    """Other numbers of trainer GPUs of recorded steps, ascending. If empty, the exponent has its prior, narrowed by the
+    dependence of the seconds of steps on their tokens if there is one."""
     scaling_contradicted: bool
-    """Whether no exponent explains what was seen there."""
+    """Whether no exponent explains the steps seen there."""
     least_tokens: float
     most_tokens: float
     """Range of the tokens of a step: beyond it, the overhead matters."""
@@ -87,16 +86,16 @@ class TrainingRate:
     exponent_draws: Reals
 
     def has_seen(self, gpus: int) -> bool:
-        """Whether `gpus` trainer GPUs lie within the range of numbers that steps were seen at."""
+        """Whether `gpus` trainer GPUs lie within the range of recorded numbers."""
         seen = (self.seen_gpus, *self.scaling_seen_at)
         return min(seen) <= gpus <= max(seen)
 
     def trainer(self, phases: tuple[TrainerPhase, ...] = ()) -> Trainer:
-        """The trainer as it is most likely to be."""
+        """Return the most likely trainer."""
         return Trainer(self.tokens_per_gpu_s, self.seen_gpus, self.scaling_exponent, self.overhead_s, phases)
 
     def trainer_draws(self, phases: tuple[TrainerPhase, ...] = ()) -> tuple[Trainer, ...]:
-        """The trainer as it could as well be; away from the GPUs that were seen the draws fan out with the exponent."""
+        """Return equally likely trainers; away from the recorded GPUs the draws fan out with the exponent."""
         draws = zip(self.rate_draws.tolist(), self.exponent_draws.tolist(), self.overhead_draws.tolist(), strict=True)
         return tuple(
             Trainer(rate, self.seen_gpus, exponent, overhead_s, phases) for rate, exponent, overhead_s in draws
@@ -111,7 +110,7 @@ class StepsElsewhere:
     tokens: Reals
     seconds: Reals
     is_other_run: bool = True
-    """False: of the run that is calibrated, so that no difference between runs is in them."""
+    """False if the steps are of the calibrated run, so that they include no difference between runs."""
 
 
 def fit_training_rate(
@@ -122,14 +121,14 @@ def fit_training_rate(
     draws: int = 200,
     others: Sequence[StepsElsewhere] = (),
 ) -> TrainingRate:
-    """Rate and overhead of a step, from one entry per step in order, and how the rate scales.
+    """Fit rate and overhead of a step, from one entry per step in order, and the scaling of the rate.
 
-    tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
-    step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
-    line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
-    resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
-    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. ValueError: no steps, or tokens and
-    seconds that are not positive.
+    tokens: as the trainer counts them. seconds: of its passes, wall time. gpus: trainer GPUs, one number or one per
+    step. Rate and overhead are those of the most common number of GPUs. The overhead is the intercept of a
+    least-squares line if it is positive and certain; else all seconds are in the rate, which is then a ratio of sums.
+    The draws resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
+    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. Raises ValueError if there are no steps,
+    or if tokens and seconds are not positive.
     """
     work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
@@ -167,7 +166,7 @@ class Elasticity(NamedTuple):
 
 
 class _OwnSteps(NamedTuple):
-    """The steps at one number of GPUs; arrays have one entry per draw, the first of the steps as they were."""
+    """Steps at one number of GPUs; arrays have one entry per draw, the first for the steps as recorded."""
 
     line: Line
     is_identified: bool
@@ -180,7 +179,7 @@ class ScalingPosterior(NamedTuple):
 
     exponents: Reals
     line: Line
-    """As it was, or with the overhead that goes with each exponent where the run itself does not tell it."""
+    """Unchanged, or with the overhead that goes with each exponent if the run itself does not show it."""
     is_contradicted: bool
     """Whether no exponent explains the steps: the interval is then widened until one does."""
 
@@ -220,7 +219,7 @@ def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) 
 
 
 def _line(work: Reals, times: Reals) -> Line:
-    """Least squares along the last axis. Work that does not vary has no line: NaN."""
+    """Least-squares line along the last axis. Work that does not vary has no line: NaN."""
     mean_work, mean_time = work.mean(axis=-1), times.mean(axis=-1)
     spread = work - mean_work[..., None]
     variance = (spread**2).sum(axis=-1)
@@ -230,17 +229,17 @@ def _line(work: Reals, times: Reals) -> Line:
 
 
 def _is_identified(line: Line) -> bool:
-    """Whether the overhead is positive, and the seconds per token are known well, in the draws."""
+    """Whether the draws have a positive overhead, and know the seconds per token well."""
     positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
     return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
 
 
 def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
-    """Of the steps and of their resamples, rows of tokens and seconds; None where it says nothing of scaling.
+    """Elasticity of the steps and of their resamples, rows of tokens and seconds; None if uninformative of scaling.
 
-    That is where the tokens do not vary, and where the seconds do not grow with them: halving the tokens of a rank then
-    saves nothing only because something else sets the time, which may be as different with other ranks. Where the
-    overhead is identified, the rest is in proportion to the tokens: 1, with the error of the slope.
+    It is uninformative if the tokens do not vary, or if the seconds do not grow with them: halving the tokens of a rank
+    then saves nothing only because something else sets the time, which may differ with other ranks. If the overhead is
+    identified, the rest is in proportion to the tokens: 1, with the error of the slope.
     """
     values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
     if not np.isfinite(values).all():
@@ -252,18 +251,18 @@ def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
 
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
-    """The prior's median, then `draws` draws of it: a normal law cut to 0..MOST_EXPONENT."""
+    """Return the prior's median, then `draws` draws of it: a normal distribution cut to 0..MOST_EXPONENT."""
     low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
 def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
-    """The median, then `draws` draws, of the exponent given the prior and the tokens of the steps.
+    """Return the median, then `draws` draws, of the exponent given the prior and the tokens of the steps.
 
-    Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
-    step's seconds in its tokens, g = e - d, where d >= 0 is what only more ranks show. With e measured as x with error
-    s and d half-normal of scale t, x - g has the density exp(-z^2 / 2 (s^2 + t^2)) Phi(z t / (s sqrt(s^2 + t^2))) at z
-    (skew normal, Azzalini 1985). Own use. Without an elasticity: the prior.
+    Twice the ranks have half of the tokens each, as in a step of half the tokens: with e the elasticity of a step's
+    seconds in its tokens, g = e - d, where d >= 0 is the loss that only more ranks show. With e measured as x with
+    error s and d half-normal of scale t, x - g has the density exp(-z^2 / 2 (s^2 + t^2)) Phi(z t / (s sqrt(s^2 + t^2)))
+    at z (skew normal, Azzalini 1985). Own use. Without an elasticity: the prior.
     """
     if elasticity is None:
         return prior_exponents(rng, draws)
@@ -279,16 +278,16 @@ def posterior_exponents(
     *,
     overhead_known: bool,
 ) -> ScalingPosterior:
-    """Exponents drawn from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
+    """Draw exponents from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
 
-    With x times the GPUs and w tokens a step takes overhead + token_s w x^-g. Its logarithm is off by the blocks of
-    the other steps, by RUN_ERROR of their run, and by RUN_ERROR of the calibrated one, which all others share; each
-    draw is compared with its own line. Where the overhead is not known, line has none, and it is any share of a step
-    that the elasticity allows, small ones sooner; what is left is in proportion to the tokens. Where every exponent is
-    further off than those errors have it, they are widened to what fits (Birge 1932). Own use.
-    line, tokens: one entry per draw, tokens of its mean step; elsewhere: GPUs over those seen, and the steps.
+    With x times the GPUs and w tokens a step takes overhead + token_s w x^-g. The error of its logarithm has three
+    parts: the blocks of the other steps, RUN_ERROR of their run, and RUN_ERROR of the calibrated run, which all others
+    share; each draw is compared with its own line. If the overhead is unknown, the line has none, and it is any share
+    of a step that the elasticity allows, smaller ones being more likely; the rest is in proportion to the tokens. If
+    every exponent is further off than those errors allow, they are widened until one fits (Birge 1932). Own use. line,
+    tokens: one entry per draw, tokens of its mean step. elsewhere: GPUs over those seen, and the steps.
     """
-    # Slow to import, and only for a run that is compared with others.
+    # Slow to import, and only needed if a run is compared with others.
     from scipy.special import chdtri
 
     evidence, freedom, draws = _evidence(elsewhere), len(elsewhere), line.token_s.size - 1
@@ -309,11 +308,11 @@ class _Evidence(NamedTuple):
     """Mean steps elsewhere, one entry each."""
 
     log_gpus: Reals
-    """Of their number over the one seen."""
+    """Log of their number of GPUs over the one seen."""
     tokens: Reals
     log_seconds: Reals
     precision: Reals
-    """Inverse of the covariance of the logarithms."""
+    """Inverse of the covariance of the logs."""
 
 
 def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
@@ -338,7 +337,7 @@ def _error(steps: StepsElsewhere) -> float:
 
 
 def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
-    """Squared distance of the evidence from what each draw and exponent make of it, (draws, exponents)."""
+    """Squared distance of the evidence from the prediction of each draw and exponent, (draws, exponents)."""
     slowness = np.exp(-grid[:, None] * evidence.log_gpus)
     seconds = line.overhead_s[:, None, None] + line.token_s[:, None, None] * evidence.tokens * slowness
     away = evidence.log_seconds - np.log(seconds)
@@ -346,7 +345,7 @@ def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
 
 
 def _split(full: Line, tokens: Reals, share: Reals | float) -> Line:
-    """The same mean steps with so much of them overhead."""
+    """Turn a share of the same mean steps into overhead."""
     return Line(full.overhead_s + share * full.token_s * tokens, (1.0 - share) * full.token_s)
 
 
@@ -365,7 +364,7 @@ def _log_shares(evidence: _Evidence, full: Line, tokens: Reals, elasticity: Elas
 
 
 def _log_density(elasticity: Elasticity) -> Reals:
-    """Of the exponents of the grid, by `exponents_from_steps`."""
+    """Log density of the exponents of the grid, by `exponents_from_steps`."""
     away, error = elasticity.value - _GRID, max(elasticity.error, 1e-6)
     width = math.hypot(error, _UNSEEN_LOSS_SD)
     log_density = -(((_GRID - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD) ** 2 + (away / width) ** 2) / 2
@@ -373,12 +372,12 @@ def _log_density(elasticity: Elasticity) -> Reals:
 
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:
-    """0.5, for the median, then `draws` draws from 0 to 1."""
+    """Return 0.5, for the median, then `draws` draws from 0 to 1."""
     return np.append(0.5, rng.random(draws))
 
 
 def _drawn(log_density: Reals, grid: Reals, uniform: Reals) -> Reals:
-    """The quantiles of laws over a grid: one law for all, or one each."""
+    """Quantiles of distributions over a grid: one distribution for all, or one each."""
     below = np.cumsum(np.exp(log_density - log_density.max(axis=1, keepdims=True)), axis=1)
     below /= below[:, -1:]
     if len(below) == 1:

@@ -1,4 +1,4 @@
-"""How long a training step takes: seconds by the number of trainer GPUs, and the rate to expect before any run.
+"""Duration of a training step: seconds by the number of trainer GPUs, and the rate to expect before any run.
 
 Only the trainers' own work is counted here; the steady state adds waits for samples. Not covered: step times that vary,
 batches whose tokens differ from the mean, uneven loads of experts, vision towers, and the cost of moving data.
@@ -18,13 +18,14 @@ LIKELY_MFU_SD: Final = 0.1
 """Trainers of RL runs use 10 to 35% of the peak: prime-rl reports 14% at 16k tokens and 35% at 65k, 4B on H100."""
 _ROUTING_S: Final = 1.8e-6
 _ROUTING_BYTES_PER_S: Final = 92e9
-"""Of `expert_routing_s_per_token`, fitted to four models of 30 to 671 billion parameters on nodes of eight H100 that
-Megatron Bridge's performance summary lists (`benchmarks/published_steps.py` refits them, each model left out in turn).
-"""
+"""Bandwidth w in `expert_routing_s_per_token`, fitted to four models of 30 to 671 billion parameters on nodes of eight
+H100 in Megatron Bridge's performance summary (`benchmarks/published_steps.py` refits them, leaving out each model in
+turn)."""
 _ROUTING_BYTES: Final = 8.0
-"""To and from the expert, in the forward and in the backward pass, in bf16."""
+"""Bytes to and from the expert per value, in the forward and in the backward pass, in bf16."""
 LIKELY_ROUTING_LOG_SD: Final = 0.5
-"""Of the time of routing: between the containers and kinds of node of that table, and between models left out."""
+"""Log deviation of the time of routing: between the containers and kinds of node of that table, and between models left
+out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +41,25 @@ class TrainerStep:
 
     @property
     def work_s(self) -> Reals:
-        """From taking a batch to the end of the step."""
+        """Seconds from taking a batch to the end of the step."""
         return self.compute_s + self.phases_s
 
     @property
     def total_s(self) -> Reals:
-        """From taking a batch to where the next can be taken."""
+        """Seconds from taking a batch until the next can be taken."""
         return self.work_s + self.blocked_s
 
 
 def trained_tokens_per_step(workload: Workload) -> float:
-    """Tokens that the trainers' rate counts: generated ones, and the prompts where they are counted."""
+    """Tokens that the trainers' rate counts: generated ones, and prompts if they are counted."""
     return workload.samples_per_step * (workload.lengths.mean_tokens + workload.trained_prompt_tokens)
 
 
 def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpus: Reals | float) -> TrainerStep:
     """Seconds of a step with `gpus` trainer GPUs: overhead + tokens / rate, where rate = u n0 (n / n0)^g.
 
-    u: tokens per second and GPU at the n0 GPUs that were seen. A power law between n0 and n, own choice; g is 1 where
-    scaling is perfect, and less where data-parallel ranks wait for each other.
+    u: tokens per second and GPU at the n0 GPUs that were seen. A power law between n0 and n, own choice; g is 1 for
+    perfect scaling, and less if data-parallel ranks wait for each other.
     """
     speedup = (np.asarray(gpus, dtype=np.float64) / trainer.seen_gpus) ** trainer.scaling_exponent
     rate_per_s = trainer.tokens_per_gpu_s * trainer.seen_gpus * speedup
@@ -72,7 +73,7 @@ def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpu
 
 
 def at_pace_of(trainer: Trainer, other: Trainer, workload: Workload) -> Trainer:
-    """The trainer with passes and overhead as fast as another's at the GPUs seen; only its scaling differs."""
+    """Return the trainer with another's passes and overhead at the GPUs seen; only its scaling differs."""
     speed = _seen_s(trainer, workload) / _seen_s(other, workload)
     return replace(trainer, tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed, overhead_s=trainer.overhead_s / speed)
 
@@ -84,7 +85,7 @@ def _seen_s(trainer: Trainer, workload: Workload) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """What one trained token costs depends on."""
+    """Properties of a model that determine the cost of a trained token."""
 
     active_parameters: float
     layers: int
@@ -96,17 +97,17 @@ class TrainedModel:
 
     @property
     def passes(self) -> float:
-        """Forward passes over a token that cost as much as all of its passes; a backward pass counts for two."""
+        """Number of forward passes that cost as much as all passes over a token; a backward pass counts as two."""
         return 3.0 + float(self.recomputes_activations) + self.extra_forward_passes
 
 
 def token_weighted_tokens(lengths: LengthLaw, prompt_tokens: float) -> float:
-    """Length of the sequence that a random generated token is in: P + E[L^2] / E[L], tokens."""
+    """Mean length of the sequence that contains a random generated token: P + E[L^2] / E[L], tokens."""
     return prompt_tokens + lengths.second_moment / lengths.mean_tokens
 
 
 def training_flops_per_token(model: TrainedModel, sequence_tokens: float) -> float:
-    """Floating-point operations per token: 6 N + 12 l d s / 2, or a third more when activations are recomputed.
+    """Floating-point operations per token: 6 N + 12 l d s / 2, or a third more if activations are recomputed.
 
     Forward and backward pass of N active parameters (Kaplan et al. 2020) and of causal attention over s tokens, which
     halves its cost; 2 N + 4 l d s / 2 for every extra forward pass (own bookkeeping).
@@ -119,9 +120,9 @@ def expert_routing_s_per_token(layers: int, experts_per_token: int, hidden_size:
     """GPU-seconds of a trained token besides arithmetic, in a mixture of experts: l (a + 8 k h / w).
 
     Each of l layers sends k copies of h values to experts and back, forward and backward, in 2 bytes (expert
-    parallelism, Lepikhin et al. 2020, section 2.2), at w bytes/s; a is all that grows with neither: sorting tokens,
-    launching one small multiplication for each expert, and waiting for the expert with the most tokens. Own form, its
-    a and w from published rates: assumed for any other software. Forward and backward pass together.
+    parallelism, Lepikhin et al. 2020, section 2.2), at w bytes/s. The term a covers everything that grows with neither:
+    sorting tokens, launching one small multiplication for each expert, and waiting for the expert with the most tokens.
+    Own form, with a and w from published rates: assumed for any other software. Forward and backward pass together.
     """
     return layers * (_ROUTING_S + _ROUTING_BYTES * experts_per_token * hidden_size / _ROUTING_BYTES_PER_S)
 

@@ -10,6 +10,7 @@ from rlscope.alerts.metrics import BY_NAME
 from rlscope.cli import app
 from rlscope.diagnose import RULES
 from rlscope.reports.sections import SECTIONS
+from rlscope.reports.text.actions import TITLE as ACTIONS
 from rlscope.trace.questions import questions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,6 +41,6 @@ def test_every_query_finding_rule_metric_and_section_that_is_named_exists() -> N
     for name in re.findall(r"`([a-z]+(?:_[a-z]+)*)`", TEXT):
         assert name in whatever or name in rules | columns | verdicts | {"sample_traces"}, name
     assert set(re.findall(r"'([a-z_]+\.[a-z_]+) >", TEXT)) <= BY_NAME.keys()
-    titles = {section.title.partition(",")[0] for section in SECTIONS} | {"What to do"}
+    titles = {section.title.partition(",")[0] for section in SECTIONS} | {ACTIONS.partition(",")[0]}
     for title in re.findall(r"\*([A-Z][^*]+)\*(?!\*)", TEXT):
         assert any(title.startswith(known) for known in titles), title

@@ -1,1 +1,1 @@
-"""Rules over a run: while it is being written, after it ran, and in CI, with the definitions of the report."""
+"""Alert rules on a run: while it is written, after it ended, and in CI, with the same definitions as the report."""

@@ -1,7 +1,7 @@
 """Rules whose threshold is a baseline run's own value: `throughput.steady_tokens_per_s < 0.95 * baseline`.
 
-The value of the baseline is the metric over its whole run after warm-up, read as a rule reads it. Here are the rules,
-and how their thresholds are made; `comparison/gate.py` reads both runs.
+The value of the baseline is the metric over its whole run after warm-up, computed as for a rule. This module holds the
+rules and computes their thresholds; `comparison/gate.py` reads both runs.
 """
 
 import math
@@ -39,10 +39,10 @@ class BaselineRule:
     severity: Severity = "critical"
     kind: RuleKind = "alarm"
     allows_noise: bool = False
-    """Whether the threshold is lowered where both runs' own noise asks for it."""
+    """Whether the threshold is lowered if the noise of the two runs requires it."""
 
     def rule(self, value: float, note: str) -> Rule:
-        """The rule with its threshold, for a value of the baseline; note: on where it comes from."""
+        """Return the rule with the threshold for a value of the baseline; `note` names the source of the value."""
         threshold = self.factor * value + self.offset
         plain = Rule(self.name, self.metric, None, self.direction, threshold, WHOLE_RUN, kind=self.kind,
                      labels={"severity": self.severity})  # fmt: skip
@@ -51,7 +51,7 @@ class BaselineRule:
 
 
 REGRESSIONS: Final[tuple[BaselineRule, ...]] = (
-    # A restart costs more than 5% is worth; where the steps of the runs vary by more, that counts instead.
+    # A restart costs more than 5% is worth. If the steps of the runs vary by more, their noise counts instead.
     BaselineRule("throughput_regressed", STEADY, "below", factor=0.95, allows_noise=True),
     # Versions are whole numbers, so one more may be rounding.
     BaselineRule("staleness_regressed", "staleness.tokens.p95", "above", offset=1.0, severity="warning"),
@@ -65,12 +65,12 @@ REGRESSIONS: Final[tuple[BaselineRule, ...]] = (
 
 
 def names_baseline(text: str) -> bool:
-    """Whether a rule of the command line is about a baseline."""
+    """Return whether a rule of the command line refers to a baseline."""
     return re.search(r"\bbaseline\b", text) is not None
 
 
 def baseline_rule(text: str) -> BaselineRule:
-    """A critical rule from one line. Raises RuleError for another form or an unknown metric."""
+    """Return a critical rule from one line. Raises RuleError if its form or its metric is unknown."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise RuleError.of(
@@ -79,7 +79,7 @@ def baseline_rule(text: str) -> BaselineRule:
             expected=_EXPECTED,
             next_step="`rlscope rules` lists the metrics.",
         )
-    # The metric is checked where all are, with a threshold that every metric can have.
+    # `one_off` checks the metric, with a threshold that is valid for every metric.
     metric, sign = found["metric"], found["sign"]
     direction = one_off(f"{metric} {sign} 0").direction
     offset = float(found["offset"] or 0.0) * (-1.0 if found["side"] == "-" else 1.0)
@@ -87,7 +87,7 @@ def baseline_rule(text: str) -> BaselineRule:
 
 
 def values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[str, float]:
-    """Each metric over the whole run, after the warm-up of the rules; those without a value are left out."""
+    """Return each metric over the whole run after warm-up, without the metrics that have no value."""
     # A rule that always fires reports the value.
     always = tuple(
         Rule(metric, metric, None, "above", -math.inf, WHOLE_RUN, kind="alarm", labels={"severity": "info"})
@@ -98,7 +98,7 @@ def values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[s
 
 
 def with_unjudged(report: RuleReport, missing: Sequence[BaselineRule], baseline: str) -> RuleReport:
-    """The report with the rules for which the baseline has no value: they are not judged, and a note says why."""
+    """Return the report with the rules for which the baseline has no value: not evaluated, with a note on why."""
     outcomes = tuple(RuleOutcome(each.rule(math.nan, baseline), (), 1, 0) for each in missing)
     notes = tuple(f"{each.name}: {baseline} has no value of {each.metric}" for each in missing)
     return replace(report, outcomes=(*report.outcomes, *outcomes), notes=(*report.notes, *notes))

@@ -75,7 +75,7 @@ class WorkerLife:
 
 
 def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
-    """When the last trainer recorded its stop, UTC epoch; None while one has not, and without trainers."""
+    """Return the time when the last trainer stopped, UTC epoch. None if a trainer still runs, or without trainers."""
     trainers = [worker for worker in workers if worker.role in TRAINER_ROLES]
     if not trainers or not all(worker.has_end for worker in trainers):
         return None
@@ -96,7 +96,7 @@ class Parts:
     stored_rows: int
     max_staleness: int | None
     missing_rows: int | None = None
-    """Rows that the workers wrote and that are not there; None while that is not known."""
+    """Rows that the workers wrote and that are missing. None while this is unknown."""
     end_ns: int | None = None
     """End of the run; None while it is in progress."""
     own: Mapping[str, pl.DataFrame] = field(default_factory=dict[str, pl.DataFrame])
@@ -106,9 +106,7 @@ class Parts:
 def gather(
     run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int, beside: Cells = NO_CELLS
 ) -> dict[Family, pl.DataFrame]:
-    """The buckets of an open run up to end_ns, as far as it has rows; beside: cells of another grid that it is asked
-    about.
-    """
+    """Return the buckets of an open run up to end_ns. `beside` has the cells of another grid, as in `make_grid`."""
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
         "bucket_ns": ticks.interval_ns,

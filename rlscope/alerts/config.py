@@ -1,6 +1,6 @@
-"""Reads alert rules: a TOML file, the built-in ones, or one line of the command line. Evaluates nothing.
+"""Reads alert rules from a TOML file, the built-in rules, or one line of the command line. Evaluates nothing.
 
-A mistake is an error that names the file and the key, and the nearest known name.
+Errors name the file, the key and the nearest valid name.
 """
 
 import re
@@ -23,7 +23,7 @@ from rlscope.errors import RuleError
 from rlscope.input_file import FileKind, Place, Source, did_you_mean, json_schema, parse_source, read_source
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
-"""Five minutes: several steps of most runs, and what Prometheus' own examples take."""
+"""Five minutes: several steps of most runs, and the window of Prometheus' own examples."""
 ANNOTATION_FIELDS: Final = (
     "rule",
     "metric",
@@ -36,7 +36,7 @@ ANNOTATION_FIELDS: Final = (
     "worker",
     "run",
 )
-"""What may stand in braces in an annotation."""
+"""Fields that an annotation may use in braces."""
 RULE_FILE: Final = FileKind(
     "a file of alert rules",
     "`rlscope rules --example` shows rules.",
@@ -48,7 +48,7 @@ _COMPARISON: Final = re.compile(r"([<>=!]+)")
 # The residual of the prediction may be above 1 and below 0.
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
 _MOST: Final = 1e18
-"""Of a threshold: no quantity of a run is larger."""
+"""Maximum threshold. No quantity of a run is larger."""
 _SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"
 
 
@@ -153,32 +153,32 @@ def rules_schema() -> dict[str, Any]:
 
 
 def read_rule_file(path: Path) -> Source:
-    """A file of rules and receivers, not yet checked. Raises RuleError for what is not TOML."""
+    """Read a file of rules and receivers without checking it. Raises RuleError if it is not TOML."""
     return read_source(path, RULE_FILE)
 
 
 def load_rules(path: Path) -> RuleSet:
-    """The rules of a file. Raises RuleError; also for its receivers, so that a mistake shows before they are needed."""
+    """Return the rules of a file. Raises RuleError if a rule or a receiver cannot be used."""
     source = read_rule_file(path)
     receivers_of(source)
     return rules_of(source)
 
 
 def example() -> str:
-    """The built-in rules as commented TOML: what `rlscope rules --example` prints and what is used without a file."""
+    """Return the built-in rules as commented TOML, which `rlscope rules --example` prints."""
     return (files("rlscope.alerts") / "built_in.toml").read_text(encoding="utf-8")
 
 
 @cache
 def built_in_rules() -> RuleSet:
-    """The rules that apply where the user names none."""
+    """Return the rules that apply if the user gives none."""
     source = parse_source(example(), "built_in.toml", RULE_FILE)
-    # Without the model of a whole file: that of its receivers takes longer to make than these rules to read.
+    # Not read as a whole file: building the model of its receivers takes longer than reading these rules.
     return RuleSet(_rules(source, TypeAdapter(list[RuleTable]).validate_python(source.document["rules"])))
 
 
 def rules_of(source: Source) -> RuleSet:
-    """The rules of a document, the built-in ones where it names none. Raises RuleError."""
+    """Return the rules of a document, or the built-in rules if it has none. Raises RuleError."""
     written = source.validated(_model())
     plain = RuleSet(_rules(source, written.rules) if written.rules is not None else built_in_rules().rules)
     if written.interval_ns is not None and written.interval_ns < 1_000_000:
@@ -191,9 +191,9 @@ def rules_of(source: Source) -> RuleSet:
 
 
 def one_off(text: str) -> Rule:
-    """A rule like `staleness.tokens.p95 > 4`: critical, over the whole run after warm-up. Raises RuleError.
+    """Return a rule such as `staleness.tokens.p95 > 4`: critical, over the whole run after warm-up. Raises RuleError.
 
-    It needs no minimum of evidence: a question about one run in one line deserves an answer.
+    It has no minimum evidence, because a one-line question about one run deserves an answer.
     """
     words = _COMPARISON.sub(r" \1 ", text).split()
     place = f"--fail-if {text!r}"
@@ -269,7 +269,7 @@ def _rule(source: Source, place: Place, table: RuleTable) -> Rule:
 
 
 def _check_subject(source: Source, place: Place, table: RuleTable) -> None:
-    """Of a metric and a SELECT there is one, and it fits the other keys."""
+    """Check that the rule has either a metric or a SELECT, and that it fits the other keys."""
     _check_one_of(source, place, table, ("metric", "sql"))
     if table.metric is None:
         return
@@ -320,7 +320,7 @@ def _annotations(source: Source, place: Place, table: RuleTable) -> dict[str, st
 
 
 def _is_reachable(metric: str | None, threshold: float) -> bool:
-    """Whether values may lie on both sides of a threshold: one of 30 on a ratio is a misread 30%."""
+    """Return whether values can lie on both sides of a threshold. A threshold of 30 on a ratio is a misread 30%."""
     return metric not in _SHARES or 0 <= threshold <= 1
 
 

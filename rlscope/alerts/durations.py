@@ -1,4 +1,4 @@
-"""Durations and windows as a rule writes them: `30s`, `1h30m`, `20 steps`. A number without a unit is refused."""
+"""Durations and windows in the syntax of rules: `30s`, `1h30m`, `20 steps`. A number without a unit is an error."""
 
 import re
 from typing import Any, Final
@@ -12,7 +12,7 @@ UNITS_NS: Final = {
     "h": 3_600_000_000_000,
     "d": 86_400_000_000_000,
 }
-"""The units of Prometheus' durations that a run can be long enough, and its clock fine enough, for."""
+"""Units of Prometheus' durations that suit the length of a run and the resolution of its clock."""
 _PART: Final = re.compile(r"(\d{1,18})(ms|s|m|h|d)")
 _STEPS: Final = re.compile(r"(\d{1,9}) steps?")
 _LONGEST_NS: Final = 366 * UNITS_NS["d"]
@@ -23,17 +23,17 @@ DURATION_SCHEMA: Final[dict[str, Any]] = {
     "minLength": 2,
     "examples": ["30s", "1h30m"],
 }
-"""What `parse_duration` reads, as JSON Schema."""
+"""JSON Schema of the input of `parse_duration`."""
 WINDOW_SCHEMA: Final[dict[str, Any]] = {
     "anyOf": [DURATION_SCHEMA, {"type": "string", "pattern": r"^\d{1,9} steps?$", "examples": ["20 steps"]}]
 }
-"""What `parse_window` reads, as JSON Schema."""
+"""JSON Schema of the input of `parse_window`."""
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of `30s`, `1h30m`, `500ms`; whole numbers, largest unit first, as in Prometheus.
+    """Return the nanoseconds of `30s`, `1h30m` or `500ms`: whole numbers, largest unit first, as in Prometheus.
 
-    Raises ValueError, with what was expected, for anything else or more than a year.
+    Raises ValueError, with the expected form, for any other text and for more than a year.
     """
     parts = _PART.findall(text)
     names = [unit for _, unit in parts]
@@ -47,7 +47,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_window(text: str) -> RuleWindow:
-    """A duration above nothing, or a number of steps. Raises ValueError with what was expected."""
+    """Return a window of a duration above zero or a number of steps. Raises ValueError with the expected form."""
     steps = _STEPS.fullmatch(text)
     if steps is not None and int(steps[1]) > 0:
         return RuleWindow(None, int(steps[1]))
@@ -61,7 +61,7 @@ def parse_window(text: str) -> RuleWindow:
 
 
 def write_duration(length_ns: int) -> str:
-    """The text that `parse_duration` reads, to the millisecond: 90 s are 1m30s."""
+    """Return a duration in the syntax of `parse_duration`, to the millisecond: 1m30s for 90 s."""
     left_ns, parts = length_ns, list[str]()
     for unit in reversed(UNITS_NS):
         number, left_ns = divmod(left_ns, UNITS_NS[unit])
@@ -71,7 +71,7 @@ def write_duration(length_ns: int) -> str:
 
 
 def write_window(window: RuleWindow) -> str:
-    """The text that `parse_window` reads, or that the whole run is meant."""
+    """Return a window in the syntax of `parse_window`, or "the whole run"."""
     if window == WHOLE_RUN:
         return "the whole run"
     if window.length_ns is not None:

@@ -1,4 +1,4 @@
-"""Evaluates alert rules tick by tick, with Prometheus' `for` and `keep_firing_for`. Pure; live and after the run.
+"""Evaluates alert rules tick by tick, with Prometheus' `for` and `keep_firing_for`. Pure; used live and afterwards.
 
 At each tick, in the order of Prometheus' alerting rules (rules/alerting.go, AlertingRule.Eval):
 - The condition is true: an inactive rule becomes pending. A pending rule fires once the condition has been true for

@@ -62,7 +62,7 @@ class Metric:
     is_live: bool = True
     """Whether it is known while the run is in progress."""
     looks_back: bool = True
-    """Whether the window changes its value; else it is that of the tick."""
+    """Whether the window changes its value. If not, the value is that of the tick."""
     roles: tuple[str, ...] | None = None
     """Roles whose GPUs give the evidence in GPU-seconds; None for all."""
 
@@ -190,7 +190,7 @@ def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
 
 
 def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Series]:
-    """An event counts when the first worker reaches it: a version applied by several engines is one event."""
+    """Return the series of an event's delay. An event that several workers reach counts once, at the first of them."""
 
     def series(timeline: Timeline) -> Series:
         frame = timeline.parts.frames.get(family)
@@ -207,13 +207,13 @@ def _silence(timeline: Timeline) -> Series:
 
 
 def _due_until_ns(timeline: Timeline) -> int | None:
-    """After the last trainer stopped, no step, weight update or sign of life is due, even if other workers go on."""
+    """Return the end of the last trainer. After it, no step, weight update or sign of life is due from any worker."""
     ends_ns = (trained_until_ns(timeline.parts.workers), timeline.parts.end_ns)
     return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
 
 def _longest_idle(timeline: Timeline) -> Series:
-    """Times without work that meet at the edge of a bucket are one stretch."""
+    """Return the longest idle intervals. Idle times that meet at the edge of a bucket are one interval."""
     begins_ns, rows = starts_ns_of(timeline.parts.workers), timeline.rows("idle")
     if rows.is_empty():
         none = np.array([], dtype=np.int64)
@@ -248,7 +248,7 @@ def _residual(timeline: Timeline) -> Series:
 
 
 def _steady(timeline: Timeline) -> Series:
-    """Tokens over seconds of the steady stretch, as the report has it."""
+    """Return tokens over seconds of the steady state, as in the report."""
     steps = timeline.rows("steps")
     window = None if steps.is_empty() else steady_window(steps)
     if window is None or window.end_ns <= window.start_ns:

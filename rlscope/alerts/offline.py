@@ -1,7 +1,7 @@
 """Evaluates alert rules on a recorded run, at the same ticks as a live watch, and lists every alert.
 
-A run that after its warm-up is shorter than a rule's window, or too short for its `for`, would never be judged by it.
-Such a rule is judged once, over all of the run after warm-up. Metrics without a window keep their ticks.
+If a run after its warm-up is shorter than a rule's window, or too short for its `for`, the rule could never fire. Such
+a rule is evaluated once, over the whole run after warm-up. Metrics without a window keep their ticks.
 """
 
 from bisect import bisect_right
@@ -31,7 +31,7 @@ from rlscope.trace.store import OpenRun
 MOST_TICKS: Final = 500_000
 """Two months at a tick every 10 s. Clocks that jump can make a run look a century long."""
 ENOUGH_STEPS: Final = 10
-"""As many as a steady stretch needs. Over a whole run they are evidence enough, however few seconds they took."""
+"""Steps of the shortest steady state. Over a whole run they are enough evidence, however short they were."""
 _EVIDENCE_OF_TIME: Final = ("gpu_s", "s")
 
 
@@ -47,7 +47,7 @@ class RuleOutcome:
     judged_ticks: int
     """Ticks with enough data to evaluate the rule; with none, the rule has no result."""
     judged_over_s: float | None = None
-    """The length of the run after warm-up, if the rule was judged once over it; None if at its ticks."""
+    """Length of the run after warm-up, if the rule was evaluated once over it. None if it was evaluated at ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class RuleReport:
     """In the order of the rules."""
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] | None = None
-    """What the diagnosis found; None if it was not asked."""
+    """Problems of the run. None if they were not requested."""
     fail_on_finding: Severity | None = None
-    """Lowest severity of a finding that fails; None where findings do not count."""
+    """Lowest severity of a finding that fails. None if findings do not count."""
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
@@ -111,7 +111,7 @@ def evaluate_rules(
 
 
 class _Whole(NamedTuple):
-    """A rule as it is judged once, over the run after warm-up."""
+    """A rule in the form that is evaluated once, over the run after warm-up."""
 
     rule: Rule
     start_ns: int
@@ -119,7 +119,7 @@ class _Whole(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """What one rule came to."""
+    """Result of one rule."""
 
     alerts: tuple[Alert, ...]
     judged_ticks: int
@@ -131,10 +131,10 @@ def _outcomes(run: OpenRun, rules: RuleSet, timeline: Timeline, end_ns: int) -> 
     results = _results(replace(rules, rules=_except(rules, whole)), timeline, run.run_id)
     for start_ns in sorted({form.start_ns for form in whole.values()}):
         forms = tuple(form.rule for form in whole.values() if form.start_ns == start_ns)
-        # The rules about the data come along: hints hold back while one of them fires.
+        # Keep the rules about the data, because hints are suppressed while one of them fires.
         beside = tuple(rule for rule in _except(rules, whole) if rule.kind == "data_quality")
         moved = replace(rules, rules=(*beside, *forms))
-        # Ticks from there on: a bucket of which a part is warm-up would be left out.
+        # Ticks start there, because a bucket that overlaps the warm-up would be left out.
         own = whole_timeline(run, moved, timeline.residual_ratio, origin_ns=start_ns)
         found = _results(moved, own, run.run_id)
         results |= {form.name: found[form.name] for form in forms}

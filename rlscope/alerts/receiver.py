@@ -117,7 +117,7 @@ class Receiver:
     group_interval_s: float = GROUP_INTERVAL_S
     """Minimum time between two messages about one group."""
     repeat_s: float | None = None
-    """How often a firing alert is sent again; None: once."""
+    """Interval at which a firing alert is sent again. None sends it once."""
     send_resolved: bool = True
     max_alerts: int = 100
     """Most alerts listed in a message; it counts the rest."""
@@ -174,7 +174,7 @@ _PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), WithJson
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Common:
-    """What every kind of receiver may have."""
+    """Settings that all kinds of receivers share."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 

@@ -22,7 +22,7 @@ Whole = NDArray[np.int64]
 LEAST_INTERVALS: Final = 3
 """Fewest intervals whose median is the usual interval: of two, neither is the outlier."""
 HISTORY_NS: Final = 6 * 3_600_000_000_000
-"""How far back the usual interval and windows in steps reach. Runs change."""
+"""Maximum reach of the usual interval and of windows in steps, because runs change."""
 
 
 class Reading(NamedTuple):
@@ -188,9 +188,9 @@ class Silence:
     """Seconds without data from the worker silent for longest; workers that stopped do not count."""
 
     starts_ns: Whole
-    """Of all workers, ascending."""
+    """Starts of all workers, ascending."""
     running: Sequence[WorkerLife]
-    """Those that recorded no stop, by the end of their data; the last name first where that is the same."""
+    """Workers without a recorded stop, by the end of their data and then by name in reverse."""
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
@@ -235,7 +235,7 @@ class LongestStretch:
     first_bucket: int
 
     def reading(self, first: int, after: int) -> Reading:
-        """A stretch counts as far as it lies in the window; 0 where every worker always worked."""
+        """Return the longest idle interval, clipped to the window. 0 if every worker always worked."""
         from_ns, to_ns = (self.ticks.at_ns(place + self.first_bucket) for place in (first, after))
         begun = int(np.searchsorted(self.begins_ns, to_ns))
         last = int(np.searchsorted(self.starts_ns, to_ns))

@@ -18,7 +18,7 @@ WARM_UP_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class RuleWindow:
-    """How far back a metric looks at each evaluation: a time, or a number of optimizer steps.
+    """Window of a metric at each evaluation: a duration, or a number of optimizer steps.
 
     The other of the two is None. Both are None for the whole run, which is evaluated once, at its end.
     """
@@ -44,16 +44,16 @@ class Rule:
     """In the unit of the metric; the condition holds strictly beyond it."""
     window: RuleWindow
     for_ns: int = 0
-    """How long the condition must hold before the rule fires."""
+    """Time for which the condition must hold before the rule fires."""
     keep_firing_for_ns: int = 0
-    """How long it keeps firing after the condition last held."""
+    """Time for which it keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     min_evidence: int = 1
     """Least evidence in the window, in what the metric counts; with less there is no data."""
     has_usual_evidence: bool = False
     """Whether min_evidence is the metric's own, because the file names none."""
     reduction: Reduction = "mean"
-    """How the values of the SELECT within a window become one."""
+    """Reduction of the SELECT's values within a window to one value."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -27,40 +27,43 @@ _SEQUENCE: Final = 1
 _CLEARED, _NEEDS_STATE = 1, 2
 _BATCH_PACKETS: Final = 512
 _RESERVED_BYTES: Final = 400_000
-"""What closing the open slices and flows may take: about 5,000 packets."""
+"""Space reserved for closing the open slices and flows: about 5,000 packets."""
 _NOTES_UUID: Final = 1 << 30
 """Above the tracks of the timeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfettoExport:
-    """What was written."""
+    """Written trace file."""
 
     path: Path
     size_bytes: int
     events: int
     notes: tuple[str, ...]
-    """What the trace leaves out, one sentence each; the trace holds them too."""
+    """Data that the trace leaves out, one sentence each. The trace holds these notes too."""
 
 
 class Part(TypedDict, total=False):
-    """What of a run is written, and how much of it."""
+    """Part of a run to write, and the maximum size of the file."""
 
     from_s: float | None
-    """Start, in seconds since the run started; None: its start."""
+    """Start, in seconds since the run started. None is the run's start."""
     to_s: float | None
-    """End, in seconds since the run started; None: its end."""
+    """End, in seconds since the run started. None is the run's end."""
     workers: Sequence[str]
-    """Ids of the workers to show; none: all."""
+    """Ids of the workers to show. Empty shows all of them."""
     max_mb: int
-    """Largest size of the file, in 10^6 bytes; what comes later in the run is left out, and a note says so."""
+    """Maximum size of the file, in 10^6 bytes. Later events are left out, and a note says so."""
 
 
 def export_perfetto(folder: Path, output: Path, **part: Unpack[Part]) -> PerfettoExport:
-    """Write the timeline of the run in a folder, or of a part of it.
+    """Write the timeline of the run in a folder, or a part of it.
 
-    Raises RunFolderError for a folder that is not a run, ArgumentError for a part or a worker that the run does not
-    have, OutputError, and RlscopeError where the package `perfetto` is not installed.
+    Raises:
+        RunFolderError: The folder is not a run.
+        ArgumentError: The run has no such interval or worker.
+        OutputError: The file cannot be written.
+        RlscopeError: The package `perfetto` is not installed.
     """
     _require_perfetto()
     max_mb = part.get("max_mb", DEFAULT_MAX_MB)
@@ -201,7 +204,7 @@ class _TraceFile:
         self._batch = self._proto.Trace()  # A message that is cleared keeps its memory.
 
     def _begin(self, start_ns: int) -> None:
-        """What the sequence starts from: its clocks, of which one is UTC, and that nothing is interned yet."""
+        """Write the start of the sequence: its clocks, one of them UTC, and an empty intern table."""
         packet = self._batch.packet.add()
         packet.trusted_packet_sequence_id = _SEQUENCE
         packet.timestamp = start_ns

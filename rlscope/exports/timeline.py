@@ -49,13 +49,13 @@ class Track:
     parent: "Track | None" = None
     """The process; None for a process."""
     unit: Unit | None = None
-    """Of a counter; None for slices."""
+    """Unit of a counter. None for slices."""
     labels: tuple[str, ...] = ()
-    """What else is known of a process."""
+    """Further facts about a process."""
 
 
 class Flow(NamedTuple):
-    """What a publication leads to."""
+    """Arrow from a publication to its application."""
 
     number: int
     towards: Track
@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What to show of a run."""
+    """Part of a run to show."""
 
     from_ns: int
     to_ns: int

@@ -1,8 +1,8 @@
-"""An analysis in the tracker where the run's own metrics are: Weights & Biases, MLflow or TensorBoard.
+"""Export of an analysis to the tracker that has the run's metrics: Weights & Biases, MLflow or TensorBoard.
 
-Each gets the same numbers under the same names, the verdict in words, the staleness of each step, and the page. The
-trackers' libraries are optional; where they write and who they are is theirs to know, from their environment variables.
-Nothing of those is printed: an error of theirs is shown without credentials.
+All trackers get the same numbers under the same names, the verdict in words, the staleness of each step, and the
+report. Their libraries are optional and read address and login from their own environment variables. These are never
+printed, and errors of the libraries are shown without credentials.
 """
 
 import math
@@ -31,9 +31,9 @@ PREFIX: Final = "rlscope"
 PAGE: Final = "rlscope_report.html"
 _STEP_COLUMNS: Final = ("staleness_mean", "staleness_p95", "staleness_max")
 _MOST_IN_A_BATCH: Final = 100
-"""Tags that MLflow takes at once; it takes 1,000 metrics."""
+"""Maximum tags per call of MLflow, which accepts 1,000 metrics per call."""
 _MOST_CHARACTERS: Final = 5_000
-"""Of a tag's value in MLflow."""
+"""Maximum length of a tag's value in MLflow, in characters."""
 _SECRETS: Final = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY")
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+@")
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
@@ -41,29 +41,29 @@ _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a tracker gets of an analysis."""
+    """Data of an analysis for a tracker."""
 
     run_id: str
     numbers: Mapping[str, float]
-    """By name; units are in the names, and what is not known is missing."""
+    """Numbers by name, with units in the names. Unknown numbers are missing."""
     words: Mapping[str, str]
     steps: tuple[tuple[int, Mapping[str, float]], ...]
     """Numbers of each optimizer step."""
     page: str
-    """The page, as HTML."""
+    """The report, as HTML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where in a tracker."""
+    """Destination in a tracker."""
 
     tracker: Tracker
     project: str | None = None
-    """Project of Weights & Biases, experiment of MLflow; None: as their environment says."""
+    """Weights & Biases project or MLflow experiment. None uses the tracker's environment."""
     into: str | None = None
-    """Id of the tracker's run to add to; None: a new one."""
+    """Id of an existing tracker run to add to. None creates a new run."""
     folder: Path | None = None
-    """Log folder of TensorBoard, which needs one: a run's id may name any folder."""
+    """Log folder, required for TensorBoard: it is not derived from a run's id, which may name any folder."""
 
     def __post_init__(self) -> None:
         if self.tracker == "tensorboard" and self.folder is None:
@@ -73,10 +73,11 @@ class Target:
 
 
 def push_analysis(analysis: AnalysisResult, target: Target) -> str:
-    """Write an analysis into a tracker; returns where, in words without credentials.
+    """Write an analysis to a tracker and return where it is, in words without credentials.
 
-    Raises RlscopeError where its library is not installed or does not succeed, OutputError for a folder that cannot be
-    written.
+    Raises:
+        RlscopeError: The tracker's library is not installed or fails.
+        OutputError: The folder cannot be written.
     """
     library, summary = library_of(target.tracker), summary_of(analysis)
     with _without_credentials(target.tracker):
@@ -84,7 +85,7 @@ def push_analysis(analysis: AnalysisResult, target: Target) -> str:
 
 
 def summary_of(analysis: AnalysisResult) -> Summary:
-    """The numbers, the words and the page of an analysis."""
+    """Return the numbers, the words and the report of an analysis."""
     model = analysis.model
     rates = throughput_json(analysis.throughput, model).model_dump()
     numbers = {f"throughput/{name}": value for name, value in rates.items() if not isinstance(value, bool)}
@@ -107,7 +108,7 @@ def _is_number(value: object) -> bool:
 
 
 def _ledger(analysis: AnalysisResult) -> dict[str, float]:
-    """The share of each state in the GPU time of its role."""
+    """Return the share of each state in the GPU time of its role."""
     return {
         f"ledger/{state.role}/{state.state}{f'_{state.reason}' if state.reason else ''}_ratio": state.share_ratio
         for state in analysis.ledger.states
@@ -144,7 +145,7 @@ def _steps(analysis: AnalysisResult) -> Iterator[tuple[int, Mapping[str, float]]
 
 
 def _to_wandb(wandb: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
-    """The numbers as the summary of a run, the steps as its history over `rlscope/step`, the page as an artifact."""
+    """Write the numbers as the summary of a run, the steps as its history, and the report as an artifact."""
     settings = wandb.Settings(silent=True, console="off", disable_git=True)
     name = None if target.into else summary.run_id
     run = wandb.init(project=target.project, id=target.into, name=name, resume="allow", settings=settings)
@@ -168,7 +169,7 @@ def _to_wandb(wandb: Any, summary: Summary, target: Target) -> str:  # noqa: ANN
 
 
 def _to_mlflow(mlflow: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
-    """Metrics, tags and an artifact of a run; who is asked for is not printed, as an address can hold a password."""
+    """Write metrics, tags and an artifact of a run. The address is not printed, because it can hold a password."""
     client = mlflow.MlflowClient()
     if target.into is None:
         name = target.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
@@ -192,7 +193,7 @@ def _to_mlflow(mlflow: Any, summary: Summary, target: Target) -> str:  # noqa: A
 
 
 def _to_tensorboard(tensorboard: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
-    """Scalars and texts in an event file, and the page beside it: TensorBoard keeps no files."""
+    """Write scalars and texts to an event file, and the report next to it, because TensorBoard stores no files."""
     folder = target.folder
     assert folder is not None
     try:
@@ -231,7 +232,7 @@ def _page_file(summary: Summary) -> Generator[Path]:
 
 
 def library_of(tracker: Tracker) -> Any:  # noqa: ANN401
-    """The package that writes to a tracker. Raises RlscopeError where it is not installed."""
+    """Import the package that writes to a tracker. Raises RlscopeError if it is not installed."""
     module = _PACKAGES[tracker]
     try:
         return import_module(module)
@@ -246,7 +247,7 @@ def library_of(tracker: Tracker) -> Any:  # noqa: ANN401
 
 @contextmanager
 def _without_credentials(tracker: Tracker) -> Generator[None]:
-    """What fails inside becomes an error of ours, and neither its message nor its cause shows a credential."""
+    """Turn exceptions of a tracker into RlscopeError. Neither its message nor its cause shows a credential."""
     try:
         yield
     except RlscopeError:
@@ -255,13 +256,13 @@ def _without_credentials(tracker: Tracker) -> Generator[None]:
         raise RlscopeError.of(
             f"--{tracker}",
             found=f"{type(error).__name__}: {redacted(str(error))}",
-            expected="a tracker that takes the results",
-            next_step="Check its address and your login, which are set as for its own client.",
+            expected="a tracker that accepts the results",
+            next_step="Check the tracker's address and your login, which its own client settings define.",
         ) from None
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials that the environment holds, or that an address in it does."""
+    """Return a text without credentials from the environment or from an address."""
     for name in _SECRETS:
         if secret := os.environ.get(name):
             text = text.replace(secret, "***")

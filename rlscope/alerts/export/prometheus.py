@@ -1,9 +1,9 @@
 """Writes alert rules as a Prometheus rule file, over the metrics that the hooks export.
 
-Names, thresholds and texts stay the same. Each PromQL expression follows the metric's definition (`metrics`) as far as
-scrapes allow: a level is averaged over scrapes, and a wait counts once it has ended. Warm-up and the suppression of
-hints are part of the expression. A rule that PromQL cannot express becomes a comment with the reason. There are no
-costs, no late rows, and no minimum evidence except for tokens and steps.
+Names, thresholds and texts stay the same. Each PromQL expression follows the metric's definition (`metrics`) within
+the limits of scrapes: a level is averaged over scrapes, and a wait counts once it has ended. Warm-up and the
+suppression of hints are part of the expression. A rule that PromQL cannot express becomes a comment with the reason.
+There are no costs, no late rows, and no minimum evidence except for tokens and steps.
 
 Metric names are those of `rlscope_otel.conventions` as an OpenTelemetry exporter translates them (dots become
 underscores, with the unit and `_total` appended). A test compares them with a scrape of the hooks.

@@ -1,1 +1,1 @@
-"""Follows a run in progress: reads new files, evaluates each tick once, remembers what was sent."""
+"""Follows a run in progress: reads new files, evaluates each tick once and remembers the alerts already sent."""

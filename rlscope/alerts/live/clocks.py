@@ -1,8 +1,8 @@
-"""The clocks of the hosts of a run in progress: compared every few minutes by the rows in memory, and corrected.
+"""Clock correction of a run in progress: the clocks of its hosts are compared every few minutes, by the rows in memory.
 
-What is read stays as it was written. Tables are corrected when buckets are computed from them, by the code that
-corrects a finished run, and the times of worker files here. A tick that was evaluated before a clock was found to be
-off is not evaluated again, for its alerts were sent: up to when that holds is said as long as the watch lasts.
+Stored rows stay as they were written. Tables are corrected when buckets are computed from them, by the code that
+corrects a finished run; the times of worker files are corrected here. Ticks evaluated before a clock error was detected
+are not evaluated again, because their alerts were sent. A note reports the last of these ticks for the whole watch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,51 +18,51 @@ from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.store import OpenRun, compare_clocks
 
 _OFTEN_NS: Final = 60_000_000_000
-"""Between two comparisons while rows are few."""
+"""Time between the first comparisons, while there are few rows."""
 _SELDOM_NS: Final = 300_000_000_000
 _EARLY: Final = 10
-"""Comparisons that are made often."""
+"""Number of comparisons at the short interval."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 
 
 class LiveClocks:
-    """How far the hosts' clocks are off, as far as it is known."""
+    """Known clock errors of the hosts."""
 
     def __init__(self) -> None:
         self.found: Found | None = None
-        """What `open_rows` corrects tables by; None before two hosts were compared."""
+        """Clock estimates for `open_rows`. None before two hosts were compared."""
         self._compared = 0
         self._compared_ns = 0
         self._why_not: str | None = None
         self._hosts: dict[str, str] = {}
         self._corrected: dict[str, HostClock] = {}
         self._before_ns: dict[str, int] = {}
-        """By host, by how much an earlier watch of this run corrected its clock."""
+        """Correction by an earlier watch of this run, by host."""
         self._late_ns: dict[str, int] = {}
-        """By host, up to when ticks were evaluated by its clock as it was."""
+        """Last tick that was evaluated with the uncorrected clock, by host."""
 
     def is_due(self, documents: Sequence[Mapping[str, object]], until_ns: int) -> bool:
-        """Whether the clocks are to be compared, by rows up to then; never where there is one host."""
+        """Return whether to compare the clocks now, by rows up to until_ns. Never for a single host."""
         self._hosts = {str(each["worker_id"]): host for each in documents if (host := host_of(each)) is not None}
         pause_ns = _OFTEN_NS if self._compared < _EARLY else _SELDOM_NS
         return len(set(self._hosts.values())) > 1 and (not self._compared or until_ns - self._compared_ns >= pause_ns)
 
     def saved(self) -> dict[str, dict[str, int]]:
-        """What `restore` needs."""
+        """Return the state that `restore` needs."""
         own = {host: _ahead_ns(each, self._compared_ns) for host, each in self._corrected.items()}
         return {"ahead_ns": own if self._compared else self._before_ns, "late_ns": self._late_ns}
 
     def restore(self, saved: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on from an earlier watch of this run; what its clocks are is found anew."""
+        """Continue an earlier watch of this run. The clocks are estimated again."""
         self._before_ns, self._late_ns = dict(saved.get("ahead_ns", {})), dict(saved.get("late_ns", {}))
 
     def compare(
         self, run: OpenRun, documents: Sequence[Mapping[str, object]], until_ns: int, evaluated_ns: int | None
     ) -> int:
-        """Estimate the clocks from rows as they were written; documents: those of the worker files.
+        """Estimate the clocks from uncorrected rows and from the documents of the worker files.
 
-        evaluated_ns: up to when ticks were evaluated. Returns by how much a clock that they were evaluated by was moved
-        since; 0 where none was.
+        Returns the largest correction, in nanoseconds, of a clock that was used for ticks before evaluated_ns. 0 if no
+        such clock was corrected.
         """
         self._compared, self._compared_ns = self._compared + 1, until_ns
         try:
@@ -84,7 +84,7 @@ class LiveClocks:
         return max(moved_ns.values(), default=0)
 
     def _moved_ns(self, before_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
-        """By host, by how much its clock was moved, where that is more than is uncertain about it."""
+        """Return the correction of each host's clock that exceeds its uncertainty, by host."""
         moved: dict[str, int] = {}
         for host in {*before_ns, *self._corrected}:
             own = self._corrected.get(host)
@@ -94,18 +94,18 @@ class LiveClocks:
         return moved
 
     def ahead_ns(self, worker_id: str, instant_ns: int) -> int:
-        """How far the clock of a worker is ahead when it reads instant_ns; 0 for one that is not corrected."""
+        """Return the lead of a worker's clock when it reads instant_ns. 0 if the clock is not corrected."""
         clock = self._corrected.get(self._hosts.get(worker_id, ""))
         return 0 if clock is None else _ahead_ns(clock, instant_ns)
 
     def ahead_of(self, worker_ids: Sequence[str], instants_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`ahead_ns` of each of some workers at an instant of its own."""
+        """Return `ahead_ns` of several workers, each at its own instant."""
         if not self._corrected:
             return np.zeros_like(instants_ns)
         return np.array([self.ahead_ns(*each) for each in zip(worker_ids, instants_ns.tolist(), strict=True)], np.int64)
 
     def ahead_at(self, instant_ns: int) -> dict[str, int]:
-        """By worker, how far the clocks that are corrected are ahead at about that time."""
+        """Return the lead of each corrected clock at about this time, by worker."""
         own = {host: _ahead_ns(clock, instant_ns) for host, clock in self._corrected.items()}
         return {worker_id: own[host] for worker_id, host in self._hosts.items() if host in own}
 
@@ -139,7 +139,7 @@ class LiveClocks:
         return (*failed, *(_note(each) for each in clocks if each.estimate.is_off), *late)
 
     def _agrees(self, found: Found, at_ns: int) -> bool:
-        """Whether a new estimate gives no reason to leave the last one: it is no more exact, or about the same."""
+        """Return whether to keep the last estimate, because the new one is not more precise or about the same."""
         assert self.found is not None
         new = {each.host: each for each in found.clocks.hosts}
         if any(each.is_corrected and host not in self._corrected for host, each in new.items()):

@@ -19,7 +19,7 @@ from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
 
 @dataclass(frozen=True, slots=True)
 class SideState:
-    """What the workers of one role did in the last five minutes with data."""
+    """States of the workers of one role over the last five minutes with data."""
 
     role: str
     workers: int
@@ -45,11 +45,11 @@ class LiveFacts:
     steps: int
     """Optimizer steps so far, of the trainer that recorded the most."""
     last_step_end_ns: int | None
-    """Of the latest step in the files."""
+    """End of the latest step in the files."""
     newest_ns: int | None
     """The end of the newest row of any worker, to which ages are measured: files are written seconds apart."""
     verdict: Verdict | None
-    """What limits the run, without the model; None before the first tick."""
+    """Bottleneck of the run, without the model. None before the first tick."""
     sides: tuple[SideState, ...]
     running_per_engine: float | None
     waiting_requests: float | None

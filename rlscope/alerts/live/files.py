@@ -1,13 +1,13 @@
-"""Finds the new files of a run in progress, and how far each worker has written.
+"""Finds the new files of a run in progress, and the progress of each worker.
 
-Reads footers, and rows only of many files that were just flushed: to read those together costs less (`flushed`).
+Reads footers. Rows are read only from groups of files that were just flushed, because that is cheaper (`flushed`).
 
 A poll costs only what is new: a worker's own file counts the rows it wrote, and the next file names are tried only if
 some are missing. A whole directory is listed if that fails, and every _LIST_EVERY polls. Seen files are stored as
 ranges of numbers per worker and table, so days of files take no memory.
 
-Recorders merge their files, so that a file may stand for many numbers, and files vanish. Of a merged file only those
-rows are new whose numbers were not seen; it says itself how many rows each of its parts had.
+Recorders merge their files, so files vanish and one file may stand for many numbers. The rows of a merged file are new
+if their numbers were not seen; the file itself states the rows of each of its parts.
 """
 
 import os
@@ -50,19 +50,19 @@ class NewFile:
     """The earliest time in any of its rows, or before that."""
     last_ns: int
     numbers: FileNumbers
-    """What its rows were flushed as."""
+    """Numbers of the flushed files that its rows come from."""
     rows: int
     first_row: int = 0
-    """In the file at the path."""
+    """First of these rows in the file at the path."""
 
 
 class Found(NamedTuple):
-    """What one look found."""
+    """New files of one poll."""
 
     files: list[NewFile]
-    """To be read when their rows are due."""
+    """Files to read when their rows are due."""
     read: list[ReadFiles]
-    """Files of which the rows are read already, of the tables whose rows are needed."""
+    """Files whose rows were already read, if the rows of their table are needed."""
 
 
 class _Seen:
@@ -114,13 +114,13 @@ class _Piece(NamedTuple):
 
 
 class LiveFiles:
-    """The files of one run directory. tables: those of which the rows are read."""
+    """Files of one run directory; `tables` names the tables whose rows are read."""
 
     def __init__(self, folder: Path, patience_ns: int, tables: Collection[str] = ()) -> None:
         self._folder = folder
         self._tables = tables
         self._rows_left = self._bytes_left = 0
-        """How much of what is new may be read during this look."""
+        """Rows and bytes that may still be read during this poll."""
         self._patience_ns = patience_ns
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._compacted_paths: set[Path] = set()
@@ -137,14 +137,14 @@ class LiveFiles:
         """Files that stayed unreadable, each with the reason."""
 
     def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> Found:
-        """The new files; an unreadable file is retried for patience_ns. window: that of these workers, where known."""
+        """Return the new files. An unreadable file is retried for patience_ns. `window` is that of these workers."""
         found, read = list[NewFile](), list[ReadFiles]()
         self._window = window or usual_window({}, workers)
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
         self._rows_left, self._bytes_left = MOST_ROWS, MOST_BYTES_A_LOOK
         for table, lacking in self._lacking(workers).items():
-            # Of the others, how many rows there are counts, and what is wrong with a file is said.
+            # The other tables only need row counts and the faults of their files.
             together = self._read_together(lacking, table)
             read += together if table in self._tables else ()
             lacking = [worker for worker in lacking if self._lacks(worker, table)]
@@ -163,7 +163,7 @@ class LiveFiles:
         return max((seen.rows for (name, _), seen in self._seen.items() if name == table), default=0)
 
     def _lacking(self, workers: Sequence[Mapping[str, object]]) -> Mapping[str, list[Mapping[str, object]]]:
-        """By table, the workers of which not every row was seen, or may not have been."""
+        """Return the workers whose rows were not all seen, or possibly not, by table."""
         lacking: dict[str, list[Mapping[str, object]]] = {table: [] for table in TABLES}
         for worker in workers:
             for table in self._lacking_tables(worker):
@@ -191,7 +191,7 @@ class LiveFiles:
         return is_integer(count) and count > (seen.rows if seen is not None else 0)
 
     def _read_together(self, workers: Sequence[Mapping[str, object]], table: str) -> list[ReadFiles]:
-        """The files that follow those that were seen of these workers, as far as they can be read with others."""
+        """Return the next files of these workers that can be read together."""
         found: list[ReadFiles] = []
         most_files = 1
         while workers:
@@ -221,7 +221,7 @@ class LiveFiles:
         return found
 
     def _usual(self, read: ReadFiles) -> ReadFiles:
-        """Mark files as seen that were read; those of them whose times can be."""
+        """Mark files that were read as seen, and return the files whose times are plausible."""
         self._rows_left -= read.rows.num_rows
         self.stored_rows += read.rows.num_rows
         for numbers, count in zip(read.numbers, read.counts.tolist(), strict=True):
@@ -238,7 +238,7 @@ class LiveFiles:
         return read
 
     def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int) -> list[NewFile]:
-        """The files that follow those that were seen of a worker."""
+        """Return the files that follow a worker's seen files."""
         found: list[NewFile] = []
         worker_id = str(worker["worker_id"])
         while self._lacks(worker, table):
@@ -264,10 +264,10 @@ class LiveFiles:
         found: list[NewFile] = []
         numbered = [(FileNumbers.of(name.removesuffix(".parquet")), name) for name in names]
         known = [(numbers, name) for numbers, name in numbered if numbers is not None]
-        # What a compacted file holds need not be looked at again.
+        # The files inside a compacted file need not be opened again.
         for name in (name for numbers, name in numbered if numbers is None):
             found += self._compacted(self._folder / table / name, table, now_ns)
-        # A merged file before its parts, so that these need not be opened.
+        # Merged files come before their parts, so that the parts need not be opened.
         for numbers, name in sorted(known, key=lambda each: (each[0].worker_id, each[0].first, -each[0].last)):
             if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
                 found += self._opened(self._folder / table / name, table, numbers, now_ns)
@@ -278,7 +278,7 @@ class LiveFiles:
             self.skipped.append(problem)
 
     def _compacted(self, path: Path, table: str, now_ns: int) -> list[NewFile]:
-        """What is new in a compacted file, marked as seen; nothing if it is not readable (yet)."""
+        """Return the new rows of a compacted file and mark them as seen. Empty if it is not readable (yet)."""
         metadata = None if path in self._compacted_paths else self._metadata(path, table, now_ns)
         if metadata is None:
             return []
@@ -314,12 +314,12 @@ class LiveFiles:
         ]
 
     def forget(self, file: NewFile) -> None:
-        """The rows of a file could not be read since it was merged into another: look for them there."""
+        """Forget a file whose rows could not be read because it was merged: its rows are in the merged file."""
         self._of(file.numbers.worker_id, file.table).remove(file.numbers.first, file.numbers.last, file.rows)
         self.stored_rows -= file.rows
 
     def _opened(self, path: Path, table: str, numbers: FileNumbers, now_ns: int) -> list[NewFile]:
-        """What is new in a file, marked as seen; nothing if it is not readable (yet) or empty."""
+        """Return the new rows of a file and mark them as seen. Empty if it has no rows or is not readable (yet)."""
         metadata, seen = self._metadata(path, table, now_ns), self._of(numbers.worker_id, table)
         if metadata is None:
             if path in self._given_up:
@@ -335,7 +335,7 @@ class LiveFiles:
         return found
 
     def _metadata(self, path: Path, table: str, now_ns: int) -> pq.FileMetaData | None:
-        """The footer of a file; None for one that is not readable (yet), or was just merged into another."""
+        """Return the footer of a file. None if it is not readable (yet), or was just merged into another file."""
         if path in self._given_up:
             return None
         found = table_metadata(path, table)
@@ -359,7 +359,7 @@ class LiveFiles:
         if stamp is not None and stamp.merged is not None and stamp.numbers == numbers:
             parts = _parts(numbers.first, stamp.merged.parts)
             parts = parts if sum(part.rows for part in parts) == whole.rows else [whole]
-        # Of a part that was merged before, some rows may have been read, and nothing says which.
+        # Some rows of a part that was merged before may have been read, and nothing says which.
         unclear = [part for part in parts if seen.touches(*part[:2]) and not seen.holds(*part[:2])]
         if unclear:
             rows = sum(part.rows for part in unclear)
@@ -369,7 +369,7 @@ class LiveFiles:
     def _timed(
         self, path: Path, table: str, worker_id: str, piece: _Piece, metadata: pq.FileMetaData
     ) -> NewFile | None:
-        """A piece with the times of its rows; None where they cannot be."""
+        """Return a piece with the times of its rows. None if the times are not plausible."""
         moments = _moments(path, metadata, table, piece)
         if moments is None or (self._window is not None and not all(map(self._window.holds, moments))):
             self._skip_times(table, path.name)
@@ -383,7 +383,7 @@ class LiveFiles:
         self.skipped.append(f"skipped {table}/{name}: its times are missing, or far from the rest of the run")
 
     def _note_end(self, table: str, worker_id: str, last_ns: int) -> None:
-        """Rows of a worker that end then."""
+        """Note that rows of a worker end at this time."""
         if table == "train_steps":
             self.step_end_ns = max(last_ns, self.step_end_ns or last_ns)
         if table in _TELL_ENDS:
@@ -404,7 +404,7 @@ def _parts(first: int, listed: Iterable[tuple[int, int]]) -> list[_Piece]:
 
 
 def _joined(parts: Sequence[_Piece]) -> list[_Piece]:
-    """Neighbouring parts as one piece, up to _PIECE_ROWS."""
+    """Join neighboring parts into pieces of at most _PIECE_ROWS."""
     joined: list[_Piece] = []
     for part in parts:
         before = joined[-1] if joined else None
@@ -431,7 +431,7 @@ def row_groups(metadata: pq.FileMetaData, first_row: int, rows: int) -> tuple[li
 def _moments(path: Path, metadata: pq.FileMetaData, table: str, piece: _Piece) -> tuple[int, int] | None:
     """The first and last time in the row groups of a piece, from the footer; from the rows if that has no statistics.
 
-    None where no row has one.
+    None if no row has a time.
     """
     first, last = TIMES[table]
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]

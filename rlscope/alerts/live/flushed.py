@@ -1,11 +1,11 @@
-"""Reads the files that many recorders have just flushed: all of a look in one call a table.
+"""Reads the files that many recorders have just flushed, with one call per table and poll.
 
-To open a small file by itself costs several times what reading its rows with those of others does. Where one file ends
-and the next one begins, the rows say themselves: each has the name of its worker, and no two files of one worker are
-read after each other. Rows come from bytes, so a file that is merged into another one meanwhile is no loss.
+Opening a small file alone costs several times as much as reading its rows together with others. The rows show where one
+file ends and the next begins: each row names its worker, and two files of one worker are never read in succession. Rows
+come from bytes, so a file that is merged meanwhile is not lost.
 
-A group in which one file cannot be read, lacks a value or holds rows of another worker is halved until the others are
-read; the caller opens what is left one by one, and so finds what is wrong with it.
+If a file of a group cannot be read, lacks a value or holds rows of another worker, the group is halved until the other
+files are read. The caller opens the rest one by one and reports what is wrong.
 """
 
 import os
@@ -24,16 +24,16 @@ from rlscope_otel.schema import TABLES, TIMES, FileNumbers, arrow_schema
 from rlscope.trace.small_files import worth_one_call
 
 _MOST_BYTES: Final = 1 << 18
-"""A larger file is opened by itself."""
+"""Maximum size of a file that is read in a group. A larger file is opened alone."""
 MOST_ROWS: Final = 1_000_000
-"""Of one look: what a watch that starts late finds is read later, stretch by stretch."""
+"""Maximum rows of one poll. A watch that starts late reads the rest later, interval by interval."""
 MOST_BYTES_A_LOOK: Final = 1 << 28
 _UNREADABLE: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, pa.ArrowException)
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Flushed(NamedTuple):
-    """A file of one flush, of which all rows are new."""
+    """A file of one flush whose rows are all new."""
 
     numbers: FileNumbers
     content: bytes
@@ -46,7 +46,7 @@ class ReadFiles:
     table: str
     numbers: tuple[FileNumbers, ...]
     rows: pa.Table
-    """Of the format's columns and types, without a row that lacks a value."""
+    """Rows with the format's columns and types, without rows that lack a required value."""
     counts: NDArray[np.int64]
     """Rows of each file."""
     first_ns: NDArray[np.int64]
@@ -54,7 +54,7 @@ class ReadFiles:
     last_ns: NDArray[np.int64]
 
     def part(self, chosen: NDArray[np.bool_]) -> "ReadFiles":
-        """Some of the files."""
+        """Return the chosen files."""
         if chosen.all():
             return self
         return ReadFiles(
@@ -75,7 +75,7 @@ class ReadFiles:
 
 
 def small_content(path: str) -> bytes:
-    """The bytes of a small regular file; none of anything else, a link among it."""
+    """Return the bytes of a small regular file. Empty for anything else, including a link."""
     try:
         descriptor = os.open(path, _OPEN)
     except (OSError, ValueError):
@@ -92,8 +92,8 @@ def small_content(path: str) -> bytes:
 
 
 def read_flushed(files: Sequence[Flushed], table: str, most_rows: int) -> Iterator[ReadFiles]:
-    """What can be read together of some files of a table, up to so many rows."""
-    # Two files of one worker after each other could not be told apart.
+    """Yield the files of a table that can be read together, up to most_rows rows."""
+    # Two files of one worker in succession could not be told apart.
     apart = [
         file
         for place, file in enumerate(files)
@@ -106,7 +106,7 @@ def read_flushed(files: Sequence[Flushed], table: str, most_rows: int) -> Iterat
 
 
 def contract_rows(rows: pa.Table, table: str) -> pa.Table:
-    """Rows with the columns and the types of the format; a column that they lack is NULL."""
+    """Return rows with the columns and the types of the format. A missing column is NULL."""
     contract = _nullable(table)
     if rows.column_names == contract.names and rows.schema.types == contract.types:
         return pa.table(rows.columns, schema=contract)
@@ -121,7 +121,7 @@ def contract_rows(rows: pa.Table, table: str) -> pa.Table:
 
 
 def whole_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
-    """The rows with every value that the format requires, and how many others there were."""
+    """Return the rows that have every required value, and the number of the other rows."""
     required = [column.name for column in TABLES[table] if not column.nullable and rows[column.name].null_count]
     if not required:
         return rows, 0
@@ -132,12 +132,12 @@ def whole_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
 
 @cache
 def _nullable(table: str) -> pa.Schema:
-    """Every value may be NULL in a file: `whole_rows` leaves those out that must not."""
+    """Return the schema with all columns nullable. `whole_rows` removes rows that lack a required value."""
     return pa.schema([field.with_nullable(True).remove_metadata() for field in arrow_schema(table)])
 
 
 def _halved(group: Sequence[Flushed], table: str, most_rows: int) -> Iterator[ReadFiles]:
-    """The files of a group that can be read together, without the halves that cannot and are too small to be halved."""
+    """Yield the files of a group that can be read together, without unreadable halves too small to be halved again."""
     read = _read_group(group, table, most_rows)
     if read is not None:
         yield read
@@ -151,7 +151,7 @@ def _halved(group: Sequence[Flushed], table: str, most_rows: int) -> Iterator[Re
 
 
 def _read_group(group: Sequence[Flushed], table: str, most_rows: int) -> ReadFiles | None:
-    """None where one of them cannot be read, or is not what it should be: only by itself it shows which."""
+    """Read a group of files. None if one of them is unreadable or invalid; reading them alone shows which."""
     first, last = TIMES[table]
     try:
         scanned = pl.scan_parquet(

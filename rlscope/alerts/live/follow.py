@@ -3,7 +3,7 @@
 A tick is due once every running worker has recorded something that ends after it, or grace_ns after it. Late rows
 update the buckets they belong to and count in later ticks. Earlier ticks are not evaluated again; the number of late
 rows is reported. Ticks, definitions and code are those of `offline`, so a run whose rows all arrive in time has the
-same result as after its end. Clocks of hosts that disagree are corrected as far as the rows show (`clocks`). Memory is
+same result as after its end. Clocks that disagree are corrected by the evidence in the rows (`clocks`). Memory is
 bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
 """
 
@@ -60,13 +60,13 @@ class LiveRun:
         self._known_workers: KnownWorkers = {}
         families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
         self._families_ns: dict[Family, int] = {family: _kept_ns(rules, family) for family in families}
-        """By family, how far back its buckets count."""
+        """Reach of the buckets of each family into the past."""
         self._asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[NewFile] = []
         self._read: list[ReadFiles] = []
-        """Rows that begin after what was asked for so far."""
+        """Rows that start after the last requested time."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
         self._written: Sequence[Mapping[str, object]] = ()
@@ -106,7 +106,7 @@ class LiveRun:
         return self._rows.count
 
     def saved(self) -> dict[str, object]:
-        """What `restored` needs to resume, as a JSON object without secrets."""
+        """Return the state that `restored` needs to resume, as a JSON object without secrets."""
         return {
             "version": _STATE_VERSION,
             "rules": _identity(self._rules),
@@ -120,7 +120,7 @@ class LiveRun:
         }
 
     def close(self) -> None:
-        """Forget what fires: the run has ended, and a later watch of it must not send its alerts again."""
+        """Forget the firing alerts: the run has ended, and a later watch must not send its alerts again."""
         self._states = {}
 
     def poll(self, now_ns: int) -> LiveView:
@@ -133,7 +133,7 @@ class LiveRun:
         documents, self._faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
-        # Where a time was taken out, the window of the others may be another.
+        # If a time was removed, the window of the other workers may change.
         new = self._files.look(documents, now_ns, None if self._odd_times else window)
         self._pending += [file for file in new.files if file.table in self._tables]
         self._read += new.read
@@ -145,7 +145,7 @@ class LiveRun:
         return self._view(manifest, workers, now_ns, resolved)
 
     def _workers_of(self, documents: Sequence[Mapping[str, object]], now_ns: int) -> LiveWorkers:
-        """The workers with their times corrected as far as the clocks are known."""
+        """Return the workers with their times corrected by the known clock errors."""
         self._written = documents
         right, ends_ns = self._clocks.corrected(documents), self._clocks.corrected_ends(self._files.last_ns)
         return LiveWorkers.of(right, self._files, ends_ns, now_ns, self._grace_ns)
@@ -173,8 +173,9 @@ class LiveRun:
     def _catch_up(
         self, manifest: RunManifest, workers: LiveWorkers, now_ns: int
     ) -> tuple[LiveWorkers, tuple[Alert, ...]]:
-        """In pieces, so that a long run need not fit in memory when the watch starts late. The workers may change, by
-        their clocks.
+        """Evaluate the due ticks in pieces, so that a long run need not fit in memory if the watch starts late.
+
+        Returns the workers, whose times may change with their clocks, and the resolved alerts.
         """
         resolved: list[Alert] = []
         ticks = self._ticks
@@ -207,12 +208,12 @@ class LiveRun:
         with open_rows(self._folder, manifest, self._written, self._rows.all) as run:
             moved_ns = self._clocks.compare(run, self._written, until_ns, evaluated_ns)
         if moved_ns:
-            # Windows of later ticks reach back to buckets of which all rows are still there by the new clocks.
+            # Windows of later ticks only use buckets whose rows are all still in memory, by the corrected clocks.
             again = max(0, CORRECTED_NS - moved_ns) // ticks.interval_ns
             self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
-        """Take the rows of files that begin before until_ns, and note the first bucket that is out of date."""
+        """Read the rows of files that start before until_ns, and note the first bucket that is out of date."""
         oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
         self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).numbers]
         found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
@@ -227,7 +228,7 @@ class LiveRun:
                 self._note_old(rows, file.table, ahead_ns, ticks)
 
     def _later(self, read: ReadFiles, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadFiles:
-        """Keep the rows of files that begin before until_ns, unless all of them are too old; the other files."""
+        """Keep the rows of files that start before until_ns, unless all are too old, and return the other files."""
         ahead_ns = self._clocks.ahead_of([numbers.worker_id for numbers in read.numbers], read.first_ns)
         first_ns = read.first_ns - ahead_ns
         is_later = first_ns >= until_ns
@@ -240,7 +241,7 @@ class LiveRun:
         return read.part(is_later)
 
     def _added(self, file: NewFile) -> pa.Table | None:
-        """Read and keep the rows of a file; None where it cannot be read."""
+        """Read and keep the rows of a file. None if it cannot be read."""
         try:
             return self._rows.add(file)
         except FileNotFoundError:
@@ -250,7 +251,7 @@ class LiveRun:
         return None
 
     def _note_old(self, rows: pa.Table, table: str, ahead_ns: int, ticks: Ticks) -> None:
-        """Count what is late of the rows of a file, and note the first bucket that is out of date by them."""
+        """Count the late rows of a file, and note the first bucket that they put out of date."""
         filled_ns = ticks.at_ns(self._filled) + ahead_ns
         count, first_ns = earliest(rows, table, filled_ns)
         if count and self._filled == self._evaluated > 0:
@@ -355,7 +356,7 @@ class LiveRun:
 
 
 def _kept_ns(rules: RuleSet, family: Family) -> int:
-    """How far back the rules and the facts look at the buckets of a family."""
+    """Return the reach of the rules and the facts into past buckets of a family."""
     reaches_ns = [SHOWN_NS]
     for rule in rules.rules:
         metric = None if rule.metric is None else BY_NAME[rule.metric]

@@ -17,9 +17,9 @@ from rlscope.trace.row_checks import possible_rows
 from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
-"""How late a row can arrive and still count: as long as the rows around it are kept."""
+"""Maximum delay of a row that still counts. The rows around it are kept for this long."""
 JOINED_NS: Final = 60 * 60_000_000_000
-"""How long samples are kept for the step that trains on them, and publications for the engines."""
+"""Time for which samples are kept for the step that trains on them, and publications for the engines."""
 _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "queue_depths")
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 """The tables that the ledger is computed from."""
@@ -27,7 +27,7 @@ _MOST_CHUNKS: Final = 64
 _LACKS: Final = "lack a value that the format requires"
 _CANNOT_BE: Final = "have a value that cannot be"
 _MANY_ROWS: Final = 10_000
-"""Of a file: reading its columns side by side costs more than it saves below that."""
+"""Rows of a file below which reading its columns in parallel costs more than it saves."""
 Ahead = Mapping[str, int]
 _NOT_AHEAD: Final[Ahead] = {}
 
@@ -38,9 +38,9 @@ class LiveRows:
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
         self._added: dict[str, list[pa.Table]] = {}
-        """Rows that are not in their table yet: joining a table for each file would copy it for each."""
+        """Rows that are not in their table yet. Joining them for each file would copy the table each time."""
         self._ahead: dict[NewFile, pa.Table] = {}
-        """Rows that were read already, of the contract's schema and without what is missing."""
+        """Rows that were already read, with the format's schema and without rows that lack a value."""
         self._left_out: dict[tuple[str, str], int] = {}
         self._marks = contract_rows(arrow_schema("engine_steps").empty_table(), "engine_steps")
         """One engine row of each worker: having any decides how its updates are counted."""
@@ -58,7 +58,7 @@ class LiveRows:
         )
 
     def read_ahead(self, files: Iterable[NewFile]) -> None:
-        """Read many small files at once. Those of which one breaks, or lacks a value, `add` reads by themselves."""
+        """Read many small files at once. `add` later reads groups with a broken file or a missing value one by one."""
         self._ahead = {}
         for table, together in _together(files):
             rows = read_small_files([(file.path, file.rows) for file in together])
@@ -151,7 +151,7 @@ def _together(files: Iterable[NewFile]) -> Iterator[tuple[str, Sequence[NewFile]
     """Whole small files of one table, in groups that are worth one call."""
     small: dict[str, list[NewFile]] = {}
     for file in files:
-        # One number: a file that was flushed, and not merged, of which all rows are new.
+        # A file with one number was flushed and not merged. All of its rows must be new.
         if file.rows <= SMALL_ROWS and file.numbers.first == file.numbers.last and file.first_row == 0:
             small.setdefault(file.table, []).append(file)
     for table, own in small.items():
@@ -165,10 +165,10 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
 
 
 def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> dict[str, pa.Table]:
-    """What buckets from from_ns on need of the tables whose rows are joined: of an hour, nearly none.
+    """Return the rows of the joined tables that buckets from from_ns on need, which are a few of an hour.
 
-    Deliveries that were taken then, or that a step trained on which ended then; their samples; and every row of the
-    weight versions that a worker finished with then.
+    These are deliveries taken since then or trained on by a step that ended since then, their samples, and all rows of
+    the weight versions that a worker finished with since then.
     """
     found: dict[str, pa.Table] = {}
     if "deliveries" in tables:
@@ -188,7 +188,7 @@ def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> di
 
 
 def _is_among(values: pa.ChunkedArray, wanted: Sequence[object] | pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Whether each value is one of those wanted; a NULL is none."""
+    """Return whether each value is wanted. NULL is not."""
     if not len(wanted):
         return np.zeros(len(values), np.bool_)
     known = pc.SetLookupOptions(value_set=cast("pa.ChunkedArray", wanted).drop_null(), skip_nulls=True)

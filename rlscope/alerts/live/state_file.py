@@ -1,7 +1,7 @@
 """The state file of a watch: its resume point in the run, and the alerts already sent to each receiver.
 
-The file is complete or absent, whenever the watch is killed. It holds alerts, never a URL or a token. One watch at a
-time uses it: two would each send what the other has sent.
+The file is complete or absent, whenever the watch is killed. It holds alerts, never a URL or a token. Only one watch at
+a time uses it, because two would send every alert twice.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from rlscope.analysis.result import SEVERITIES, Severity
 from rlscope.errors import RlscopeError
 
 FILE_NAME: Final = "watch_state.json"
-"""In the run folder, unless the user names another place."""
+"""Default file name, in the run folder."""
 _FORMAT: Final = "rlscope-watch"
 _VERSION: Final = 1
 
@@ -29,9 +29,9 @@ class WatchState:
     """One watch at one moment."""
 
     run: Mapping[str, Any]
-    """What `LiveRun.restored` takes."""
+    """State for `LiveRun.restored`."""
     receivers: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What `Couriers.restore` takes."""
+    """State for `Couriers.restore`."""
     worst: Severity | None = None
     """The highest severity so far; None while nothing fired."""
 
@@ -46,7 +46,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_shared = False
-        """Whether another watch was found to have written the file between two writes of ours."""
+        """Whether another watch wrote the file between two writes of this one."""
         self._writer = secrets.token_hex(8)
         self._has_written = False
         # Beside the file, because every state replaces the file itself.
@@ -90,7 +90,7 @@ class StateFile:
 
 
 def read_state(path: Path) -> WatchState | None:
-    """The state of an earlier watch; None where there is none. Raises RlscopeError for a file that is no state."""
+    """Return the state of an earlier watch. None if there is no file. Raises RlscopeError if the file is no state."""
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def read_state(path: Path) -> WatchState | None:
 def write_state(path: Path, state: WatchState, writer: str | None = None) -> None:
     """Replace the state in one step; writer tells watches apart. Raises OSError when it cannot be written."""
     text = json.dumps({"format": _FORMAT, "version": _VERSION, "writer": writer, **asdict(state)}, allow_nan=False)
-    # A name that nobody can have put a link under.
+    # An unpredictable name, so that nobody can have placed a link there.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with part.open("x", encoding="utf-8") as file:
@@ -127,7 +127,7 @@ def write_state(path: Path, state: WatchState, writer: str | None = None) -> Non
 
 
 def _writer_of(path: Path) -> object:
-    """Which watch wrote the file; None where it does not say."""
+    """Return the watch that wrote the file. None if the file does not name it."""
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

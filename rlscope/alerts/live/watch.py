@@ -57,15 +57,15 @@ class Followed(Protocol):
     """A run in progress, as `LiveRun` follows it."""
 
     def poll(self, now_ns: int) -> LiveView:
-        """What is new since the last poll."""
+        """Return the changes since the last poll."""
         ...
 
     def saved(self) -> Mapping[str, Any]:
-        """What is needed to resume from here."""
+        """Return the state that is needed to resume."""
         ...
 
     def close(self) -> None:
-        """Forget what fires, because the run has ended."""
+        """Forget the firing alerts, because the run has ended."""
         ...
 
 
@@ -82,7 +82,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a watch ended."""
+    """Outcome of a watch."""
 
     ended: bool
     """Whether the run ended; if not, the watch was interrupted."""
@@ -167,7 +167,7 @@ class Watch:
             self._tend(at_once=False)
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> int:
-        """Send what is left, and resolve what fires if the run has ended; the number of alerts not delivered."""
+        """Send the remaining messages, and resolve firing alerts if the run ended. Return the number not delivered."""
         due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._deliver(interruptions, due_ns)
         untold = self._couriers.waiting
@@ -187,7 +187,7 @@ class Watch:
         return max(untold, self._couriers.waiting)
 
     def _deliver(self, interruptions: Callable[[], int], due_ns: int) -> None:
-        """Send what is left until due_ns, for as long as that can help."""
+        """Send the remaining messages until due_ns, while sending can still succeed."""
         self._tend(at_once=True)
         while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
             self._clock.sleep(_NAP_NS / _NS_PER_S)

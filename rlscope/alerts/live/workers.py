@@ -125,7 +125,7 @@ class LiveWorkers:
 
 
 def _life(document: Mapping[str, object], last_ns: Mapping[str, int]) -> WorkerLife:
-    """The same as in worker_extents."""
+    """Return the life of a worker, as worker_extents defines it."""
     worker_id, role = str(document["worker_id"]), str(document["role"])
     start_ns, stopped_ns = document["started_ns"], document.get("stopped_ns")
     gpus = document["gpu_count"]

@@ -135,7 +135,7 @@ class Couriers:
                 return True
 
     def saved(self) -> dict[str, Any]:
-        """What each receiver was sent, as JSON without secrets."""
+        """Return the messages sent to each receiver, as JSON without secrets."""
         return {name: desk.outbox.saved() for name, desk in self._desks.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

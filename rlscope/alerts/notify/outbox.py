@@ -1,4 +1,4 @@
-"""What one receiver was sent, and what to send it next. Pure: no clock, no transport.
+"""Messages sent to one receiver and the next ones to send. Pure: no clock, no transport.
 
 Each alert is sent twice: when it fires and when it is resolved. An alert that was already resolved when first seen is
 not sent; one resolved while the receiver is down is sent once, as resolved. Alerts are tracked by fingerprint, so a

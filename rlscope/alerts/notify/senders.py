@@ -242,7 +242,7 @@ def _http_parts(url: str) -> SplitResult:
 
 
 def _retry_after_s(error: urllib.error.HTTPError) -> float | None:
-    """The seconds that the answer asks for; None where it gives a date or nothing."""
+    """Return the seconds that the answer asks to wait. None if it gives a date or nothing."""
     asked = error.headers.get("Retry-After", "").strip()
     return min(float(asked), _LONGEST_RETRY_AFTER_S) if asked.isdecimal() else None
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from rlscope.analysis.result import AnalysisResult, at_least
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
 from rlscope.pipeline import analyze
-from rlscope.trace.files import RUN_FILE, runs_below
+from rlscope.trace.files import RUN_FILE, run_folder, runs_below
 
 _FORMAT: Final = 1
 """Of the cache; an entry of another format is made again."""
@@ -119,10 +119,10 @@ def list_entries(
 
     filters: of `filtered_entries`; a run that those on its path leave out is not analysed.
     """
+    folder = run_folder(folder)
     if not folder.is_dir():
-        raise RunFolderError.of(
-            folder, found="no such directory", expected="a folder of runs", next_step="Check the path."
-        )
+        found = "a file" if folder.exists() else "no such file or folder"
+        raise RunFolderError.of(folder, found=found, expected="a folder of runs", next_step="Check the path.")
     found = sorted(runs_below(folder))
     if not found:
         raise RunFolderError.of(

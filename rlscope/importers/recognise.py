@@ -25,7 +25,7 @@ from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importers
 from rlscope.importers.steps import CARRIERS, carrier_of, known_names
 from rlscope.importers.vllm import VLLM_LOG
-from rlscope.trace.files import runs_below
+from rlscope.trace.files import RUN_FILE, run_folder, runs_below
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
     NEMO_RL_CONSOLE,
@@ -69,7 +69,7 @@ def recognise(path: Path, framework: str | None = None) -> Recognised:
         raise ArgumentError.of(
             "--as", found=repr(framework), expected="one of " + ", ".join(framework_names()), next_step="Name one."
         )
-    source = _open(path)
+    source = _open(run_folder(path))
     if source.path.is_dir() and framework is None:
         _refuse_runs(source.path)
     found = _candidates(source, framework)
@@ -93,7 +93,14 @@ def _open(path: Path) -> Source:
 
 
 def _refuse_runs(folder: Path) -> None:
-    """Raise ImportFileError for a folder with recorded runs in it, which a log beside them must not stand for."""
+    """Raise ImportFileError for a recorded run, and for a folder of runs, which a log beside them must not stand for."""
+    if (folder / RUN_FILE).is_file():
+        raise ImportFileError.of(
+            folder,
+            found="a recorded run",
+            expected="a log or metrics file of a framework",
+            next_step="A recorded run needs no import: pass its folder to `rlscope analyze`.",
+        )
     runs = [str(each.relative_to(folder)) for each in runs_below(folder)]
     if runs:
         found = f"{counted(len(runs), 'recorded run', 'recorded runs')} below it"

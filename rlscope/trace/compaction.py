@@ -19,7 +19,16 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace.closed_files import ClosedFiles
 from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
-from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
+from rlscope.trace.files import (
+    RUN_FILE,
+    SkippedFile,
+    StoredFile,
+    list_table,
+    read_manifest,
+    read_workers,
+    run_folder,
+    stored_file,
+)
 from rlscope.trace.remote import is_remote, shown_address
 from rlscope.trace.segments import is_as_named, is_compacted_name, superfluous
 
@@ -101,7 +110,7 @@ def compact_run(
             expected="a folder on this machine",
             next_step="Compact the run where it is recorded, or a copy of it, and upload that.",
         )
-    folder = folder.resolve()
+    folder = run_folder(folder.resolve())
     read_manifest(folder)
     target = folder if out is None else out.resolve()
     try:

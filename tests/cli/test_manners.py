@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -375,3 +376,29 @@ def test_an_analysis_that_is_to_be_of_every_row_fails_where_it_is_not(
     run = write_run(tmp_path, [worker("t0", "trainer", 0, 10 * SECOND, rows=counted)], train_steps=rows)
     done = invoke("analyze", run, "--no-page", "--quiet", "--require-complete")
     assert (done.exit_code, done.stderr) == (exit_code, said)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(f"{name} {{gone}}" for name in ("analyze", "doctor", "what-if", "check", "list", "compact")),
+        "query {gone} ledger",
+        "export {gone} --perfetto {tmp}/x",
+        "import {gone} {tmp}/new",
+        "compare {gone} {run}",
+        "compare {run} {gone}",
+        "check {run} --baseline {gone}",
+        "push {gone} --tensorboard {tmp}",
+        "plan {gone}",
+    ],
+)
+def test_every_command_names_a_path_that_does_not_exist(arguments: str, run_dir: Path, tmp_path: Path) -> None:
+    places = {"gone": str(tmp_path / "gone"), "tmp": str(tmp_path), "run": str(run_dir)}
+    given = [word.format_map(places) for word in arguments.split()]
+    ended = CliRunner().invoke(app, given)
+    assert re.search(r"gone: found no such file or ", str(ended.exception), re.IGNORECASE), ended.output
+
+
+def test_compact_takes_the_run_file_of_a_run(run_dir: Path, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["compact", str(run_dir / "run.json"), "--out", str(tmp_path / "x")]).exit_code == 0
+    assert (tmp_path / "x" / "run.json").is_file()

@@ -12,6 +12,7 @@ import rlscope
 from docs.generate import DOCS
 from rlscope.cli import app
 from rlscope.errors import ImportFileError
+from tests.trace_folder import worker, write_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
 VLLM = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
@@ -35,6 +36,14 @@ def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
     (tmp_path / "run" / "kept").write_text("")
     with pytest.raises(rlscope.RlscopeError, match="found something already there; expected a new or an empty folder"):
         invoke("import", VERL / "console.log", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", [".", "run.json"])
+def test_import_says_of_a_recorded_run_that_it_needs_no_import(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 1)])
+    with pytest.raises(ImportFileError, match="run: found a recorded run; expected a log .* needs no import"):
+        invoke("import", run / name, tmp_path / "imported")
+    assert not (tmp_path / "imported").exists()
 
 
 def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rlscope.reports.page.html import PAGE_MAX_BYTES, fitting, packed, render
 from rlscope.reports.page.templating import with_code
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import NO_GAPS, brief_of
+from tests.kept import analysed
 from tests.reports.analysis_fixture import (
     HOSTILE,
     STARTED_NS,
@@ -251,3 +252,7 @@ def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_
 def test_what_stands_between_backticks_is_code_and_everything_else_stays_text():
     assert with_code("see `rlscope doctor`, <b> and `") == "see <code>rlscope doctor</code>, &lt;b&gt; and `"
     assert with_code("`<i>`") == "<code>&lt;i&gt;</code>"
+
+
+def test_no_backtick_of_the_texts_reaches_the_reader():
+    assert "`" not in Page(render(analysed("vllm_trl"))).text

@@ -185,7 +185,7 @@ a `schema_version` keys are only ever added, so validate a document with the sch
 
 Measured: `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
 `staleness`, and `gpu_s` of `verdict.losses`. Modeled: gains, intervals, probabilities and staleness of layouts and
-actions. `tokens_per_s` of a layout or an action of a run is both: its modelled gain on the measured steady rate, so
+actions. `tokens_per_s` of a layout or an action of a run is both: its modeled gain on the measured steady rate, so
 `recommendation.current.tokens_per_s` is that rate.
 
 | printed by | keys | schema |

@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
     runs = rlscope.list_runs(tmp_path / "runs")
     assert [(each.path, each.problem is None) for each in runs.entries] == [("good", True), ("bad", False)]
-    assert "bad: not analysed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{documents.SCOPES}")
+    assert "bad: not analyzed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{documents.SCOPES}")
 
 
 def test_the_run_file_of_a_run_means_its_folder(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What the commands print for programs, one JSON document a command, and the reports of alert rules.
+"""The JSON documents that the commands print, and the reports of alert rules.
 
-Here is what every document is made of: a frozen pydantic model. A key is declared with its type, its unit in its name,
-and a sentence on what it holds, from which `docs/schema/` and `docs/json.md` are made. Keys come in the order of their
-declaration, those of base classes first, and those of the last base before those of the first. They are a contract:
-within a version keys are only ever added.
+This module holds the parts of every document. A document is a frozen pydantic model. A key is declared with its type,
+its unit in its name, and a sentence on its content; `docs/schema/` and `docs/json.md` are generated from these. Keys
+appear in the order of their declaration: those of base classes first, starting with the last base. They are a contract:
+within a version, keys are only ever added.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,24 @@ def _null_unless_finite(value: object) -> object:
 
 
 FINITE: Final = BeforeValidator(_null_unless_finite)
-"""JSON has neither NaN nor the infinities: they become null."""
+"""Validator that turns NaN and the infinities into null, because JSON has neither."""
 Figure = Annotated[
-    # A whole number stays one: 2 is not printed as 2.0.
+    # Keep whole numbers whole: print 2, not 2.0.
     Annotated[int | float, WithJsonSchema({"type": "number"})] | None,
     FINITE,
 ]
-"""A number as measured; null where it is not known."""
+"""A number as measured; null if it is unknown."""
 
 SCHEMA_VERSION: Final = 1
-"""Of every document. Changes only if a key changes its meaning or goes."""
+"""Version of every document. It changes only if a key is removed or changes its meaning."""
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Document(BaseModel):
-    """A JSON object with known keys. Wrong types, missing keys and keys too many raise pydantic's ValidationError."""
+    """A JSON object with known keys.
+
+    Raises pydantic's ValidationError if a key is missing or unknown, or if a value has the wrong type.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -52,35 +55,35 @@ class Document(BaseModel):
 
     @classmethod
     def read(cls, fact: object) -> Self:
-        """The document whose every key is the attribute of that name of a fact, and so on for what is inside it."""
+        """Return the document whose keys are the attributes of `fact` with the same names, recursively."""
         return cls.model_validate(fact, from_attributes=True)
 
     def as_dict(self) -> dict[str, Json]:
-        """The document as `json.loads` would give it back."""
+        """Return the document as `json.loads` would parse it."""
         return self.model_dump(mode="json", by_alias=True)
 
     def as_json(self) -> str:
-        """The document as the commands print it, without a newline at its end."""
+        """Return the document as the commands print it, without a trailing newline."""
         return as_json(self.as_dict(), indent=2)
 
     @classmethod
     def published_schema(cls, name: str) -> JsonSchemaValue:
-        """The JSON Schema of what is printed; name: of the document, which its identifier ends in."""
+        """Return the JSON Schema of the printed document; `name` becomes the end of its identifier."""
         schema = cls.model_json_schema(mode="serialization", schema_generator=_SchemaWriter)
         return {"$schema": _DIALECT, "$id": f"urn:rlscope:{name}:{SCHEMA_VERSION}", **schema}
 
 
 class _SchemaWriter(GenerateJsonSchema):
-    """JSON Schema without what pydantic adds and no reader needs."""
+    """Generator of a JSON Schema without pydantic's titles and defaults."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
-        """No titles that repeat the key."""
+        """Return False: titles would repeat the key."""
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """No defaults: every key is always printed."""
+        """Return the schema without its default: every key is always printed."""
         return self.generate_inner(schema["schema"])
 
     def normalize_name(self, name: str) -> str:
-        """Definitions by the name of what they are."""
+        """Return the name of a definition without the suffix Json."""
         return super().normalize_name(name).removesuffix("Json")

@@ -1,6 +1,6 @@
 """The analysis as a JSON document: the facts of the run here, the results of the model in `model.py`.
 
-Numbers are as measured, in the unit that their name ends in; what is not known is null, and NaN never appears.
+Numbers are as measured, in the unit that their name ends in. Unknown values are null, and NaN never appears.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,22 +53,22 @@ Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "
 
 
 class WindowJson(Document):
-    """The steady window: the last stretch of steps over which the run kept one pace."""
+    """The steady state: the last stretch of steps over which the run kept a constant pace."""
 
     start_ns: int
     """Start, in UTC epoch nanoseconds."""
     end_ns: int
     """End, in UTC epoch nanoseconds."""
     first_step: int
-    """First optimizer step in it."""
+    """First optimizer step of the steady state."""
     last_step: int
-    """Last optimizer step in it."""
+    """Last optimizer step of the steady state."""
     reason: str
-    """Why the window is this one."""
+    """Reason for these limits."""
 
 
 class RunJson(Document):
-    """The run: its GPUs, its length, and how much it trained."""
+    """The run: its GPUs, its length, and the amount of training."""
 
     run_id: str
     """Identifier of the run."""
@@ -77,7 +77,7 @@ class RunJson(Document):
     duration_s: Figure
     """Length of the run, in seconds."""
     n_gpus: int
-    """GPUs in all."""
+    """Total number of GPUs."""
     trainer_gpus: int
     """Trainer GPUs."""
     sampler_gpus: int
@@ -92,63 +92,63 @@ class RunJson(Document):
     """Response tokens trained on, counted once per use; null if more than 5% of the trained samples were not
     recorded."""
     max_staleness: int | None
-    """Staleness cap of the run's config, in versions; null if it states none."""
+    """Staleness cap of the run's config, in versions; null if the config has none."""
     window: WindowJson | None
-    """The steady window; null if there is none."""
+    """The steady state; null if there is none."""
     window_reason: str
-    """Why the window is what it is, or why there is none."""
+    """Reason for the limits of the steady state, or why there is none."""
     settings: Mapping[str, str | int | float | bool | None]
     """The config of run.json: nested entries by dotted names, lists as text."""
     devices: Mapping[str, str]
-    """GPU models by role, as far as recorded."""
+    """Recorded GPU models, by role."""
 
 
 class MeasuredLossJson(Document):
-    """GPU time lost to one cause, in the window of the verdict."""
+    """GPU time lost to one cause, over the verdict's time range."""
 
     cause: Bottleneck
-    """What the GPUs waited for."""
+    """The cause that the GPUs waited for."""
     gpu_s: Figure
-    """GPU-seconds lost, measured."""
+    """Measured GPU-seconds lost."""
     side_share_ratio: Figure
-    """Share of the GPU time of the side that lost it, 0 to 1, measured."""
+    """Measured share, 0 to 1, of the GPU time of the side that lost it."""
 
 
 class LossJson(GainJson, MeasuredLossJson):
-    """What one cause costs: GPU time as measured, and the throughput that its removal alone would bring, modelled."""
+    """Cost of one cause: measured GPU time, and the modeled throughput gain from removing this cause alone."""
 
     recoverable_tokens_per_s: Figure
-    """Trained tokens per second that its removal alone would add: the measured steady rate times `gain_ratio`; null
-    where the model does not say."""
+    """Trained tokens per second gained by removing this cause alone: the measured steady rate times `gain_ratio`; null
+    if the model has no gain for it."""
 
 
 class VerdictJson(Document):
-    """The bottleneck, and the losses that it was chosen from."""
+    """The bottleneck and the losses that it was chosen from."""
 
     bottleneck: Bottleneck
-    """What limits the run."""
+    """The bottleneck of the run."""
     cause: Bottleneck | None
-    """The bottleneck where it is a cause; null where the run is balanced, or nothing is known."""
+    """The bottleneck if it is a cause; null if the run is balanced or the bottleneck is unknown."""
     tied_with: tuple[Bottleneck, ...]
-    """Other causes that cost as much, as far as can be told."""
+    """Other causes whose cost cannot be told apart from the bottleneck's."""
     alarm: str | None
-    """What makes the run worthless whatever it spends; null if nothing does."""
+    """A problem that makes the run worthless at any throughput; null if there is none."""
     headline: str
     """The verdict in one short sentence."""
     why: str
-    """What the verdict is based on."""
+    """The evidence for the verdict."""
     next: str
-    """What to do first, and what it brings."""
+    """The first action and its gain."""
     then: tuple[str, ...]
-    """The next actions after the first, one sentence each."""
+    """The actions after the first, one sentence each."""
     unknown_reason: str | None
-    """What is missing for a verdict; null if there is one."""
+    """The data that a verdict lacks; null if there is a verdict."""
     losses: tuple[LossJson, ...]
-    """What each cause costs: by what its removal would bring, the most first; without a model by GPU time."""
+    """Cost of each cause, sorted by the gain from removing it, or by GPU time if there is no model."""
     start_ns: int
-    """Start of the window of the verdict, in UTC epoch nanoseconds."""
+    """Start of the verdict's time range, in UTC epoch nanoseconds."""
     end_ns: int
-    """End of the window of the verdict, in UTC epoch nanoseconds."""
+    """End of the verdict's time range, in UTC epoch nanoseconds."""
 
 
 Setting = Annotated[int | float, WithJsonSchema({"type": "number"})] | LayoutJson | None
@@ -156,50 +156,52 @@ Setting = Annotated[int | float, WithJsonSchema({"type": "number"})] | LayoutJso
 
 
 class ActionSettingJson(Document):
-    """What to set."""
+    """The setting that an action changes."""
 
     kind: ActionKind
-    """change: a setting, at least 90% likely to bring 5% or more. probe: a setting worth a short try, less sure. fix:
-    work on code or machines; its gain is that of the whole cost removed, or of a side made 10% faster."""
+    """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting worth a short
+    test. fix: work on code or machines. The gain of a fix assumes that its whole cost is removed, or that one side
+    becomes 10% faster."""
     what: ActionWhat
-    """What it changes."""
+    """The quantity that the action changes."""
     cause: Cause
-    """The cause of lost throughput that it is against, in the words of the verdict."""
+    """The cause of lost throughput that the action addresses, in the terms of the verdict."""
     setting: str | None
-    """Name of the setting in the run's framework, or in run.json; null where none is known."""
+    """Name of the setting in the run's framework or in run.json; null if no name is known."""
     from_: Setting = Field(serialization_alias="from")
-    """The setting as it is; null where there is none."""
+    """Current value of the setting; null if it is unset."""
     to: Setting
-    """The setting as it would be; null: removed."""
+    """New value of the setting; null if it is removed."""
     tokens_per_s: Figure
-    """Trained tokens per second with it: the measured steady rate times 1 plus `gain_ratio`."""
+    """Trained tokens per second after the action: the measured steady rate times 1 plus `gain_ratio`."""
 
 
 class ActionJson(GainJson, ActionSettingJson):
-    """One thing to do, alone, with what it brings, what it costs and how to verify it."""
+    """One action by itself, with its gain, its cost and the way to verify it."""
 
     probability: Figure
-    """Probability, 0 to 1, that it brings 5% or more."""
+    """Probability, 0 to 1, that the action gains 5% or more."""
     staleness_p95_before: int | None
-    """95th percentile of the staleness of samples today, in versions, measured."""
+    """Measured 95th percentile of the current staleness of samples, in versions."""
     staleness_p95_after: int | None
-    """The same with it, modelled; null where the queue would grow for ever."""
+    """Modeled 95th percentile of the staleness of samples after the action, in versions; null if the queue would grow
+    without limit."""
     staleness_p95_steps_before: Figure
-    """95th percentile of the staleness of samples today, in optimizer steps; null where the action leaves a version as
-    long as it is."""
+    """95th percentile of the current staleness of samples, in optimizer steps; null if the action leaves the number of
+    steps per version unchanged."""
     staleness_p95_steps_after: Figure
-    """The same with it, modelled."""
+    """Modeled 95th percentile of the staleness of samples after the action, in optimizer steps."""
     effective_gain_ratio: Figure
-    """Gain of the rate times the effective sample size at the staleness before and after, less 1; null without
-    importance ratios at three staleness values or more."""
+    """Gain in trained tokens per second times the effective sample size at the staleness before and after, less 1; null
+    unless importance ratios were recorded at three or more staleness values."""
     evidence: Grade | None
-    """How far its decode batches are from those that the run measured."""
+    """Distance of the action's decode batches from those that the run measured."""
     verify: str
-    """How to see that it holds."""
+    """Instructions to check the gain."""
     cost: Cost
-    """What it takes: a restart of the run, of the engines, or engineering."""
+    """Effort of the action: a restart of the run, a restart of the engines, or engineering."""
     headline: str
-    """What to do, in words."""
+    """The action in words."""
 
 
 class LedgerStateJson(Document):
@@ -208,13 +210,13 @@ class LedgerStateJson(Document):
     role: str
     """Role of the workers."""
     state: str
-    """What they did."""
+    """Activity of the workers."""
     reason: str | None
-    """Why they waited; null if the state needs no reason."""
+    """Reason for the wait; null if the state needs no reason."""
     gpu_s: float
-    """GPU-seconds."""
+    """GPU-seconds in this state."""
     gpu_ns: int
-    """The same in GPU-nanoseconds, exactly."""
+    """The exact GPU time in this state, in GPU-nanoseconds."""
     share_ratio: Figure
     """Share of the role's GPU time, 0 to 1."""
     gpu_idle_ratio: Figure
@@ -222,46 +224,46 @@ class LedgerStateJson(Document):
     underfilled_gpu_s: float | None
     """GPU-seconds of decoding that fuller batches would have saved; null for other states and without a model."""
     underfilled_gpu_ns: int | None
-    """The same in GPU-nanoseconds, exactly."""
+    """`underfilled_gpu_s` in GPU-nanoseconds, exactly."""
 
 
 class UnrecordedTimeJson(Document):
-    """A part of the run in which a worker was not recorded."""
+    """Time in which a worker was not recorded."""
 
     worker_id: str
     """The worker."""
     before_s: float
-    """Seconds of the run before its start."""
+    """Seconds between the start of the run and the start of the worker."""
     after_s: float
-    """Seconds of the run after its end."""
+    """Seconds between the end of the worker and the end of the run."""
     gpu_s: float
-    """GPU-seconds of both, which are in no state."""
+    """GPU-seconds of both. They are not part of any state."""
 
 
 class LedgerJson(Document):
-    """Every GPU-second of every worker, in exactly one state."""
+    """All GPU time of every worker; each moment is in exactly one state."""
 
     total_gpu_s: float
     """GPU-seconds of all workers between their start and their end."""
     total_gpu_ns: int
-    """The same in GPU-nanoseconds: exactly the sum of all states."""
+    """GPU-nanoseconds of all workers: exactly the sum of all states."""
     states: tuple[LedgerStateJson, ...]
-    """GPU time by role and state, in each role the longest first."""
+    """GPU time by role and state, sorted by time within each role."""
     unrecorded: tuple[UnrecordedTimeJson, ...]
-    """Workers with GPUs that were not recorded for 5% of the run or more, the longest first."""
+    """Workers with GPUs that were not recorded for 5% of the run or more, the longest gap first."""
 
 
 class StalenessCountJson(Document):
-    """Tokens of one staleness."""
+    """Number of tokens at one staleness."""
 
     staleness: int
     """Staleness, in versions."""
     tokens: int
-    """Trained tokens of that staleness."""
+    """Trained tokens at that staleness."""
 
 
 class TokenStalenessJson(Document):
-    """Staleness of the response tokens that were trained on, weighted by tokens, in versions."""
+    """Staleness of the trained response tokens, weighted by tokens, in versions."""
 
     mean: Figure
     """Mean, in versions."""
@@ -272,22 +274,22 @@ class TokenStalenessJson(Document):
     p99: int
     """99th percentile, in versions."""
     max: int
-    """Largest, in versions."""
+    """Maximum, in versions."""
     histogram: tuple[StalenessCountJson, ...]
     """Trained tokens by staleness."""
 
 
 class SampleStalenessJson(Document):
-    """Staleness of the samples that were trained on, each by its oldest token."""
+    """Staleness of the trained samples, measured at their oldest token."""
 
     mean: Figure
     """Mean, in versions."""
     max: int
-    """Largest, in versions."""
+    """Maximum, in versions."""
 
 
 class StalenessJson(Document):
-    """How stale the tokens were when they were trained on."""
+    """Staleness of tokens at the time of training."""
 
     tokens: TokenStalenessJson | None
     """Staleness of tokens; null if nothing was trained."""
@@ -298,9 +300,9 @@ class StalenessJson(Document):
     in_queue_mean: Figure
     """Mean number of versions published between the end of a sample and its gradient step."""
     over_cap_tokens: int | None
-    """Tokens trained beyond the staleness cap; null if the run states no cap."""
+    """Tokens trained beyond the staleness cap; null if the run has no cap."""
     version_source: Mapping[str, int]
-    """Trained tokens by where their version is known from."""
+    """Trained tokens by the source of their version."""
 
 
 class FindingJson(Document):
@@ -309,17 +311,17 @@ class FindingJson(Document):
     rule: str
     """Name of the finding."""
     severity: Severity
-    """How bad it is."""
+    """Severity of the finding."""
     title: str
     """The finding in a few words."""
     sentence: str
     """The finding with its evidence, in words."""
     remedy: str
-    """What to do about it."""
+    """The recommended fix."""
     cost_gpu_s: Figure
-    """GPU-seconds lost to it; null if that cannot be computed."""
+    """GPU-seconds lost to the problem; null if the cost cannot be computed."""
     evidence: Mapping[str, Evidence]
-    """What it was found by: values with their units in their names."""
+    """Values behind the finding, with their units in their names."""
     start_ns: int | None
     """Start of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
     end_ns: int | None
@@ -327,7 +329,7 @@ class FindingJson(Document):
 
 
 class AnalysisDocument(Document):
-    """What `rlscope analyze --json` prints: the whole analysis of one run."""
+    """Output of `rlscope analyze --json`: the whole analysis of one run."""
 
     model_config = ConfigDict(title="rlscope analyze --json")
 
@@ -336,40 +338,40 @@ class AnalysisDocument(Document):
     run: RunJson
     """The run."""
     verdict: VerdictJson
-    """The bottleneck, and what to do next."""
+    """The bottleneck and the next actions."""
     throughput: ThroughputJson
     """Response tokens per second."""
     ledger: LedgerJson
-    """Where the GPU time went."""
+    """GPU time by state."""
     staleness: StalenessJson
-    """How stale the trained tokens were."""
+    """Staleness of the trained tokens."""
     latency: LatencyJson
     """The fitted time of a decode pass."""
     recommendation: RecommendationJson
     """The recommended layout."""
     actions: tuple[ActionJson, ...]
-    """Everything that brings 5% or more, in the order in which to do it; empty where the model does not say."""
+    """All actions that gain 5% or more, in the recommended order; empty if the model could not be fitted."""
     eta: TimeToFinishJson
-    """How long the rest of the run takes."""
+    """Duration of the rest of the run."""
     sensitivity: tuple[SensitivityJson, ...] | None
-    """Throughput change per 1% of each quantity, the largest first; null where the model could not be fitted."""
+    """Throughput change per 1% of each quantity, the largest first; null if the model could not be fitted."""
     model: ModelJson
-    """What else the model says."""
+    """Further results of the model."""
     findings: tuple[FindingJson, ...]
     """Problems found, the most expensive first."""
     alerts: tuple[AlertJson, ...]
-    """Stretches in which a built-in alert rule fired, by their start."""
+    """Periods in which a built-in alert rule fired, by start time."""
     data_quality: DataQualityJson
-    """What the analysis could not see."""
+    """Gaps in the data."""
 
 
 def as_document(analysis: AnalysisResult) -> dict[str, Json]:
-    """The whole analysis, ready for `json.dumps(..., allow_nan=False)`."""
+    """Return the whole analysis, ready for `json.dumps(..., allow_nan=False)`."""
     return analysis_document(analysis).as_dict()
 
 
 def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
-    """The whole analysis."""
+    """Return the whole analysis."""
     model = analysis.model
     return AnalysisDocument(
         schema_version=SCHEMA_VERSION,

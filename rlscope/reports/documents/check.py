@@ -1,7 +1,7 @@
-"""What alert rules came to over a run: as a JSON document, and for people, pull requests and CI systems.
+"""Outcome of the alert rules over a run: as JSON, and as text for people, pull requests and CI systems.
 
-Each format takes the same report; only wording and shape differ. One firing has one shape in every document. Nothing
-here needs the model, which is slow to import, but `as_markdown`.
+All formats take the same report and differ in wording and shape alone. An alert has the same shape in every document.
+Only `as_markdown` needs the model, which is slow to import.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,61 +23,62 @@ _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warn
 
 
 class AlertJson(Document):
-    """One stretch of time in which one rule fired."""
+    """One period in which one rule fired."""
 
     rule: str
     """Name of the rule."""
     severity: Severity
     """Severity of the rule."""
     labels: Mapping[str, str]
-    """Labels of the rule, `severity` among them."""
+    """Labels of the rule, including `severity`."""
     annotations: Mapping[str, str]
-    """Texts of the rule with the values filled in."""
+    """Annotations of the rule, with the values filled in."""
     value: Figure
-    """The metric when the condition last held, in the metric's unit."""
+    """Value of the metric when the condition last held, in the metric's unit."""
     worst_value: Figure
-    """The value furthest beyond the threshold while the rule fired, in the metric's unit."""
+    """Value furthest beyond the threshold while the rule fired, in the metric's unit."""
     evidence: int
-    """How much the value was computed from, in the metric's unit of evidence."""
+    """Amount of data behind the value, in the metric's unit of evidence."""
     held_since_ns: int
     """First evaluation at which the condition held, in UTC epoch nanoseconds."""
     start_ns: int
-    """When the rule began to fire, in UTC epoch nanoseconds; the end of warm-up if it was judged over the whole run."""
+    """When the rule began to fire, in UTC epoch nanoseconds; the end of warm-up if the rule was evaluated once over the
+    whole run."""
     end_ns: int | None
-    """When the alert was resolved, in UTC epoch nanoseconds; null if it still fired at the end."""
+    """When the alert was resolved, in UTC epoch nanoseconds; null if it was still firing at the end."""
     cost_gpu_s: Figure
     """GPU-seconds lost while the rule fired; null if the metric has no cost."""
     judged_over_s: Figure
-    """Length of the run after warm-up, if the rule was judged once over all of it because the run is shorter than the
-    rule's window; null if it was judged at its ticks."""
+    """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
+    evaluated once over all of it; null if the rule was evaluated at its ticks."""
     fingerprint: str
-    """Identifier of the rule with its labels, 16 hexadecimal digits; it does not depend on values and times."""
+    """Identifier of the rule and its labels, 16 hexadecimal digits, independent of values and times."""
 
 
 class CheckFindingJson(Document):
-    """One problem that the diagnosis found in the run."""
+    """One problem found by the diagnosis."""
 
     rule: str
     """Name of the finding."""
     severity: Severity
-    """How bad it is."""
+    """Severity of the finding."""
     title: str
     """The finding in a few words."""
     sentence: str
     """The finding with its evidence, in words."""
     cost_gpu_s: Figure
-    """GPU-seconds lost to it; null if that cannot be computed."""
+    """GPU-seconds lost to the problem; null if the cost cannot be computed."""
 
 
 class RuleOutcomeJson(Document):
-    """What one rule came to over the run."""
+    """Outcome of one rule over the run."""
 
     name: str
     """Name of the rule."""
     kind: RuleKind
     """Kind of the rule: data quality, alarm or hint."""
     metric: str | None
-    """Metric that the rule evaluates; null for a rule with SQL of its own."""
+    """Metric that the rule evaluates; null for a rule with its own SQL."""
     sql: str | None
     """The rule's own SELECT; null for a rule with a metric."""
     condition: str
@@ -85,18 +86,18 @@ class RuleOutcomeJson(Document):
     severity: Severity
     """Severity of the rule."""
     fired: int
-    """Number of times that the rule fired."""
+    """Number of times the rule fired."""
     ticks: int
     """Number of evaluations over the run."""
     judged_ticks: int
-    """Number of evaluations with enough data to decide; with 0 the rule says nothing about the run."""
+    """Number of evaluations with enough data to decide. If 0, the rule carries no information about the run."""
     judged_over_s: Figure
-    """Length of the run after warm-up, if the rule was judged once over all of it because the run is shorter than the
-    rule's window; null if it was judged at its ticks, or not at all."""
+    """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
+    evaluated once over all of it; null if the rule was evaluated at its ticks or not at all."""
 
 
 class CheckDocument(Document):
-    """What `rlscope check --format json` prints: every rule, every stretch in which one fired, and the findings."""
+    """Output of `rlscope check --format json`: all rules, all periods in which one fired, and the findings."""
 
     model_config = ConfigDict(title="rlscope check --format json")
 
@@ -107,25 +108,25 @@ class CheckDocument(Document):
     start_ns: int
     """Start of the run's first worker, in UTC epoch nanoseconds."""
     end_ns: int
-    """Last moment that any worker reported, in UTC epoch nanoseconds."""
+    """Time of the last report from any worker, in UTC epoch nanoseconds."""
     fail_on: Severity
     """Lowest severity at which a firing rule fails the check."""
     fail_on_finding: Severity | None
-    """Lowest severity at which a finding fails the check; null if findings do not count."""
+    """Lowest severity at which a finding fails the check; null if findings cannot fail it."""
     failed: bool
-    """Whether a rule of severity `fail_on` or higher fired, or there is a finding of `fail_on_finding` or higher."""
+    """Whether a rule of severity `fail_on` or higher fired, or a finding has severity `fail_on_finding` or higher."""
     rules: tuple[RuleOutcomeJson, ...]
-    """Every rule that was evaluated, in the order of the rules."""
+    """All rules that were evaluated, in the order of the rule set."""
     alerts: tuple[AlertJson, ...]
-    """Every stretch in which a rule fired, by its start."""
+    """All periods in which a rule fired, by start time."""
     findings: tuple[CheckFindingJson, ...] | None
-    """Problems that the diagnosis found, the most expensive first; null if it was not asked."""
+    """Problems found by the diagnosis, the most expensive first; null if the diagnosis did not run."""
     notes: tuple[str, ...]
-    """What could not be read, one sentence each."""
+    """Data that could not be read, one sentence each."""
 
 
 def _outcome(outcome: RuleOutcome) -> RuleOutcomeJson:
-    """The outcome of one rule."""
+    """Return the outcome of one rule."""
     rule = outcome.rule
     return RuleOutcomeJson(
         name=rule.name,
@@ -152,7 +153,7 @@ def _finding(finding: Finding) -> CheckFindingJson:
 
 
 def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
-    """The whole report; fail_on: the lowest severity of a firing that fails the check."""
+    """Return the whole report; fail_on: the lowest severity of an alert that fails the check."""
     return CheckDocument(
         schema_version=SCHEMA_VERSION,
         run_id=report.run_id,
@@ -169,12 +170,12 @@ def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
 
 
 def as_json(report: RuleReport, fail_on: Severity) -> str:
-    """Everything, numbers as measured."""
+    """Return the whole report as JSON, with numbers as measured."""
     return check_document(report, fail_on).as_json()
 
 
 def as_text(report: RuleReport, fail_on: Severity) -> str:
-    """One paragraph a firing and a finding, then what could not be judged."""
+    """Return one paragraph per alert and per finding, then the rules that lacked data."""
     lines = [_headline(report)]
     for rule, alert in _fired(report):
         lines.append(f"\n{alert.severity.upper():8}  {one_line(alert.rule)}  {stretch(report, rule, alert)}")
@@ -193,8 +194,8 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
 
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
-    """A table of the firings, and one of the findings, under a heading, for a comment or a job's summary."""
-    # The other formats do without what the words of an analysis need: the model, which is slow to import.
+    """Return tables of the alerts and findings under a heading, for a comment or a job summary."""
+    # Importing this imports the model, which is slow and which the other formats do not need.
     from rlscope.reports.markdown import table
 
     said = (*_limits(report), *(f"note: {note}" for note in report.notes))
@@ -207,7 +208,7 @@ def as_markdown(report: RuleReport, fail_on: Severity) -> str:
 
 
 def as_github(report: RuleReport, fail_on: Severity) -> str:
-    """A workflow command a firing and a finding, which GitHub Actions shows on the job, and the headline."""
+    """Return a GitHub Actions workflow command per alert and per finding, then the headline."""
     commands = [
         f"::{_GITHUB_LEVELS[alert.severity]} title={for_github(alert.rule, is_property=True)}::"
         + for_github(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
@@ -222,12 +223,12 @@ def as_github(report: RuleReport, fail_on: Severity) -> str:
 
 
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
-    """When it fired, from the run's start on."""
+    """Return the period in which the rule fired, relative to the start of the run."""
     return rules.stretch(rule, alert, report.start_ns, report.end_ns)
 
 
 def sentence(rule: Rule, alert: Alert) -> str:
-    """The condition, the value, what it was counted from and what it cost."""
+    """Return the condition, the value, its evidence and its cost."""
     cost = "" if alert.cost_gpu_s is None else f"; it cost {fmt.gpu_time(alert.cost_gpu_s)}"
     return f"{rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}{cost}"
 
@@ -249,7 +250,7 @@ def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
 
 
 def _limits(report: RuleReport) -> list[str]:
-    """The rules that were judged once over the whole run, and those that were not judged."""
+    """Return lines on the rules evaluated once over the whole run and on the rules that lacked data."""
     lines = list[str]()
     quiet = [outcome for outcome in report.outcomes if outcome.judged_over_s is not None and not outcome.alerts]
     if quiet:
@@ -266,9 +267,10 @@ def _names(outcomes: Iterable[RuleOutcome]) -> str:
 
 
 def as_junit(report: RuleReport, fail_on: Severity) -> str:
-    """A rule that fired at or above fail_on is a failure, one that could not be judged is skipped.
+    """Return the rules and findings as JUnit test cases.
 
-    So is a finding that fails the check.
+    A rule that fired at or above fail_on is a failure, and so is a finding that fails the check. A rule that lacked
+    data is skipped.
     """
     cases = [_case(report, outcome, fail_on) for outcome in report.outcomes]
     cases += [_finding_case(finding, report.fail_on_finding) for finding in report.findings or ()]
@@ -308,7 +310,7 @@ def _finding_case(finding: Finding, fail_on: Severity | None) -> ElementTree.Ele
 
 
 def _tell(case: ElementTree.Element, text: str, failure: str | None) -> None:
-    """Add what a case says: as a failure with its message, else as output."""
+    """Add text to a case: as a failure with its message, or as output."""
     element = ElementTree.SubElement(case, "system-out" if failure is None else "failure")
     element.text = for_xml(text)
     if failure is not None:
@@ -322,4 +324,4 @@ FORMS: Final[Mapping[str, Callable[[RuleReport, Severity], str]]] = {
     "junit": as_junit,
     "github": as_github,
 }
-"""By name: the report, and the lowest severity of a firing that fails the check, as text."""
+"""Output formats by name. Each takes the report and the lowest severity of an alert that fails the check."""

@@ -1,6 +1,6 @@
 """A comparison as a JSON document, and as Markdown for a pull request.
 
-`change` is B over A less 1 where `scale` is "ratio", and B less A in the quantity's unit where it is "absolute".
+`change` is B over A less 1 if `scale` is "ratio", and B minus A in the quantity's unit if it is "absolute".
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ class ComparedRunJson(Document):
     letter: str
     """A for the baseline, then B, C and so on."""
     name: str
-    """Its id, or the name of its folder or log where two have one id."""
+    """Identifier of the run, or the name of its folder or log if two runs share one identifier."""
     run_id: str
     """Identifier of the run."""
     started_ns: int
@@ -43,26 +43,26 @@ class ComparedRunJson(Document):
     max_running_per_engine: int | None
     """Limit on running requests of an engine; null if not recorded."""
     first_step: int | None
-    """First optimizer step of its steady stretch; null without one."""
+    """First optimizer step of the steady state; null if there is none."""
     last_step: int | None
-    """Last optimizer step of its steady stretch; null without one."""
+    """Last optimizer step of the steady state; null if there is none."""
     steady_tokens_per_s: Figure
-    """Trained response tokens per second over that stretch."""
+    """Trained response tokens per second in steady state."""
     bottleneck: Bottleneck
-    """What limits the run, by its own analysis."""
+    """The bottleneck of the run, from its own analysis."""
     settings: Mapping[str, str | int | float | bool | None]
-    """Its config: nested entries by dotted names, lists as text."""
+    """The run's config: nested entries by dotted names, lists as text."""
     devices: Mapping[str, str]
-    """GPU models by role, as far as recorded."""
+    """Recorded GPU models, by role."""
 
 
 class DifferenceJson(Document):
-    """One number of both runs. Null: not known, or not tested because a run has too few steps."""
+    """One number of both runs. Null: unknown, or not tested because a run has too few steps."""
 
     before: Figure
-    """In A."""
+    """Value in A."""
     after: Figure
-    """In the other run."""
+    """Value in the other run."""
     scale: Scale
     """Whether `change` is a ratio or a difference."""
     change: Figure
@@ -72,29 +72,30 @@ class DifferenceJson(Document):
     high: Figure
     """High end of its 95% interval."""
     p_value: Figure
-    """Probability, 0 to 1, of a difference at least as large between two runs of one setting, before correction."""
+    """Probability, 0 to 1, of a difference at least as large between two runs with the same settings, before
+    correction."""
     detectable: Figure
-    """Smallest difference that would have been detected in 80% of such pairs, on the scale."""
+    """Smallest difference that would be detected in 80% of such pairs, on the scale."""
     own_change: Figure
-    """Larger difference between the two halves of one run, on the scale, without its sign."""
+    """Absolute difference between the two halves of one run, on the scale; the larger one of the two runs."""
     is_significant: bool
-    """Whether it is more than noise: false also where nothing was tested."""
+    """Whether the difference exceeds the noise; false also if it was not tested."""
 
 
 class QuantityJson(DifferenceJson):
     """One quantity of both runs."""
 
     quantity: Quantity
-    """What is compared; its unit is in its name."""
+    """The quantity; its unit is in its name."""
 
 
 class LearnedJson(DifferenceJson):
-    """Reward, loss or entropy of both runs at one point: the mean of the last ten steps up to it."""
+    """Reward, loss or entropy of both runs at the same point: the mean of the last ten steps up to it."""
 
     learned: Learned
-    """What is compared."""
+    """The quantity."""
     at: Literal["step", "gpu_hours"]
-    """Whether after as many steps, or after as many GPU-hours."""
+    """Basis of the comparison: the same number of steps or the same number of GPU-hours."""
     where: Figure
     """The step, or the GPU-hours, that both runs reached."""
 
@@ -105,32 +106,32 @@ class PartJson(Document):
     name: str
     """State of the ledger, or name of the part."""
     role: str | None
-    """Role of the workers; null for a part that is no state."""
+    """Role of the workers; null for a part that is not a state."""
     reason: str | None
-    """Why they waited; null if the state needs no reason."""
+    """Reason for the wait; null if the state needs no reason."""
     before: Figure
-    """In A."""
+    """Value in A."""
     after: Figure
-    """In the other run."""
+    """Value in the other run."""
     change: Figure
-    """What it adds to the change of the total."""
+    """Contribution to the change of the total."""
     low: Figure
-    """Low end of the 95% interval of `change`; null where there is none."""
+    """Low end of the 95% interval of `change`; null if it has none."""
     high: Figure
-    """High end of the 95% interval of `change`; null where there is none."""
+    """High end of the 95% interval of `change`; null if it has none."""
     is_significant: bool | None
-    """Whether it is more than noise; tested for shares of GPU time alone, null elsewhere."""
+    """Whether the change exceeds the noise. Only shares of GPU time are tested; null for other parts."""
 
 
 class BreakdownJson(Document):
     """A difference and the parts that add up to it."""
 
     name: BreakdownName
-    """rate: of the logarithm of the trained tokens per second. step_s: seconds of a step by the trainers' states.
-    gpu_s_per_1k_tokens: GPU-seconds of 1,000 trained tokens by state. role_share: shares of a role's GPU time.
-    staleness: versions of a trained token. tokens_per_step: trained tokens of a step."""
+    """rate: logarithm of the trained tokens per second. step_s: seconds of a step by the trainers' states.
+    gpu_s_per_1k_tokens: GPU-seconds per 1,000 trained tokens by state. role_share: shares of a role's GPU time.
+    staleness: versions per trained token. tokens_per_step: trained tokens per step."""
     role: str | None
-    """Role of role_share; null for the others."""
+    """Role of role_share; null for other breakdowns."""
     before: Figure
     """Total in A."""
     after: Figure
@@ -138,83 +139,85 @@ class BreakdownJson(Document):
     change: Figure
     """Change of the total: exactly the sum of the parts' changes."""
     parts: tuple[PartJson, ...]
-    """The largest change first."""
+    """The parts, sorted by the size of their change."""
 
 
 class SettingChangeJson(Document):
-    """One thing that was set otherwise."""
+    """One setting that changed."""
 
     name: str
-    """Entry of the config, or of the layout."""
+    """Name of the entry in the config or in the layout."""
     before: str | int | float | bool | None
-    """In A; null where it was not set."""
+    """Value in A; null if it was not set."""
     after: str | int | float | bool | None
-    """In the other run; null where it was not set."""
+    """Value in the other run; null if it was not set."""
 
 
 class CauseJson(Document):
-    """One cause of the changed rate, by the model of A."""
+    """One cause of the change in the rate, according to A's model."""
 
     kind: CauseKind
-    """setting: the config or the layout says so. measured: it came out otherwise."""
+    """setting: the config or the layout changed. measured: a measured quantity changed."""
     name: str
-    """What changed."""
+    """Name of the setting or quantity."""
     before: str
-    """In A."""
+    """Value in A."""
     after: str
-    """In the other run."""
+    """Value in the other run."""
     alone_ratio: Figure
-    """Gain of trained tokens per second with this change alone, modelled; null where the model cannot be asked."""
+    """Modeled gain of trained tokens per second from this change alone; null if the model cannot predict it."""
     share_ratio: Figure
-    """Share of the logarithm of the measured change, modelled; null where no significant change is to be shared."""
+    """Modeled share of the logarithm of the measured change; null if there is no significant change to attribute."""
     unpriced_because: Unpriced | None
-    """Why the model gives it no share: other_network, the model is of another one; no_model, A has none;
-    not_reproduced, the model does not reproduce A's own rate; not_modelled, the model has no such input; cannot_run, by
-    the model the run could not run so; too_many, only the first few are asked about; not_together, the run could not
-    run with all causes at once. Null where it has a share to give."""
+    """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
+    not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
+    according to the model, the run could not run with this change. too_many: only the first few causes are evaluated.
+    not_together: the run could not run with all causes at once. Null if a share is assigned."""
 
 
 class PromiseJson(Document):
-    """What was expected of the change, beside what came."""
+    """The expected gain of the change beside the measured one."""
 
     is_recommended: bool
-    """Whether the analysis of A recommended the change; otherwise its model was asked for it now."""
+    """Whether the analysis of A recommended the change; otherwise, the expectation comes from A's model at comparison
+    time."""
     rank: int | None
-    """Place of the action in the recommendation, 1 for the first; null if it was not recommended."""
+    """Rank of the action in the recommendation, starting at 1; null if it was not recommended."""
     what: ActionWhat | None
-    """What the action changes; null if it was not recommended."""
+    """The quantity that the action changes; null if it was not recommended."""
     gain_ratio: Figure
-    """Promised gain of trained tokens per second, 0.1 for 10% more; of a fix, for as much of it as was measured."""
+    """Expected gain of trained tokens per second, 0.1 for 10% more. For a fix, the gain from the measured part of the
+    fix."""
     gain_low_ratio: Figure
-    """Low end of its 90% interval."""
+    """Low end of the 90% interval of `gain_ratio`."""
     gain_high_ratio: Figure
-    """High end of its 90% interval."""
+    """High end of the 90% interval of `gain_ratio`."""
     measured_ratio: Figure
-    """Gain that came."""
+    """Measured gain."""
     is_kept: bool
-    """Whether the measured gain lies in the interval."""
+    """Whether the measured gain is within the interval."""
     missed_by_ratio: Figure
-    """By how much it lies outside; below 0 if it fell short."""
+    """Distance of the measured gain from the interval; negative if the gain fell short."""
     is_alone: bool
-    """Whether nothing else was set otherwise."""
+    """Whether no other setting changed."""
 
 
 class ConfounderJson(Document):
-    """One reason for care."""
+    """One reason to interpret the comparison with care."""
 
     kind: Kind
-    """What kind of reason."""
+    """Kind of the reason."""
     sentence: str
     """The reason in words."""
 
 
 class PairJson(Document):
-    """One run beside the baseline."""
+    """One run compared with the baseline."""
 
     run: ComparedRunJson
     """The run."""
     basis: Basis
-    """Whether the steady stretches or the whole runs were compared."""
+    """Whether the comparison covers the steady states or the whole runs."""
     label: str
     """The outcome in a few words."""
     headline: str
@@ -222,25 +225,25 @@ class PairJson(Document):
     confounders: tuple[ConfounderJson, ...]
     """Reasons for care, the most important first."""
     quantities: tuple[QuantityJson, ...]
-    """What was compared, the trained tokens per second first."""
+    """Quantities of both runs, starting with the trained tokens per second."""
     learning: tuple[LearnedJson, ...]
-    """Reward, loss and entropy, as far as recorded."""
+    """Reward, loss and entropy, if recorded."""
     breakdowns: tuple[BreakdownJson, ...]
-    """Where the differences come from."""
+    """Sources of the differences."""
     tested: int
-    """Differences that were tested; the significance of all but the rate is corrected for that."""
+    """Number of differences tested; the significance of all but the rate is corrected for this number."""
     changes: tuple[SettingChangeJson, ...]
-    """What was set otherwise."""
+    """Settings that changed."""
     causes: tuple[CauseJson, ...]
-    """What the change of the rate is from, the largest contribution first."""
+    """Causes of the change in the rate, the largest contribution first."""
     unexplained_share_ratio: Figure
-    """Share of the measured change that no cause explains; null where no significant change is to be shared."""
+    """Share of the measured change that no cause explains; null if there is no significant change to attribute."""
     promise: PromiseJson | None
-    """What was expected of the change; null where nothing was."""
+    """The expected gain of the change; null if there was no expectation."""
 
 
 class CompareDocument(Document):
-    """What `rlscope compare --json` prints: a baseline, and every other run beside it."""
+    """Output of `rlscope compare --json`: a baseline, and every other run compared with it."""
 
     model_config = ConfigDict(title="rlscope compare --json")
 
@@ -249,11 +252,11 @@ class CompareDocument(Document):
     baseline: ComparedRunJson
     """Run A."""
     comparisons: tuple[PairJson, ...]
-    """The other runs, in the order given."""
+    """The other runs, in the given order."""
 
 
 def compare_document(compared: Compared) -> CompareDocument:
-    """The whole comparison."""
+    """Return the whole comparison."""
     return CompareDocument(
         schema_version=SCHEMA_VERSION,
         baseline=_run(compared.baseline, 0),
@@ -356,7 +359,10 @@ def _promise(promise: Promise) -> PromiseJson:
 
 
 def as_markdown(compared: Compared) -> str:
-    """The comparison for a pull request or a chat, without a newline at its end. Strings from the runs are escaped."""
+    """Return the comparison as Markdown for a pull request or a chat, without a trailing newline.
+
+    Text from the runs is escaped.
+    """
     lines: list[str] = []
     for pair in words.pairs_in_words(compared):
         lines += _pair_markdown(pair)

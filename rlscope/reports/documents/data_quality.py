@@ -1,4 +1,4 @@
-"""What the analysis could not see, as JSON: a part of its document, and the document of `rlscope doctor`."""
+"""Gaps in the data as JSON: a part of the analysis document, and the document of `rlscope doctor`."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,16 +18,16 @@ class SkippedFileJson(Document):
     path: str
     """Path of the file."""
     why: str
-    """Why it was not read."""
+    """Reason why it was not read."""
 
 
 class ClockStepJson(Document):
     """A moment at which a clock was set."""
 
     at_ns: int
-    """About when, by that clock, UTC epoch."""
+    """Approximate time by that clock, in UTC epoch nanoseconds."""
     by_s: Figure
-    """Seconds that it was set forward by; negative for back."""
+    """Seconds that the clock was set forward; negative if it was set back."""
 
 
 class ClockOffsetJson(Document):
@@ -36,175 +36,176 @@ class ClockOffsetJson(Document):
     host: str
     """The host."""
     against: str
-    """The host that it is compared with; the same host where that one's clock was set during the run."""
+    """The host that it is compared with; the same host if that clock was set during the run."""
     offset_s: Figure
-    """Seconds by which the clock is ahead, at the start of the run where it drifts or was set; at least that where the
-    uncertainty is null."""
+    """Difference of the clocks, in seconds; positive if this host's clock is ahead. If the clock drifts or was set, the
+    value at the start of the run. If the uncertainty is null, the difference is at least this."""
     uncertainty_s: Figure
-    """Uncertainty of the offset, in seconds, and of every corrected time that is compared with one of the other host;
-    null if it is not known."""
+    """Uncertainty, in seconds, of the offset and of every corrected time that is compared with a time of the other
+    host; null if it is unknown."""
     is_corrected: bool = False
-    """Whether the host's times are corrected in everything that this document states."""
+    """Whether the host's times are corrected throughout this document."""
     drift_ratio: Figure = 0.0
-    """Seconds that the clock gains in each second; 0 where the run is too short to show a drift."""
+    """Seconds that the clock gains per second; 0 if the run is too short to show a drift."""
     steps: tuple[ClockStepJson, ...] = ()
-    """When the clock was set during the run."""
+    """Times at which the clock was set during the run."""
 
 
 class SampledEngineJson(Document):
-    """An engine that was polled from outside, not recorded at each pass."""
+    """An engine that was polled from outside instead of recorded at each pass."""
 
     worker_id: str
     """Identifier of the worker."""
     interval_s: Figure
     """Median time between two readings, in seconds."""
     knows_busy: bool
-    """Whether the engine counts its time in forward passes itself."""
+    """Whether the engine itself counts its time in forward passes."""
 
 
 class TableOriginJson(Document):
-    """How sure the rows of one table are."""
+    """Certainty of the rows of one table."""
 
     certainty: Certainty
-    """recorded: the file states each value and its time. placed: durations are recorded, their place inside a step is
-    the order of the program. inferred: derived by a rule."""
+    """recorded: the file has every value and its time. placed: durations are recorded, and their place within a step
+    follows the order of the program. inferred: derived by a rule."""
     rule: str | None
-    """How the rows were inferred; null for what is recorded or placed."""
+    """Rule that the rows were inferred with; null for recorded and placed rows."""
 
 
 class SourceFileJson(Document):
     """A file that was imported."""
 
     name: str
-    """Its name."""
+    """Name of the file."""
     bytes: int
     """Bytes read."""
     lines: int
     """Lines of text, or records of a binary file."""
     bad_lines: int
-    """Those of them that could not be read and are left out."""
+    """Unreadable lines, which are left out."""
 
 
 class ImportedJson(Document):
-    """Where a run comes from that no hook recorded."""
+    """Origin of a run that was imported instead of recorded by hooks."""
 
     framework: str
-    """Whose names were found."""
+    """Framework whose names appear in the files."""
     era: str | None
-    """Which of the framework's sets of names; null where it has one."""
+    """Version of the framework's names; null if the framework has only one."""
     carriers: tuple[str, ...]
     """Kinds of the files."""
     files: tuple[SourceFileJson, ...]
     """The files."""
     clock: Clock
-    """wall: times of a known zone. local: times of an unknown zone, taken as UTC. relative: no file has times of its
-    own, so dates mean nothing."""
+    """wall: times in a known time zone. local: times in an unknown time zone, taken as UTC. relative: the files have no
+    absolute times, so dates mean nothing."""
     tables: Mapping[str, TableOriginJson]
-    """How sure the rows of each table are."""
+    """Certainty of the rows, by table."""
     coverage: Mapping[str, float]
-    """By worker, the share of its steps, 0 to 1, that the files hold."""
+    """Share of each worker's steps, 0 to 1, that the files contain, by worker."""
     is_thinned: bool
     """Whether so many steps are missing that their time is left out."""
     notes: tuple[str, ...]
-    """What cannot be known, and the file or flag that would bring it."""
+    """Gaps in the data, each with the file or flag that would fill it."""
     no_verdict: tuple[str, ...]
-    """Why the files are no ground for a verdict; empty where they are one."""
+    """Reasons why the files do not support a verdict; empty if they do."""
 
 
 class RowGapJson(Document):
-    """Rows of one worker and table that are not as the worker wrote them."""
+    """Rows of one worker and table that differ from those that the worker wrote."""
 
     kind: Kind
-    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
+    """missing: fewer rows than the worker wrote. beyond: more rows. changed: different content. moved: a file was
+    renamed."""
     table: str
     """Name of the table."""
     worker_id: str
     """Identifier of the worker."""
     rows: int
-    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
+    """Number of missing or extra rows; for changed or moved files, the number of rows affected."""
     gpu_s: Figure
-    """GPU-seconds of the worker that they concern, at most."""
+    """Upper bound of the worker's GPU-seconds that the rows cover."""
     detail: str
-    """The same as a sentence."""
+    """The gap as a sentence."""
 
 
 class CompletenessJson(Document):
     """Whether every row that the workers wrote was read."""
 
     state: State
-    """complete, incomplete, or unknown: nobody stated how many rows some worker wrote."""
+    """complete, incomplete, or unknown. Unknown means that the row count of some worker was not recorded."""
     is_verified: bool
-    """Whether the checksums of all files were compared, and agree."""
+    """Whether the checksums of all files were compared and match."""
     missing_rows: int
-    """Rows that were written and are not there."""
+    """Rows that were written but not found."""
     gaps: tuple[RowGapJson, ...]
-    """What differs, by table and worker."""
+    """Differences, by table and worker."""
     uncounted_workers: tuple[str, ...]
-    """Workers of which nobody stated how many rows they wrote."""
+    """Workers whose row counts were not recorded."""
 
 
 class DataQualityJson(Document):
-    """What the analysis could not see."""
+    """Gaps in the data."""
 
     skipped_files: tuple[SkippedFileJson, ...]
     """Files that were not read."""
     dropped_rows: Mapping[str, int]
-    """Rows that recording dropped, by table."""
+    """Rows that the recorder dropped, by table."""
     workers_without_end: tuple[str, ...]
-    """Workers that never reported their end: killed, or still running."""
+    """Workers that never reported their end because they were killed or are still running."""
     clock_offsets: tuple[ClockOffsetJson, ...]
     """Hosts whose clocks disagree."""
     gaps: tuple[str, ...]
-    """Everything else that is missing, one sentence each."""
+    """All other gaps, one sentence each."""
     sampled_engines: tuple[SampledEngineJson, ...]
     """Engines that were polled from outside."""
     completeness: CompletenessJson
     """Whether every row that the workers wrote was read."""
     imported: ImportedJson | None
-    """Where an imported run comes from; null for a run that hooks recorded."""
+    """Origin of an imported run; null for a run recorded by hooks."""
 
 
 class PieceJson(Document):
-    """One thing that answers need."""
+    """One piece of data that the analysis can use."""
 
     name: str
-    """What it is."""
+    """Name of the data."""
     status: Status
-    """Whether it is there."""
+    """Whether the data is present."""
     found: str
-    """What was found of it, in words."""
+    """Description of the data that was found."""
     adds: str
-    """What could be answered with it that cannot be now; empty where all of it is there."""
+    """Results that the missing data would add; empty if nothing is missing."""
     how: str
-    """The line of code, the flag or the file that brings it; empty where all of it is there."""
+    """The line of code, flag or file that adds the missing data; empty if nothing is missing."""
 
 
 class BesideJson(Document):
-    """Another file, perhaps of the same run."""
+    """Another file that may belong to the same run."""
 
     path: str
-    """Its path."""
+    """Path of the file."""
     kind: str
-    """What it is, by its content."""
+    """Kind of file, detected from its contents."""
     how: str
-    """The flag that it is passed with."""
+    """Flag to pass the file with."""
 
 
 class DoctorDocument(Document):
-    """What `rlscope doctor --json` prints: what is there of a run, and what is missing for which answer."""
+    """Output of `rlscope doctor --json`: the data that a run has, and the data that each result lacks."""
 
     model_config = ConfigDict(title="rlscope doctor --json")
 
     schema_version: Literal[1]
     """Version of this contract."""
     pieces: tuple[PieceJson, ...]
-    """Everything that answers need, in the order in which they need it."""
+    """All data that the analysis can use, in the order in which it is needed."""
     beside: tuple[BesideJson, ...]
-    """Files beside the one that was asked about."""
+    """Files next to the given one."""
 
 
 def doctor_document(checks: Iterable[Check], beside: Iterable[tuple[Path, str, str]]) -> DoctorDocument:
-    """All pieces; beside: path, kind and flag of other files."""
+    """Return the document of all checks; beside: path, kind and flag of other files."""
     return DoctorDocument(
         schema_version=SCHEMA_VERSION,
         pieces=tuple(PieceJson.read(each) for each in checks),

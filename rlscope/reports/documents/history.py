@@ -23,7 +23,7 @@ SHOWN: Final = (
     "cost",
     "alerts",
 )
-"""The columns of the text and of the page. `cost` is in GPU-hours where the run has no price."""
+"""Columns of the text and of the HTML table. `cost` is in GPU-hours if the run has no price."""
 TITLES: Final[Mapping[str, str]] = {
     "tokens_per_s": "steady tokens/s",
     "staleness_p95": "staleness p95, whole run",
@@ -37,29 +37,29 @@ PROMPTS_NOTE: Final = (
 OPEN_MARK: Final = "?"
 OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does not tell whether samplers are slow."
 _LEFT_OUT_FIRST: Final = ("framework", "alerts", "cost", "layout", "staleness_p95", "date")
-"""The columns that a narrow terminal lacks, in this order."""
+"""Columns to drop on a narrow terminal, in this order."""
 _HEADINGS: Final[Mapping[str, str]] = {
     "tokens_per_s": "steady\ntokens/s",
     "staleness_p95": "staleness\np95, run",
     "cost": "cost of 1M\ntokens, run",
 }
-"""The titles on a terminal."""
+"""Column titles on a terminal."""
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
 
 class RunEntryJson(Document):
-    """One run. Null: not known."""
+    """One run. Null means unknown."""
 
     path: str
-    """Folder of the run, relative to the one that was listed."""
+    """Folder of the run, relative to the listed folder."""
     run_id: str
-    """Identifier of the run; the name of its folder if it could not be read."""
+    """Identifier of the run; the name of its folder if the run could not be read."""
     started_ns: int | None
     """Start of the run, in UTC epoch nanoseconds."""
     duration_s: Figure
     """Length of the run, in seconds."""
     framework: str | None
-    """Framework in the run's config."""
+    """Framework named in the run's config."""
     trainer_gpus: int | None
     """Trainer GPUs."""
     sampler_gpus: int | None
@@ -71,47 +71,48 @@ class RunEntryJson(Document):
     steps: int | None
     """Optimizer steps."""
     tokens_per_s: Figure
-    """Trained response tokens per second over the steady stretch; with their prompts where `counts_prompts`."""
+    """Trained response tokens per second in steady state; including prompts if `counts_prompts` is true."""
     counts_prompts: bool | None
-    """Whether the trained tokens are those that the trainer counted, prompts included, as no file says another."""
+    """Whether the trained tokens are the trainer's own count, which includes prompts. True if no file has another
+    count."""
     bottleneck: str | None
-    """What limits the run."""
+    """The bottleneck of the run."""
     hides_samplers: bool | None
-    """Whether no file shows what samplers wait for: `samplers` then means that trainers wait for samples, because
-    samplers are slow or because both sides are in lockstep."""
+    """Whether the files lack the samplers' waits. In that case, `samplers` means that trainers wait for samples, either
+    because samplers are slow or because both sides are in lockstep."""
     staleness_p95: int | None
     """95th percentile of the staleness of the trained tokens, in versions."""
     gpu_hours_per_million_tokens: Figure
-    """GPU-hours of the whole run for a million trained tokens."""
+    """GPU-hours of the whole run per million trained tokens."""
     cost_per_million_tokens: Figure
-    """The same at the run's price of a GPU-hour; null without a price."""
+    """Price of these GPU-hours; null if the run has no price."""
     currency: str | None
     """Currency of that price."""
     alerts: int | None
-    """Alerts of severity warning or critical, of the built-in rules."""
+    """Number of alerts of severity warning or critical from the built-in rules."""
     problem: str | None
-    """Why the run could not be analysed; null if it was."""
+    """Reason why the run could not be analyzed; null if it was."""
 
 
 class ListDocument(Document):
-    """What `rlscope list --format json` prints: the runs below a folder."""
+    """Output of `rlscope list --format json`: the runs below a folder."""
 
     model_config = ConfigDict(title="rlscope list --format json")
 
     schema_version: Literal[1]
     """Version of this contract."""
     runs: tuple[RunEntryJson, ...]
-    """The runs, in the order asked for."""
+    """The runs, in the requested order."""
 
 
 def as_json(entries: Sequence[RunEntry]) -> str:
-    """Everything, numbers as measured."""
+    """Return the list as JSON, with numbers as measured."""
     runs = tuple(RunEntryJson.read(each) for each in entries)
     return ListDocument(schema_version=SCHEMA_VERSION, runs=runs).as_json()
 
 
 def as_csv(entries: Sequence[RunEntry]) -> str:
-    """Every key of the JSON as a column; an unknown value is empty."""
+    """Return every key of the JSON as a column; unknown values are empty."""
     text = io.StringIO()
     names = list(RunEntryJson.model_fields)
     rows = csv.DictWriter(text, names, lineterminator="\n")
@@ -121,7 +122,7 @@ def as_csv(entries: Sequence[RunEntry]) -> str:
 
 
 def cells(entry: RunEntry) -> list[str]:
-    """The shown columns of a run; of one that could not be read, why."""
+    """Return the shown columns of a run; for a run that could not be read, the reason."""
     if entry.problem is not None:
         return ["", fmt.printable(entry.path), *[""] * (len(SHOWN) - 3), fmt.printable(entry.problem)]
     return [fmt.printable(_WRITE[column](entry)) for column in SHOWN]
@@ -132,7 +133,7 @@ def _is_marked(entry: RunEntry) -> bool:
 
 
 def notes(entries: Sequence[RunEntry]) -> list[str]:
-    """What the marks in the shown columns mean."""
+    """Return the meanings of the marks in the shown columns."""
     said = ((PROMPTS_MARK, PROMPTS_NOTE, _is_marked), (OPEN_MARK, OPEN_NOTE, _is_open))
     return [f"{mark} {note}" for mark, note, holds in said if any(map(holds, entries))]
 
@@ -166,14 +167,14 @@ _WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
 
 
 def as_text(entries: Sequence[RunEntry]) -> str:
-    """A line a run; the last line says how many there are."""
+    """Return one line per run, then the number of runs."""
     rows = [[TITLES.get(column, column) for column in SHOWN], *_rows(entries)]
     lines = _table(rows, SHOWN, _widths(rows)) + _unread(entries)
     return "\n".join([*lines, "", fmt.counted(len(entries), "run", "runs"), SCOPES, *notes(entries)])
 
 
 def on_terminal(entries: Sequence[RunEntry], columns: int, kept: str | None = None) -> str:
-    """The same, as wide as the terminal: headings of two lines, and the columns that fit, `kept` among them."""
+    """Return the table for a terminal: two-line headings and the columns that fit; `kept` is never dropped."""
     titles = [_HEADINGS.get(column, f"\n{column}").split("\n") for column in SHOWN]
     rows = [[title[0] for title in titles], [title[1] for title in titles], *_rows(entries)]
     shown, widths, left_out = list(SHOWN), dict(zip(SHOWN, _widths(rows), strict=True)), list[str]()
@@ -196,7 +197,7 @@ def _rows(entries: Sequence[RunEntry]) -> list[list[str]]:
 
 
 def _unread(entries: Sequence[RunEntry]) -> list[str]:
-    return [f"{each.path}: not analysed: {fmt.printable(each.problem)}" for each in entries if each.problem]
+    return [f"{each.path}: not analyzed: {fmt.printable(each.problem)}" for each in entries if each.problem]
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -212,4 +213,4 @@ def _padded(cell: str, width: int, column: str) -> str:
 
 
 FORMS: Final[Mapping[str, Callable[[Sequence[RunEntry]], str]]] = {"text": as_text, "csv": as_csv, "json": as_json}
-"""By name: the list as text."""
+"""Writers of the list, by format name."""

@@ -1,7 +1,7 @@
-"""A layout, what it would do, what it gains and how training scales: one shape wherever a document speaks of them.
+"""The shape of a layout in every document: its forecast, its gain and the scaling of training.
 
-Figures are the model's. Rates of a run are its modelled gains on the measured steady rate, so that the layout in use
-has the rate that was measured; a plan measures nothing.
+All figures come from the model. For a run, a rate is the measured steady rate times one plus the modeled gain, so the
+current layout has the measured rate. A plan has no measurements.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _WAITS: Final[Mapping[Regime, Waits]] = {
     "samplers": "samplers",
     "trainers": "trainers",
     "staleness_cap": "staleness_cap",
-    # What is in flight is what ages: a cap on it is a cap on staleness by other means.
+    # Samples age while in flight, so a cap on their number also caps staleness.
     "admission": "staleness_cap",
     "weight_updates": "weight_updates",
     "environment": "environment",
@@ -42,19 +42,19 @@ class LayoutJson(Document):
     n_sample_gpus: int
     """Sampler GPUs."""
     max_running_per_engine: int | None
-    """Limit on running requests of an engine; null if the model says nothing about the run."""
+    """Limit on running requests of an engine; null if the model could not be fitted to the run."""
 
 
 class ModelledLayoutJson(LayoutJson):
-    """A layout with what the model forecasts for it."""
+    """A layout with its forecast."""
 
     tokens_per_s: Figure
-    """Trained response tokens per second: of the layout in use the measured steady rate, of others that rate times one
-    plus the modelled gain. In a plan, modelled."""
+    """Trained response tokens per second. For the current layout of a run, the measured steady rate; for other layouts,
+    that rate times one plus the modeled gain. In a plan, the modeled rate."""
     staleness_mean: Figure
-    """Mean staleness of trained tokens, in versions, modelled."""
+    """Modeled mean staleness of trained tokens, in versions."""
     staleness_max: int | None
-    """Largest staleness of a sample, by its oldest token, in versions, modelled."""
+    """Modeled largest staleness of a sample, by its oldest token, in versions."""
 
 
 class RatedLayoutJson(ModelledLayoutJson):
@@ -70,7 +70,7 @@ class GainJson(Document):
     """A change of the trained tokens per second."""
 
     gain_ratio: Figure
-    """Trained tokens per second over those compared with, less 1: the median of the posterior draws."""
+    """Trained tokens per second over the rate it is compared with, less 1: the median of the posterior draws."""
     gain_low_ratio: Figure
     """Low end of the 90% interval of `gain_ratio`."""
     gain_high_ratio: Figure
@@ -78,48 +78,48 @@ class GainJson(Document):
 
 
 class PreemptionJson(Document):
-    """What preemptions cost where the KV cache runs over."""
+    """Cost of preemptions when the KV cache is full."""
 
     preemptions_per_sample: Figure
     """Mean number of times that a sample is preempted."""
     recompute_ratio: Figure
-    """Share of engine time, 0 to 1, that recomputing preempted tokens takes."""
+    """Share of engine time, 0 to 1, spent on recomputing preempted tokens."""
 
 
 class ComparedLayoutJson(GainJson, RatedLayoutJson):
-    """A layout with its gain over the one that it is compared with."""
+    """A layout with its gain over another one."""
 
     probability_best: Figure
-    """Share of the posterior draws, 0 to 1, in which this layout is the fastest; null if it was not drawn."""
+    """Share of the posterior draws, 0 to 1, in which this layout is the fastest; null if the draws do not cover it."""
     grade: Grade | None
-    """How far the forecast is from the decode batches that the run measured."""
+    """Distance of the forecast from the decode batches that the run measured."""
     excluded: Exclusion | None
-    """Why the layout cannot be used; null if it can."""
+    """Reason why the layout cannot be used; null if it can."""
     regime: Waits | None
-    """What the layout waits for, in the words of the verdict."""
+    """Bottleneck of the layout, in the terms of the verdict."""
     step_s: Figure
-    """Seconds of an optimizer step."""
+    """Duration of an optimizer step, in seconds."""
     staleness_p95: int | None
     """95th percentile of the staleness of samples, by their oldest token, in versions."""
 
 
 class CandidateJson(PreemptionJson, ComparedLayoutJson):
-    """A layout that was looked at, with its gain over the one in use."""
+    """A layout that was evaluated, with its gain over the current one."""
 
 
 class OtherRunJson(Document):
-    """Another run that was read for how training scales."""
+    """Another run that shows how training scales."""
 
     run_id: str
     """Identifier of the run."""
     n_train_gpus: int
     """Trainer GPUs of the run."""
     cautions: tuple[ModelWarning, ...]
-    """Why the comparison with this run may mislead."""
+    """Reasons why the comparison with this run may mislead."""
 
 
 class TrainingScalingJson(Document):
-    """How the trained tokens per second of the trainers grow with the number of trainer GPUs: as a power of it."""
+    """Growth of the trainers' rate with the number of trainer GPUs, as a power law."""
 
     exponent: Figure
     """Exponent of the power law; 1 is perfect scaling."""
@@ -128,17 +128,17 @@ class TrainingScalingJson(Document):
     high: Figure
     """High end of the 90% interval of `exponent`."""
     measured: bool
-    """Whether training was seen at several numbers of GPUs; otherwise the exponent is mostly assumed."""
+    """Whether training was measured at several numbers of GPUs; otherwise the exponent is mostly assumed."""
     contradicted: bool
-    """Whether no exponent explains all runs."""
+    """Whether no single exponent explains all runs."""
     n_train_gpus: tuple[int, ...]
-    """Numbers of trainer GPUs at which training was seen."""
+    """Numbers of trainer GPUs at which training was measured."""
     also: tuple[OtherRunJson, ...]
-    """The runs named with --also."""
+    """The runs passed with --also."""
 
 
 def layout_json(layout: Layout) -> LayoutJson:
-    """The layout alone."""
+    """Return the layout without a forecast."""
     return LayoutJson(
         n_train_gpus=layout.trainer_gpus,
         n_sample_gpus=layout.sampler_gpus,
@@ -147,7 +147,7 @@ def layout_json(layout: Layout) -> LayoutJson:
 
 
 def modelled_layout_json(forecast: Forecast, beside: Forecast | None = None) -> ModelledLayoutJson:
-    """The layout of a forecast; beside: the layout that its gain is over."""
+    """Return the layout of a forecast; beside: the layout that its gain is relative to."""
     rate, staleness, layout = advice.rate_of(forecast, beside), forecast.staleness, forecast.layout
     return ModelledLayoutJson(
         **dict(layout_json(layout)),
@@ -158,7 +158,7 @@ def modelled_layout_json(forecast: Forecast, beside: Forecast | None = None) -> 
 
 
 def gain_json(gain: Spread | None, *, has_interval: bool = True) -> GainJson:
-    """A gain, with its interval or without; every key is null where there is none."""
+    """Return a gain, with or without its interval; every key is null if there is no gain."""
     return GainJson(
         gain_ratio=None if gain is None else gain.median,
         gain_low_ratio=gain.low if gain is not None and has_interval else None,
@@ -167,7 +167,7 @@ def gain_json(gain: Spread | None, *, has_interval: bool = True) -> GainJson:
 
 
 def preemption_json(lost: Preemption | None) -> PreemptionJson:
-    """What was lost; both keys are null where nothing is known."""
+    """Return the cost of preemptions; both keys are null if it is unknown."""
     return PreemptionJson(
         preemptions_per_sample=None if lost is None else lost.per_sample,
         recompute_ratio=None if lost is None else lost.engine_ratio,
@@ -181,9 +181,9 @@ def candidate_json(
     gain: Spread | None,
     odds: Mapping[Layout, float],
 ) -> CandidateJson:
-    """A layout with its gain over whatever it is compared with, `base`; None: over nothing.
+    """Return a layout with its gain over `base`, the layout that it is compared with, if there is one.
 
-    odds: of being the fastest, of the layouts that were drawn.
+    odds: by layout, the probability of being the fastest, for the layouts that the posterior draws cover.
     """
     pace, staleness = forecast.pace, forecast.staleness
     rate, is_drawn = advice.rate_of(forecast, base), forecast.drawn_tokens_per_s is not None
@@ -203,14 +203,17 @@ def candidate_json(
 
 
 def candidate_of_run_json(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> CandidateJson:
-    """A layout with its gain over the run's own, where a gain is advised; odds: of being the fastest of all drawn."""
+    """Return a layout with its gain over the run's current layout if the advice is to change or to probe.
+
+    odds: by layout, the probability of being the fastest of all layouts that the posterior draws cover.
+    """
     today, is_open = model.forecasts.today, model.recommendation.advice in ("change", "probe")
     gain = NO_GAIN if forecast is today else advice.gain_of(model, forecast) if is_open else None
     return candidate_json(model.calibration, forecast, today, gain, odds)
 
 
 def scaling_json(model: ModelResult) -> TrainingScalingJson:
-    """The exponent, and whether other runs measured it."""
+    """Return the scaling exponent and whether other runs measured it."""
     training = model.calibration.training
     exponent, low, high = scaling_exponent(training)
     return TrainingScalingJson(
@@ -228,7 +231,7 @@ def scaling_json(model: ModelResult) -> TrainingScalingJson:
 
 
 def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
-    """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
+    """Return every layout evaluated, including the current one: the fastest first, excluded layouts last."""
     today = model.forecasts.today
     odds = fastest_probabilities(model.forecasts)
 
@@ -241,11 +244,11 @@ def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
 
 
 def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
-    """Seconds of an optimizer step at the rate forecast for the layout; None where it cannot run."""
+    """Return the duration of an optimizer step, in seconds, at the layout's forecast rate; None if it cannot run."""
     rate = advice.rate_of(forecast, beside)
     return None if rate is None else forecast.step_seconds(rate.median, calibration.steps_per_version)
 
 
 def waits_for(regime: Regime) -> Waits:
-    """What a layout waits for, in the words of the verdict."""
+    """Return the bottleneck of a layout in the terms of the verdict."""
     return _WAITS[regime]

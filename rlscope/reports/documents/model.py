@@ -1,6 +1,7 @@
-"""The model's parts of the analysis document: rate, decode pass, recommendation, time to finish, and what else it says.
+"""The model's parts of the analysis document: rate, decode passes, recommendation, time to finish, and details.
 
-If the model could not be fitted to a run, every key is there and null, and `recommendation.why` says what is missing.
+If the model could not be fitted to a run, every key is present and null, and `recommendation.why` states which data is
+missing.
 """
 
 from collections.abc import Mapping
@@ -32,41 +33,41 @@ from rlscope.reports.text import advice
 
 
 class GapStepJson(Document):
-    """What one cause changes of the rate."""
+    """The part of the gap that one cause accounts for."""
 
     cause: GapCause
     """The cause."""
     tokens_per_s: Figure
-    """Change of the trained tokens per second by this cause; below 0 where it costs."""
+    """Change of the trained tokens per second due to this cause; negative if it costs throughput."""
 
 
 class MeasuredRateJson(Document):
-    """Response tokens per second, measured."""
+    """Measured response tokens per second."""
 
     achieved_tokens_per_s: Figure
     """Trained response tokens per second, measured over the whole run."""
     steady_tokens_per_s: Figure
-    """Trained response tokens per second, measured over the steady window; null without one."""
+    """Trained response tokens per second, measured over the steady state; null if there is none."""
     generated_tokens_per_s: Figure
     """Sampled response tokens per second, measured over the whole run."""
     effective_tokens_per_s: Figure
     """`achieved_tokens_per_s` times the effective sample size over the tokens; null without importance ratios."""
     counted_tokens: int | None
-    """Prompt and response tokens of the training steps, where no delivery was recorded and the trained rates count
-    these; null where they count response tokens alone."""
+    """Prompt and response tokens of the training steps. Set if no delivery was recorded, because the trained rates then
+    count these; null if the rates count response tokens alone."""
 
 
 class PredictedRateJson(Document):
-    """Trained tokens per second, predicted and measured; every key is null without a prediction."""
+    """Trained tokens per second, predicted and measured; every key is null if there is no prediction."""
 
     predicted_tokens_per_s: Figure = None
-    """Trained tokens per second predicted from the first half of the steady window; null if that is too short."""
+    """Trained tokens per second predicted from the first half of the steady state; null if that is too short."""
     predicted_low: Figure = None
     """Low end of the 90% interval of `predicted_tokens_per_s`."""
     predicted_high: Figure = None
     """High end of the 90% interval of `predicted_tokens_per_s`."""
     judged_tokens_per_s: Figure = None
-    """Trained tokens per second measured over the second half of the steady window."""
+    """Trained tokens per second measured over the second half of the steady state."""
     judged_low: Figure = None
     """Low end of the 90% interval of `judged_tokens_per_s`."""
     judged_high: Figure = None
@@ -78,18 +79,20 @@ class PredictedRateJson(Document):
 
 
 class ThroughputJson(PredictedRateJson, MeasuredRateJson):
-    """Response tokens per second: as achieved, as predicted, and the way from the upper bound to what was achieved."""
+    """Response tokens per second: measured, predicted, and the gap between the upper bound and the measured rate."""
 
     bound_tokens_per_s: Figure = None
-    """Upper bound of the trained tokens per second of these GPUs at measured costs."""
+    """Upper bound of the trained tokens per second of these GPUs at the measured costs."""
     bound_low: Figure = None
     """Low end of the 90% interval of `bound_tokens_per_s`."""
     bound_high: Figure = None
     """High end of the 90% interval of `bound_tokens_per_s`."""
     sync_tokens_per_s: Figure = None
-    """Trained tokens per second, modelled, of a synchronous run in which every GPU samples and then trains."""
+    """Modeled trained tokens per second of a synchronous run in which every GPU alternates between sampling and
+    training."""
     gap: tuple[GapStepJson, ...] | None = None
-    """From the bound to the steady rate, cause by cause: the bound plus all of them is `steady_tokens_per_s`."""
+    """Steps from the bound down to the steady rate, one per cause: the bound plus all of them is
+    `steady_tokens_per_s`."""
 
 
 class LatencyJson(Document):
@@ -98,47 +101,48 @@ class LatencyJson(Document):
     form: Form | None = None
     """Form of the fitted curve."""
     parameters: Mapping[str, Figure] | None = None
-    """Parameters of the curve: times in seconds, batch sizes in requests, the rest ratios."""
+    """Parameters of the curve: times in seconds, batch sizes in requests, all others as ratios."""
     visited_batch_low: Figure = None
     """Smallest batch size that the run measured, in requests."""
     visited_batch_high: Figure = None
     """Largest batch size that the run measured, in requests."""
     grade: Grade | None = None
-    """How far the batches of the layout in use are from those measured."""
+    """Distance of the current layout's batches from the measured batches."""
     mape_ratio: Figure = None
-    """Mean absolute error of the fit over the measured time, as a ratio."""
+    """Mean absolute error of the fit divided by the measured time."""
     held_out_mape_ratio: Figure = None
-    """The same for measurements that the fit had not seen."""
+    """Mean absolute error, as in `mape_ratio`, over measurements that were held out of the fit."""
     caveats: tuple[ModelWarning, ...] | None = None
-    """What the fit could not settle."""
+    """Questions that the fit could not settle."""
 
 
 class AdviceJson(Document):
-    """Which layout to use, and why."""
+    """The recommended layout and the reasons for it."""
 
     action: Advice
-    """change: to a layout that is at least 90% likely to bring 5% or more. probe: try one that may. keep: none is
-    likely to bring 5%. unknown: nothing can be recommended."""
+    """change: switch to a layout that is at least 90% likely to gain 5% or more. probe: test a layout that may gain 5%.
+    keep: no layout is likely to gain 5%. unknown: nothing can be recommended."""
     why: str
-    """Why, how sure that is, and what would make it surer; what is missing where the action is unknown."""
+    """The reasons, how certain they are, and what would make them more certain. If the action is unknown, the data that
+    is missing."""
     reason: Reason | None
-    """Why, as one word."""
+    """The reason as one word."""
     headline: str | None
     """The advice in one short sentence."""
     current: ModelledLayoutJson | None
-    """The layout in use; null for a plan that names none."""
+    """The current layout; null for a plan that names none."""
     best: CandidateJson | None
-    """The layout to change to, or to try; the one in use where the action is keep; null where it is unknown."""
+    """The layout to switch to or to test. If the action is keep, the current layout; null if it is unknown."""
     alternative: CandidateJson | None
-    """Where the action is change, a layout that is faster still, and staler or less sure; null without one. In a plan
-    that keeps the layout in use, the best of the others."""
+    """If the action is change, a faster layout with staler samples or weaker evidence; null if there is none. In a plan
+    that keeps the current layout, the best of the other layouts."""
     probability_better: Figure
-    """Probability, 0 to 1, that `best` is faster than the current layout; null where the action is keep or unknown."""
+    """Probability, 0 to 1, that `best` is faster than the current layout; null if the action is keep or unknown."""
     probability_worthwhile: Figure
-    """Probability, 0 to 1, that `best`, or the best of the other layouts where the action is keep, brings 5% or more;
-    null where the action is unknown."""
+    """Probability, 0 to 1, that `best` gains 5% or more. If the action is keep, the same probability for the best of
+    the other layouts; null if the action is unknown."""
     regret_ratio: Figure
-    """Gain forgone on average by keeping the layout, as a ratio of the trained tokens per second."""
+    """Mean gain forgone by keeping the layout, as a ratio of the trained tokens per second."""
 
 
 class UncertaintyJson(Document):
@@ -147,21 +151,21 @@ class UncertaintyJson(Document):
     source: UncertaintySource
     """The part of the model that is uncertain."""
     spread_ratio: Figure
-    """Half of the width of the gain's 90% interval if this alone is uncertain."""
+    """Half the width of the gain's 90% interval if only this source is uncertain."""
 
 
 class RecommendationJson(AdviceJson):
-    """The recommended layout, and every layout that was looked at."""
+    """The recommended layout and every layout that was evaluated."""
 
     doubts: tuple[UncertaintyJson, ...]
     """Where the uncertainty of the gain comes from, the largest source first."""
     candidates: tuple[CandidateJson, ...]
-    """Every layout that was looked at, the fastest first, those that cannot be used last. Where the action is keep or
-    unknown, the gains of the others are null: none is likely to bring 5%, or none is known."""
+    """Every layout that was evaluated, the fastest first, excluded layouts last. If the action is keep or unknown, the
+    gains of the other layouts are null: none is likely to gain 5%, or the gains are unknown."""
 
 
 class HoursJson(Document):
-    """How long the remaining steps take in one layout."""
+    """Duration of the remaining steps in one layout."""
 
     hours: Figure
     """Hours that the remaining steps take."""
@@ -172,22 +176,22 @@ class HoursJson(Document):
     gpu_hours: Figure
     """GPU-hours that the remaining steps take."""
     price: Figure
-    """What they cost, in the currency of the run's config; null if that has no price."""
+    """Price of the remaining steps, in the currency of the run's config; null if the config has no price."""
 
 
 class TimeToFinishJson(Document):
-    """How long the rest of the run takes."""
+    """Duration of the rest of the run."""
 
     remaining_steps: int | None = None
-    """Optimizer steps left; null if the run does not say how many it has, or has made them all."""
+    """Optimizer steps left; null if the run does not state its number of steps, or has finished them."""
     current: HoursJson | None = None
-    """In the layout in use."""
+    """Duration in the current layout."""
     best: HoursJson | None = None
-    """In the recommended layout."""
+    """Duration in the recommended layout."""
 
 
 class ComparedJson(Document):
-    """A quantity as predicted from the first half of the steady window and as measured over the second."""
+    """A quantity predicted from the first half of the steady state and measured over the second."""
 
     predicted: Figure
     """The prediction, in the unit of the quantity's name."""
@@ -208,86 +212,87 @@ class ComparedJson(Document):
 
 
 class PreemptionsJson(Document):
-    """What preemptions cost the run."""
+    """Cost of preemptions in this run."""
 
     achieved: PreemptionJson
-    """As counted over the steady window."""
+    """Measured over the steady state."""
     predicted: PreemptionJson
-    """As the model expects of the layout in use."""
+    """Forecast by the model for the current layout."""
     grade: Grade | None
-    """How far that forecast is from the decode batches that the run measured."""
+    """Distance of that forecast from the decode batches that the run measured."""
 
 
 class ObservableJson(Document):
-    """One quantity of the layout in use, measured over the steady window and replayed by the model."""
+    """One quantity of the current layout, measured over the steady state and replayed by the model."""
 
     name: ObservableName
     """The quantity."""
     unit: ObservableUnit
     """Unit of both values; a ratio is a share of time, 0 to 1."""
     measured: Figure
-    """Measured; null if it was not recorded."""
+    """The measured value; null if it was not recorded."""
     replayed: Figure
-    """By the model; null if the method does not know it."""
+    """The model's value; null if the method does not compute this quantity."""
     misfit_ratio: Figure
     """`replayed` over `measured`, less 1; null for shares and versions."""
     difference: Figure
-    """`replayed` less `measured`."""
+    """`replayed` minus `measured`."""
 
 
 class SchedulingJson(Document):
-    """How rollouts are scheduled, as the model has it."""
+    """Scheduling of rollouts in the model."""
 
     delivery: Delivery
-    """What is queued as one: whole groups or single samples."""
+    """Unit that is put in the queue: a whole group or a single sample."""
     queue_order: QueueOrder
-    """What the trainer takes first."""
+    """Order in which the trainer takes samples from the queue."""
     dispatch: Dispatch
-    """Who gives samples to the engines."""
+    """Component that assigns samples to the engines."""
     taking: Taking
-    """How the trainers take what they wait for."""
+    """Way in which the trainers take samples from the queue."""
     queue_policy: QueuePolicy
-    """What a full queue does."""
+    """Effect of a full queue on new samples."""
     max_staleness: int | None
-    """Cap on the staleness of the oldest token, in versions; null where none is kept."""
+    """Cap on the staleness of the oldest token, in versions; null if there is no cap."""
     staleness_policy: StalenessPolicy | None
-    """How that cap is kept; null where none is."""
+    """Policy that enforces that cap; null if there is no cap."""
     in_flight_until_trained: bool
-    """Whether a limit in flight counts samples until their training step ends."""
+    """Whether a limit on samples in flight counts samples until their training step ends."""
 
 
 class TriedJson(Document):
-    """A scheduling that the facts of the run allow."""
+    """A scheduling that is consistent with the facts of the run."""
 
     scheduling: SchedulingJson
     """The scheduling."""
     misfit: Figure
-    """Root mean square of the differences, each in its tolerance; null where the model cannot run it."""
+    """Root mean square of the differences, each divided by its tolerance; null if the model cannot run this
+    scheduling."""
     rate_misfit_ratio: Figure
     """Replayed over measured trained tokens per second, less 1."""
 
 
 class ReplayJson(Document):
-    """The layout in use as the model has it, beside what was measured over the steady window."""
+    """The current layout as the model replays it, beside its measurements over the steady state."""
 
     explains: bool
     """Whether the replayed rate is within 10% of the measured one."""
     rate_misfit_ratio: Figure
     """Replayed over measured trained tokens per second, less 1."""
     method: ReplayMethod
-    """How the layout was replayed."""
+    """Method of the replay."""
     compared: tuple[ObservableJson, ...]
-    """Every quantity."""
+    """All quantities that were compared."""
     off: tuple[ObservableName, ...]
-    """Quantities beyond their tolerance, the furthest off first."""
+    """Quantities beyond their tolerance, the largest deviation first."""
     scheduling: SchedulingJson
-    """The scheduling that fits the run best; it is used for every layout."""
+    """The scheduling that fits the run best. The model uses it for every layout."""
     tried: tuple[TriedJson, ...]
-    """Every scheduling that was tried, the one used first."""
+    """All schedulings that were tried, starting with the one in use."""
 
 
 class ModelJson(Document):
-    """What else the model says; every key is null where it could not be fitted."""
+    """Further results of the model; every key is null if the model could not be fitted."""
 
     synchronous: bool | None = None
     """Whether the run is synchronous: samplers and trainers wait for each other at every step."""
@@ -296,29 +301,29 @@ class ModelJson(Document):
     judged_steps: int | None = None
     """Optimizer steps that the prediction is compared with."""
     judged: Mapping[PredictedQuantity, ComparedJson] | None = None
-    """What was predicted besides the rate, by quantity."""
+    """Predicted quantities other than the rate, by name."""
     efficient_running: int | None = None
-    """Smallest batch, in requests, that decodes at 90% of the rate at the limit."""
+    """Smallest batch, in requests, that decodes at 90% of the rate that the limit on running requests allows."""
     efficient_decoding_ratio: Figure = None
-    """Share of the decoding time, 0 to 1, that the same tokens would have taken in such batches."""
+    """Share of the decoding time, 0 to 1, that the same tokens would have taken in batches of that size."""
     simulated_layouts: int | None = None
     """Number of layouts whose forecast comes from the event simulation."""
     batches_ahead: Figure = None
-    """Prefetched batches: those that the trainers hold besides the one they train on."""
+    """Prefetched batches: batches that the trainers hold in addition to the one in training."""
     preemption: PreemptionsJson | None = None
-    """What preemptions cost, and were expected to."""
+    """Measured and predicted cost of preemptions."""
     cautions: tuple[ModelWarning, ...] | None = None
     """Warnings about the model of this run."""
     notes: tuple[ModelWarning, ...] | None = None
-    """What was assumed because the run does not show it."""
+    """Assumptions that the model makes because the run does not show the facts."""
     training_scaling: TrainingScalingJson | None = None
-    """How training scales with the number of trainer GPUs."""
+    """Scaling of training with the number of trainer GPUs."""
     replay: ReplayJson | None = None
-    """The layout in use as the model has it, beside what was measured."""
+    """The current layout as the model replays it, beside its measurements."""
 
 
 def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) -> ThroughputJson:
-    """What was achieved, and beside it what the model predicts, bounds and explains."""
+    """Return the measured rates with the model's predictions, bounds and gap."""
     measured = MeasuredRateJson.read(throughput)
     if isinstance(model, NoModelResult):
         return ThroughputJson(**dict(measured))
@@ -329,7 +334,7 @@ def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) 
         bound_low=model.gap.bound_spread.low,
         bound_high=model.gap.bound_spread.high,
         sync_tokens_per_s=model.synchronous_tokens_per_s,
-        # A loss of 0.0 turned round by its sign alone would be written -0.0.
+        # The unary minus would turn a loss of 0.0 into -0.0.
         gap=tuple(GapStepJson(cause=step.cause, tokens_per_s=0.0 - step.lost_tokens_per_s) for step in model.gap.steps),
     )
 
@@ -355,7 +360,7 @@ def _compared_by_name(prediction: Prediction) -> Mapping[PredictedQuantity, Comp
 
 
 def latency_json(model: ModelResult | NoModelResult) -> LatencyJson:
-    """The fitted curve of decode passes."""
+    """Return the fitted curve of decode passes."""
     if isinstance(model, NoModelResult):
         return LatencyJson()
     fit = model.calibration.curve
@@ -373,7 +378,7 @@ def latency_json(model: ModelResult | NoModelResult) -> LatencyJson:
 
 
 def recommendation_json(model: ModelResult | NoModelResult, run: RunFacts) -> RecommendationJson:
-    """The recommended layout beside the one in use; where the model says nothing, why."""
+    """Return the recommended layout beside the current one, or the reason why the model could not be fitted."""
     if isinstance(model, NoModelResult):
         return _no_recommendation(model, run)
     advised, forecasts = model.recommendation, model.forecasts
@@ -422,7 +427,7 @@ def _no_recommendation(model: NoModelResult, run: RunFacts) -> RecommendationJso
 
 
 def time_to_finish_json(model: ModelResult | NoModelResult) -> TimeToFinishJson:
-    """The remaining steps in the layout in use, and in the recommended one."""
+    """Return the duration of the remaining steps in the current and in the recommended layout."""
     finish = model.finish if isinstance(model, ModelResult) else None
     if finish is None:
         return TimeToFinishJson()
@@ -445,7 +450,7 @@ def _hours(finish: TimeToFinish, hours: Spread) -> HoursJson:
 
 
 def model_json(model: ModelResult | NoModelResult) -> ModelJson:
-    """What else the model says."""
+    """Return the model's further results."""
     if isinstance(model, NoModelResult):
         return ModelJson()
     prediction, efficiency = model.prediction, model.efficiency
@@ -509,7 +514,7 @@ def _preemptions(model: ModelResult) -> PreemptionsJson:
 
 
 def _judged(prediction: Prediction) -> Mapping[PredictedQuantity, ComparedJson]:
-    """What was predicted besides the rate, which `throughput` holds."""
+    """Return the predicted quantities other than the rate, which is part of `throughput`."""
     by_name = _compared_by_name(prediction)
     return {name: _compared(each) for name, each in by_name.items() if name != "tokens_per_s"}
 

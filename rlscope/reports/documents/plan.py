@@ -1,4 +1,4 @@
-"""The answer to a plan as a JSON document, in the shapes that an analysis has."""
+"""The answer to a plan as a JSON document, in the shapes of an analysis."""
 
 from typing import Literal
 
@@ -26,38 +26,40 @@ class SpreadJson(Document):
 
 
 class RunTimeJson(Document):
-    """How long the planned run takes in the recommended layout, and what it costs."""
+    """Duration and cost of the planned run in the recommended layout."""
 
     steps: int
-    """Optimizer steps that the plan names."""
+    """Optimizer steps in the plan."""
     hours: SpreadJson
-    """Hours that they take."""
+    """Hours for these steps."""
     gpu_hours: Figure
-    """GPU-hours that they take, by the median."""
+    """GPU-hours for these steps, at the median."""
     price: Figure
-    """What they cost, by the median; null if the plan has no price."""
+    """Price of these GPU-hours, at the median; null if the plan has no price."""
     currency: str | None
-    """Currency of the price; null if the plan names none."""
+    """Currency of the price; null if the plan has none."""
 
 
 class UnknownJson(Document):
-    """What not knowing one thing costs."""
+    """Cost of not knowing one quantity."""
 
     unknown: Unknown
-    """What is not known."""
+    """The unknown quantity."""
     rate_low_ratio: Figure
-    """Low end of the 90% interval of the best layout's rate over its usual one, less 1, if this alone is uncertain."""
+    """Low end of the 90% interval of the best layout's rate over its usual rate, less 1, if only this quantity is
+    uncertain."""
     rate_high_ratio: Figure
     """High end of that interval."""
     regret_ratio: Figure
-    """Gain forgone on average by choosing a layout without knowing it, as a ratio of the trained tokens per second."""
+    """Mean gain forgone by choosing a layout without knowing the quantity, as a ratio of the trained tokens per
+    second."""
 
 
 class AskedLayoutJson(CandidateJson):
-    """The layout of --layout; its gain is over the recommended one, and its rates are null where it cannot run."""
+    """The layout passed with --layout. Its gain is over the recommended one; its rates are null if it cannot run."""
 
     trainer_idle_ratio: Figure
-    """Share of trainer time, 0 to 1, without work on a batch; publishing weights counts as idle."""
+    """Share of trainer time, 0 to 1, without work on a batch. Publishing weights counts as idle."""
     sampler_idle_ratio: Figure
     """Share of engine time, 0 to 1, without a decode pass or a prefill."""
     simulated: bool
@@ -65,55 +67,56 @@ class AskedLayoutJson(CandidateJson):
 
 
 class PoorScalingJson(Document):
-    """A share of the GPUs that would train nearly as fast as all of them, with the same batch."""
+    """A subset of the GPUs that would train nearly as fast as all of them with the same batch."""
 
     fewer_gpus: int
-    """GPUs of the share."""
+    """Number of GPUs in the subset."""
     gain_ratio: Figure
-    """Rate of all GPUs over that of the share, less 1."""
+    """Rate of all GPUs over the rate of the subset, less 1."""
     larger_batch: int
-    """Samples of a step, more than the plan's by as much as the GPUs are more than the share."""
+    """Samples per step after scaling the plan's batch by the ratio of all GPUs to the subset."""
     larger_batch_gain_ratio: Figure
-    """Rate of all GPUs with the larger batch over that with the plan's, less 1."""
+    """Rate of all GPUs with the larger batch over their rate with the plan's batch, less 1."""
     batch_is_too_small: bool
-    """Whether the larger batch would put the GPUs to use."""
+    """Whether the larger batch would use all GPUs well."""
 
 
 class PlanDocument(Document):
-    """What `rlscope plan --json` prints: the layout to start with, all candidates, and what the answer depends on."""
+    """Output of `rlscope plan --json`: the layout to start with, all candidates, and what the answer depends on."""
 
     model_config = ConfigDict(title="rlscope plan --json")
 
     schema_version: Literal[1]
     """Version of this contract."""
     recommendation: AdviceJson
-    """The layout to start with; where the plan names the layout in use, whether to leave it."""
+    """The layout to start with. If the plan names a current layout, whether to keep it."""
     candidates: tuple[CandidateJson, ...]
-    """One layout for each split of the GPUs, the fastest first, those that cannot be used last."""
+    """The best layout for each split of the GPUs, the fastest first, excluded layouts last."""
     asked: AskedLayoutJson | None
-    """The layout of --layout beside the recommended one; null if none was asked about."""
+    """The layout passed with --layout, compared with the recommended one; null without --layout."""
     bound_tokens_per_s: Figure
     """Upper bound of the trained tokens per second of these GPUs."""
     sync_tokens_per_s: Figure
-    """Trained tokens per second of a synchronous run in which every GPU samples and then trains; null if none fits."""
+    """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; null
+    if such a run does not fit."""
     safe_running_per_engine: Figure
-    """Requests that the KV cache of an engine holds without preemptions."""
+    """Number of requests that fit in an engine's KV cache without preemptions."""
     kv_capacity_tokens: Figure
-    """Tokens that the KV cache of an engine holds."""
+    """Number of tokens that fit in an engine's KV cache."""
     eta: RunTimeJson | None
-    """How long the run takes; null if the plan names no steps, or no layout can be used."""
+    """Duration of the run; null if the plan has no number of steps or no layout can be used."""
     scaling: PoorScalingJson | None
-    """Fewer GPUs that would train nearly as fast; null where the GPUs are put to use."""
+    """A smaller number of GPUs that would train nearly as fast; null if all GPUs are used well."""
     unknowns: tuple[UnknownJson, ...]
-    """What is uncertain, with the most worth measuring first."""
+    """Uncertain quantities, starting with the one most worth measuring."""
     assumptions: tuple[str, ...]
-    """What the answer assumes, one sentence each."""
+    """Assumptions behind the answer, one sentence each."""
     simulated_layouts: int
     """Number of layouts whose forecast comes from the event simulation."""
 
 
 def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
-    """The layout to start with, all candidates, what they are measured by, and what the answer depends on."""
+    """Return the recommended layout, all candidates, their bounds, and what the answer depends on."""
     turns = planned.synchronous
     return PlanDocument(
         schema_version=SCHEMA_VERSION,

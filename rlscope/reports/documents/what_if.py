@@ -1,6 +1,6 @@
-"""The answer to a what-if as a JSON document, and the throughput change per 1% of each quantity.
+"""The answer to a what-if question as a JSON document, and the throughput change per 1% of each quantity.
 
-`now` and `predicted` have one shape; all figures of both are the model's.
+`now` and `predicted` have the same shape; all figures of both come from the model.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ from rlscope.reports.text import advice
 
 
 class AskedJson(Document):
-    """What was asked, by the names of the options; null: as it was."""
+    """The requested changes, by option name; null if the option is unchanged."""
 
     n_train_gpus: int | None
     """Trainer GPUs."""
     n_sample_gpus: int | None
     """Sampler GPUs."""
     n_gpus: int | None
-    """GPUs in all."""
+    """Total number of GPUs."""
     max_running_per_engine: int | None
     """Limit on running requests of an engine."""
     max_staleness: int | None
@@ -48,92 +48,92 @@ class AskedJson(Document):
     max_output_tokens: int | None
     """Longest response, in tokens."""
     samples_per_step: int | None
-    """Samples of an optimizer step."""
+    """Samples per optimizer step."""
     trainer_speed: Figure
     """Factor on the speed of training passes and log-probabilities."""
     forward_speed: Figure
     """Factor on the speed of decode passes and prefills."""
     weight_update_s: Figure
-    """Seconds from the end of a step until both sides go on."""
+    """Seconds from the end of a step until both sides continue."""
     queue_capacity: int | None
-    """Samples that the queue holds; 0: no limit."""
+    """Capacity of the queue, in samples; 0: no limit."""
     max_in_flight: int | None
-    """Samples that may run and be queued at once; 0: no limit."""
+    """Limit on the samples running or queued at a time; 0: no limit."""
     max_in_flight_groups: int | None
-    """The same limit in groups; 0: no limit."""
+    """Limit on the groups running or queued at a time; 0: no limit."""
     publish_every: int | None
-    """Optimizer steps of one weight update; the staleness of `predicted` counts versions of that many steps."""
+    """Optimizer steps per weight update; the staleness of `predicted` counts versions of that many steps."""
 
 
 class TimedLayoutJson(RatedLayoutJson):
-    """A layout with what it waits for and how long its steps take."""
+    """A layout with its bottleneck and the duration of its steps."""
 
     step_s: Figure
-    """Seconds of an optimizer step."""
+    """Duration of an optimizer step, in seconds."""
     trainer_idle_ratio: Figure
-    """Share of trainer time, 0 to 1, without work on a batch; publishing weights counts as idle."""
+    """Share of trainer time, 0 to 1, without work on a batch. Publishing weights counts as idle."""
     sampler_idle_ratio: Figure
     """Share of engine time, 0 to 1, without a decode pass or a prefill."""
     regime: Waits | None
-    """What the layout waits for, in the words of the verdict."""
+    """Bottleneck of the layout, in the terms of the verdict."""
     grade: Grade | None
-    """How far the forecast is from the decode batches that the run measured."""
+    """Distance of the forecast from the decode batches that the run measured."""
 
 
 class WhatIfSideJson(PreemptionJson, TimedLayoutJson):
-    """One side of the comparison; where the run cannot run, its layout alone."""
+    """One side of the comparison. If the run cannot run this way, only the layout is set."""
 
 
 class QuantityJson(Document):
-    """A quantity of the run that could be better."""
+    """A quantity of the run that could be improved."""
 
     quantity: SensitivityQuantity
-    """The quantity that is made 1% better, alone."""
+    """The quantity that is improved by 1%, by itself."""
 
 
 class SensitivityJson(GainJson, QuantityJson):
-    """Sensitivity to one quantity: the change of the trained tokens per second when it improves by 1%."""
+    """Change of the trained tokens per second if one quantity improves by 1%."""
 
     silence: Silence | None
-    """Why the quantity changes nothing, or why that is unknown; null if it changes the throughput."""
+    """Reason why the quantity has no effect, or why its effect is unknown; null if it has an effect."""
     is_rough: bool
-    """Whether the formulas hold only roughly for the layout in use."""
+    """Whether the formulas are only approximate for the current layout."""
 
 
 class ComparisonJson(Document):
-    """What was asked, and both sides of the comparison."""
+    """The requested changes and both sides of the comparison."""
 
     asked: AskedJson
-    """What was asked, by the names of the options."""
+    """The requested changes, by option name."""
     now: WhatIfSideJson
-    """The run as it is, as the model has it."""
+    """The current run, as modeled."""
     predicted: WhatIfSideJson
-    """The run as it would be."""
+    """The run after the changes, as modeled."""
 
 
 class WhatIfDocument(GainJson, ComparisonJson):
-    """What `rlscope what-if --json` prints: the run as it is beside the run with something changed."""
+    """Output of `rlscope what-if --json`: the current run beside the run with the requested changes."""
 
     model_config = ConfigDict(title="rlscope what-if --json")
 
     obstacle: Obstacle | None
-    """Why the run cannot run like that; null if it can."""
+    """Reason why the run cannot run with the changes; null if it can."""
     chose_split: bool
-    """Whether only the number of GPUs was asked for, so that the fastest split of them was chosen."""
+    """Whether only the total number of GPUs was given, so that rlscope chose the fastest split."""
     simulated: bool
     """Whether `predicted` comes from the event simulation."""
     doubts: tuple[ModelWarning, ...]
-    """What the run does not show about this change, after the checks that the model of the run failed."""
+    """Aspects of this change that the run has no data on, listed after the checks that the model failed."""
     cautions: tuple[ModelWarning, ...]
     """Warnings about the model of this run."""
     training_scaling: TrainingScalingJson
-    """How training scales with the number of trainer GPUs."""
+    """Scaling of training with the number of trainer GPUs."""
     sensitivity: tuple[SensitivityJson, ...]
-    """Throughput change per 1% of each quantity in the run as it is, the largest first."""
+    """Throughput change per 1% of each quantity in the current run, the largest first."""
 
 
 def _asked(change: Change) -> AskedJson:
-    """What is to be different."""
+    """Return the requested changes by option name."""
     return AskedJson(
         n_train_gpus=change.trainer_gpus,
         n_sample_gpus=change.sampler_gpus,
@@ -154,7 +154,7 @@ def _asked(change: Change) -> AskedJson:
 
 
 def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
-    """The run as it is, or as it would be."""
+    """Return one side of the comparison."""
     rate, pace = advice.rate_of(forecast, answer.now), forecast.pace
     return WhatIfSideJson(
         **dict(modelled_layout_json(forecast, answer.now)),
@@ -170,12 +170,12 @@ def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
 
 
 def steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
-    """Optimizer steps of one publication on one side of the comparison."""
+    """Return the optimizer steps per version on one side of the comparison."""
     return answer.calibration.steps_per_version if forecast is answer.now else answer.steps_per_version
 
 
 def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
-    """The answer of a run's model to one question."""
+    """Return the model's answer to one what-if question."""
     return WhatIfDocument(
         asked=_asked(answer.asked),
         now=_side(answer, answer.now),
@@ -192,7 +192,7 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
 
 
 def sensitivities_json(sensitivities: Sequence[Sensitivity]) -> tuple[SensitivityJson, ...]:
-    """The sensitivity to each quantity, in the order given."""
+    """Return the sensitivity to each quantity, in the given order."""
     return tuple(
         SensitivityJson(
             quantity=each.quantity,

@@ -1,7 +1,7 @@
 """Capture hooks: per-token policy versions, batch-size timelines and idle spans to Parquet.
 
-What reads a run takes the schema from here and none of the libraries that capture needs: the names below are loaded
-when they are first asked for.
+Readers of a run import the schema from here without the libraries that capture needs: the names below are imported when
+they are first used.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from the module that has it."""
+    """Return a public name from the module that defines it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

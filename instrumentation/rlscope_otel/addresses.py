@@ -1,4 +1,4 @@
-"""Addresses of folders in object stores: which ones there can be. Loads no client, so that the host need not."""
+"""Valid addresses of folders in object stores. Imports no client, so that the host does not have to."""
 
 import re
 from typing import Final
@@ -6,11 +6,11 @@ from urllib.parse import parse_qsl, unquote
 
 SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
 _SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
-"""Of a parameter."""
+"""Matches names of parameters that may hold a secret."""
 
 
 def address_fault(address: str) -> str | None:
-    """Why this cannot be the address of a folder to copy to, without what is secret in it; None if it can."""
+    """Return the reason that this is not the address of a folder to copy to, without secrets. None if it is valid."""
     scheme, found, rest = address.partition("://")
     if not found:
         return "no address"

@@ -1,7 +1,7 @@
 """The run's clock: the wall clock read once at the start, plus a monotonic clock.
 
-A wall clock that is stepped during the run cannot make a negative duration. How far the two drifted apart is
-kept by `anchors`, which reads the wall again.
+So a step of the wall clock during the run cannot cause a negative duration. `anchors` reads the wall clock again, which
+shows how far the two clocks drifted apart.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
-    """The two readings that a run needs, so that a test can stand in for both."""
+    """The two readings that a run needs. Tests can replace them."""
 
     def wall_ns(self) -> int:
         """Nanoseconds since the UTC epoch."""
@@ -24,7 +24,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    # No calls around those of `time`: an engine's hook reads the clock four times a step.
+    # The functions of `time` are called directly, because an engine's hook reads the clock four times per step.
     wall_ns = staticmethod(time.time_ns)
     monotonic_ns = staticmethod(time.monotonic_ns)
 
@@ -74,10 +74,10 @@ class RunClock:
         """UTC epoch nanoseconds; never smaller than an earlier reading."""
 
     def anchors(self) -> Anchors:
-        """The start's readings and fresh ones."""
+        """Return the readings of the start and current ones."""
         return Anchors(self._wall_start_ns, self._monotonic_start_ns, self._clock.wall_ns(), self._clock.monotonic_ns())
 
 
 def _sum_of(offset_ns: int, read_ns: Callable[[], int]) -> Callable[[], int]:
-    """Made once, so that a reading is one call and looks up nothing."""
+    """Return a function that reads the clock with one call and no lookups."""
     return lambda: offset_ns + read_ns()

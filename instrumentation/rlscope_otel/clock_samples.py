@@ -1,7 +1,7 @@
-"""Readings of other hosts' clocks, as NTP takes them, for the worker file; and a small service that gives them.
+"""Readings of other hosts' clocks, as NTP takes them, for the worker file; and a small server that answers them.
 
-An analysis bounds the difference of two clocks by each round trip: a question is heard after it is sent, and so is its
-answer (`docs/clocks.md`). The shorter the way, the tighter the bound.
+Each round trip bounds the difference of two clocks, because requests and responses arrive after they are sent
+(`docs/clocks.md`). The shorter the round trip, the tighter the bound.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from typing import Final, NamedTuple, cast
 from rlscope_otel.faults import Faults
 
 MOST_KEPT: Final = 256
-"""Of one worker; the worker file is written with every flush."""
+"""Maximum samples of one worker. They are few, because the worker file is written with every flush."""
 _LATEST_NS: Final = 1 << 62
 _LONGEST_NAME: Final = 255
 _TIMEOUT_S: Final = 5.0
 _TRIPS: Final = 8
-"""Round trips of one reading, of which the shortest counts."""
+"""Round trips per reading. The shortest one counts."""
 _QUESTION: Final = b"rlscope1"
 _TIMES: Final = struct.Struct("<qqB")
 
@@ -28,21 +28,21 @@ class ClockSample(NamedTuple):
     """One round trip."""
 
     host: str
-    """The host that was asked, by the name in the worker files of that host."""
+    """Name of the asked host, as in its worker files."""
     sent_ns: int
     heard_ns: int
-    """By the clock of the host that was asked, as is the next."""
+    """Arrival of the request, by the clock of the asked host, as is `answered_ns`."""
     answered_ns: int
     received_ns: int
 
     @property
     def way_ns(self) -> int:
-        """The time that question and answer were under way together."""
+        """Total travel time of request and response."""
         return (self.received_ns - self.sent_ns) - (self.answered_ns - self.heard_ns)
 
 
 def fault_of(sample: ClockSample) -> str | None:
-    """Why a sample cannot be one; None if it can."""
+    """Return the reason that a sample is invalid. None if it is valid."""
     # A host may pass anything.
     host, *times = cast("tuple[object, ...]", sample)
     if not isinstance(host, str) or not 0 < len(host) <= _LONGEST_NAME:
@@ -55,27 +55,27 @@ def fault_of(sample: ClockSample) -> str | None:
 
 
 class ClockSamples:
-    """The samples of one worker: bounded, and those that bound most."""
+    """Clock samples of one worker: a limited number, the most precise ones."""
 
     def __init__(self) -> None:
         self._samples: list[ClockSample] = []
         self._lock = threading.Lock()
 
     def add(self, sample: ClockSample) -> None:
-        """Keep a sample. Of too many, the one with the longer way of each two neighbours goes."""
+        """Keep a sample. If there are too many, drop the one with the longer round trip of each two neighbors."""
         with self._lock:
             self._samples.append(sample)
             if len(self._samples) > MOST_KEPT:
                 self._samples = thinned(self._samples)
 
     def stated(self) -> list[dict[str, object]]:
-        """As the worker file has them."""
+        """Return the samples in the form of the worker file."""
         with self._lock:
             return [sample._asdict() for sample in self._samples]
 
 
 def thinned(samples: Sequence[ClockSample]) -> list[ClockSample]:
-    """Half of the samples, all over the run: of each two neighbours of one host, the one with the shorter way."""
+    """Return half of the samples, spread over the run: the shorter round trip of each two neighbors of one host."""
     waiting: dict[str, ClockSample] = {}
     kept: list[ClockSample] = []
     for sample in samples:
@@ -88,7 +88,7 @@ def thinned(samples: Sequence[ClockSample]) -> list[ClockSample]:
 
 
 class ClockServer:
-    """Answers what the time is, by the clock of a run, to whoever connects, one after the other, on its own thread."""
+    """Server of a run's clock. It answers one connection after the other, on its own thread."""
 
     def __init__(self, now_ns: Callable[[], int], host: str, port: int, bind: str) -> None:
         """Raises OSError for a port that cannot be had."""
@@ -99,7 +99,7 @@ class ClockServer:
         threading.Thread(target=self._serve, name="rlscope-clock", daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -124,7 +124,7 @@ class ClockServer:
 
 
 def read_clock(address: tuple[str, int], now_ns: Callable[[], int]) -> ClockSample:
-    """The shortest of some round trips. Raises OSError where nobody answers, ValueError for another answer."""
+    """Return the shortest of several round trips. Raises OSError without an answer, ValueError for an invalid one."""
     with socket.create_connection(address, _TIMEOUT_S) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return min((_asked(server, now_ns) for _ in range(_TRIPS)), key=lambda each: each.way_ns)
@@ -170,13 +170,13 @@ class ClockReader:
         threading.Thread(target=self._read, name="rlscope-clock", daemon=True).start()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._over.set()
 
     def _read(self) -> None:
         while not self._over.is_set():
             try:
                 self._keep(read_clock(*self._of))
-            except Exception as error:  # Whatever a network does: the next reading may succeed.
+            except Exception as error:  # Any network failure: the next reading may succeed.
                 self._faults.note("clock", error)
             self._over.wait(self._interval_s)

@@ -1,7 +1,7 @@
-"""Which files a worker's part of a run is copied in: the merged ones as they are, and the small ones since as one.
+"""Grouping of a worker's files for the copy: merged files are copied as they are, the small files after them as one.
 
-The files in the store never overlap each other in part: each lies inside another one or apart from it. So a reader, who
-leaves out a file whose numbers lie inside those of another, meets each row once, at every moment of a copy. No I/O.
+Two files in the store never overlap partially: one contains the other, or they are disjoint. A reader leaves out a file
+that lies inside another one, so it reads each row once at any moment of a copy. No I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from rlscope_otel.schema import FileNumbers
 
 
 def outermost(files: Iterable[FileNumbers]) -> list[FileNumbers]:
-    """The files of one worker that lie inside no other, in order."""
+    """Return the files of one worker that no other file contains, in order."""
     kept: list[FileNumbers] = []
     for file in sorted(files, key=lambda each: (each.first, -each.last)):
         if not kept or file.last > kept[-1].last:
@@ -22,7 +22,7 @@ def outermost(files: Iterable[FileNumbers]) -> list[FileNumbers]:
 def grouped(
     files: Mapping[FileNumbers, int], stored: Iterable[FileNumbers], max_bytes: int
 ) -> list[tuple[FileNumbers, ...]]:
-    """The files of one worker and table in groups, each to become one file of the store.
+    """Group the files of one worker and table. Each group becomes one file of the store.
 
     files: their sizes, in bytes; none overlaps another. stored: the files that the store has. Files next to each other
     that were flushed and not merged yet make a group, as long as they have no more than max_bytes together.
@@ -37,12 +37,12 @@ def grouped(
 
 
 def whole(group: Sequence[FileNumbers]) -> FileNumbers:
-    """The numbers of a group as one file."""
+    """Return the file numbers that cover a group."""
     return FileNumbers(group[0].worker_id, group[0].first, group[-1].last)
 
 
 def _cuts_of_sizes(order: Sequence[FileNumbers], files: Mapping[FileNumbers, int], max_bytes: int) -> set[int]:
-    """The places between files where one group ends and the next begins."""
+    """Return the cuts between groups."""
     cuts: set[int] = set()
     size_bytes = files[order[0]]
     for place, (before, file) in enumerate(pairwise(order), start=1):
@@ -55,10 +55,10 @@ def _cuts_of_sizes(order: Sequence[FileNumbers], files: Mapping[FileNumbers, int
 
 
 def _laminar(order: Sequence[FileNumbers], cuts: set[int], stored: Sequence[FileNumbers]) -> set[int]:
-    """The cuts changed so that every stored file is inside one group, or consists of whole ones.
+    """Return the cuts, changed so that every stored file is inside one group or consists of whole groups.
 
-    A stored file that a cut divides has its own ends cut too; where one of them lies inside a file that was merged
-    since, the cuts within it are taken away instead.
+    If a cut divides a stored file, its ends become cuts too. If one of its ends lies inside a file that was merged
+    since, the cuts within the stored file are removed instead.
     """
     changed = True
     joined: set[int] = set()
@@ -81,7 +81,7 @@ def _laminar(order: Sequence[FileNumbers], cuts: set[int], stored: Sequence[File
 
 
 def _ends(order: Sequence[FileNumbers], file: FileNumbers) -> set[int] | None:
-    """The places at which a stored file begins and ends; None where one is within a file of today."""
+    """Return the cuts at which a stored file starts and ends. None if one of them lies inside a current file."""
     for each in order:
         if each.first < file.first <= each.last or each.first <= file.last < each.last:
             return None

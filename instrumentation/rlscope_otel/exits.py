@@ -1,4 +1,4 @@
-"""How a process can end or fork, and what happens to an active recording.
+"""Handling of the ways in which a process ends or forks during a recording.
 
 | ending | what is kept |
 |---|---|
@@ -22,15 +22,15 @@ from typing import Protocol
 
 from rlscope_otel import forks
 
-# What a terminated process may be held up for: well under the 30 s that schedulers usually grant.
+# Maximum delay of a terminated process, well below the 30 s that schedulers usually grant.
 _SIGTERM_TIMEOUT_S = 5.0
 
 
 class LiveRun(Protocol):
-    """What a run offers to the end of its process."""
+    """Methods of a run for the end of its process."""
 
     def flush(self, timeout_s: float = ...) -> bool:
-        """Write what is held."""
+        """Write all buffered rows."""
         ...
 
     def stop(self, timeout_s: float = ...) -> bool:
@@ -48,14 +48,14 @@ _previous_sigterm: object = None
 
 
 def watch(run: LiveRun) -> None:
-    """Have the run stopped when the process ends."""
+    """Stop the run when the process ends."""
     _live.append(run)
     _hook_process()
     _hook_sigterm()
 
 
 def unwatch(run: LiveRun) -> None:
-    """The run has stopped; with the last one the host gets its SIGTERM handler back."""
+    """Forget a stopped run. After the last one, restore the host's SIGTERM handler."""
     global _previous_sigterm
     if run in _live:
         _live.remove(run)
@@ -66,12 +66,12 @@ def unwatch(run: LiveRun) -> None:
 
 
 def live_runs() -> tuple[LiveRun, ...]:
-    """The runs of this process that are recording, oldest first."""
+    """Return the active runs of this process, oldest first."""
     return tuple(_live)
 
 
 def _hook_process() -> None:
-    """Once a process: the exit hooks. A forked child inherits all but the one of multiprocessing."""
+    """Install the exit hooks once per process. A forked child inherits all of them except multiprocessing's."""
     if os.getpid() in _hooked_pids:
         return
     if not _hooked_pids:
@@ -82,7 +82,7 @@ def _hook_process() -> None:
     _hooked_pids.add(os.getpid())
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
-        # A forked multiprocessing child leaves through os._exit: no atexit, only these finalizers.
+        # A forked multiprocessing child exits through os._exit, which runs these finalizers but not atexit.
         from multiprocessing.util import Finalize
 
         Finalize(None, _stop_all, exitpriority=10)
@@ -108,7 +108,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
         return
     for run in live_runs():
         run.stop(_SIGTERM_TIMEOUT_S)
-    # Only now: a second SIGTERM that came meanwhile was to wait for the first, not to cut it short.
+    # Only now, so that a second SIGTERM waits for the first instead of interrupting it.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 

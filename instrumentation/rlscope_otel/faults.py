@@ -23,10 +23,10 @@ class Faults:
 
 
 def is_one_of(value: object, known: tuple[str, ...]) -> bool:
-    """Whether a value of the host is one of these texts; anything else is compared with nothing, and raises nothing."""
+    """Return whether a value of the host is one of these texts. Other types are not compared, so they cannot raise."""
     return isinstance(value, str) and value in known
 
 
 def shown(value: object) -> str:
-    """A value of the host for a message."""
+    """Return a value of the host in the form of messages."""
     return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"

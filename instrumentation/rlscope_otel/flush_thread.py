@@ -1,8 +1,8 @@
 """When to write: at every interval, when a buffer is nearly full, on request, and at the end.
 
 One daemon thread does all writing, so the host's threads do no I/O. Requests go through a `SimpleQueue`, whose `put`
-may be called from a signal handler that interrupted another `put`. Between two writes it works aside in slices, at most
-a fifth of the time.
+may be called from a signal handler that interrupted another `put`. Between two writes the thread does background work
+in slices, for at most a fifth of the time.
 """
 
 import threading
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from rlscope_otel.faults import Faults
 
-# Rest for each second of work aside: the host's threads need the interpreter too.
+# Rest per second of background work, because the host's threads need the interpreter too.
 _REST = 4.0
 
 
 class _Order(NamedTuple):
-    """A flush before its time; `reply` is told whether all is on disk."""
+    """Request for an early flush. `reply` receives whether everything is on disk."""
 
     reply: "SimpleQueue[bool] | None" = None
     last: bool = False
@@ -34,7 +34,7 @@ class FlushThread:
         faults: Faults,
         aside: Callable[[], bool] = lambda: False,
     ) -> None:
-        """aside: a slice of other work, of some milliseconds; returns whether there is more of it now."""
+        """Set up the thread. `aside` does background work for some milliseconds and returns whether more is left."""
         self._write = write
         self._aside = aside
         self._interval_s = interval_s
@@ -81,7 +81,7 @@ class FlushThread:
         while True:
             order = self._next_order(due_s)
             complete = self._write_safely(order is not None and order.last)
-            # Only now: the rows being written still fill the buffer, and would press again for a nearly empty file.
+            # Only now, because the rows being written still fill the buffer and would request a nearly empty file.
             self._pressed = not complete
             due_s = time.monotonic() + self._interval_s
             if order is not None and order.reply is not None:
@@ -90,7 +90,7 @@ class FlushThread:
                 return
 
     def _next_order(self, due_s: float) -> _Order | None:
-        """What was asked for; None when it is time to write. Works aside until then."""
+        """Return the next request, or None when it is time to write. Does background work until then."""
         rest_s = self._work_aside()
         while True:
             now_s = time.monotonic()
@@ -103,7 +103,7 @@ class FlushThread:
             rest_s = self._work_aside()
 
     def _work_aside(self) -> float | None:
-        """How long to rest after a slice of other work, in seconds; None when there is no more."""
+        """Do a slice of background work and return the rest after it, in seconds. None if no work is left."""
         began_s = time.monotonic()
         try:
             has_more = self._aside()

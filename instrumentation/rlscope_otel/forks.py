@@ -1,8 +1,8 @@
 """Keeps a fork from copying the process in the middle of a write.
 
-The libraries that write let go of the interpreter and hold locks of their own meanwhile. In the child nobody would
-release them, and the first write there would wait for ever. So a fork waits until the file of the moment is written,
-though not for longer than a file system that hangs would make it.
+The libraries that write release the interpreter while they hold locks of their own. In a forked child nothing would
+release these locks, and its first write would wait forever. So a fork waits until the current file is written, up to a
+time limit in case the file system hangs.
 """
 
 import os
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-# A file takes milliseconds; beyond this the host's fork matters more than what the child may want to write.
+# A file takes milliseconds. After this time, the host's fork matters more than later writes of the child.
 LONGEST_WAIT_S = 1.0
 
 
@@ -28,7 +28,7 @@ _gate = _Gate()
 
 @contextmanager
 def writing() -> Generator[None]:
-    """While this is open, no thread forks; it opens when no other is open and no thread forks or waits to."""
+    """Keep all threads from forking. Waits while another thread writes, forks or waits to fork."""
     gate = _gate
     with gate.changed:
         gate.changed.wait_for(lambda: not gate.writes and gate.forks <= 0)
@@ -42,7 +42,7 @@ def writing() -> Generator[None]:
 
 
 def hook() -> None:
-    """Have forks wait, from now on. Once a process; a child inherits it."""
+    """Make forks wait from now on. Called once per process; a child inherits it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 

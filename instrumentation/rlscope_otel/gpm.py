@@ -10,7 +10,7 @@ Sample = object
 
 
 class Support(Protocol):
-    """What nvmlGpmQueryDeviceSupport returns."""
+    """Result of nvmlGpmQueryDeviceSupport."""
 
     isSupportedDevice: int
 

@@ -22,13 +22,13 @@ Handle = object
 
 
 class Utilization(Protocol):
-    """What nvmlDeviceGetUtilizationRates returns, in percent."""
+    """Result of nvmlDeviceGetUtilizationRates, in percent."""
 
     gpu: int
 
 
 class Memory(Protocol):
-    """What nvmlDeviceGetMemoryInfo returns, in bytes."""
+    """Result of nvmlDeviceGetMemoryInfo, in bytes."""
 
     used: int
     total: int
@@ -85,7 +85,7 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more; waits for a reading that is under way, but not for a driver that hangs."""
+        """Stop reading. Waits for a reading in progress, but not for a driver that hangs."""
         self._stop.set()
         self._thread.join(_STOP_TIMEOUT_S)
 
@@ -118,7 +118,7 @@ class GpuSampler:
 
 
 def load_nvml(faults: Faults) -> Nvml | None:
-    """The library, ready to be asked; None, and one warning, where it or the driver is missing."""
+    """Return the initialized library. None, with one warning, if the library or the driver is missing."""
     try:
         nvml = cast(Nvml, importlib.import_module("pynvml"))
         nvml.nvmlInit()
@@ -148,7 +148,7 @@ def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int, faults: Faults
 
 
 def description_of(nvml: Nvml, gpus: Sequence[Gpu]) -> Mapping[str, object]:
-    """What the devices say about themselves, as fields of the worker's identity."""
+    """Return the devices' own description, as fields of the worker's identity."""
     first = gpus[0].handle
     memory = _or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(first))
     return {
@@ -166,7 +166,7 @@ def _gpu(nvml: Nvml, name: str, *, keep_name: bool) -> Gpu:
 
 
 def gpm_of(nvml: Nvml, handle: Handle) -> Gpm | None:
-    """Performance counters of a device, or None where it or its driver has none."""
+    """Return the performance counters of a device. None if the device or its driver has none."""
     from rlscope_otel.gpm import DeviceGpm, GpmNvml
 
     library = cast(GpmNvml, nvml)
@@ -174,7 +174,7 @@ def gpm_of(nvml: Nvml, handle: Handle) -> Gpm | None:
 
 
 def _or_none(read: Callable[[], _T]) -> _T | None:
-    """A reading that the device may not support, or that fails because it is being reset."""
+    """Return a reading. None if the device does not support it or is being reset."""
     try:
         return read()
     except Exception:  # NVMLError, which is known only once the library is.

@@ -1,4 +1,4 @@
-"""Small JSON files that a reader never sees half of: created once, or replaced whole."""
+"""Small JSON files that are created once or replaced as a whole, so that a reader never sees a part."""
 
 import contextlib
 import json
@@ -11,9 +11,9 @@ Document = Mapping[str, object]
 
 
 def create_once(path: Path, document: Document) -> bool:
-    """Create a complete file unless the name is taken; True for the one process that created it.
+    """Create a complete file unless the name is taken. Returns True in the one process that created it.
 
-    Raises OSError when the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     part = _write_part(path, document)
     try:
@@ -28,7 +28,7 @@ def create_once(path: Path, document: Document) -> bool:
 
 
 def replace(path: Path, document: Document) -> None:
-    """Put a complete file under the name, whatever was there. Raises OSError when the folder cannot be written."""
+    """Create or replace a file as a whole. Raises OSError if the folder cannot be written."""
     part = _write_part(path, document)
     try:
         os.replace(part, path)
@@ -38,12 +38,12 @@ def replace(path: Path, document: Document) -> None:
 
 
 def as_read(document: Document) -> dict[str, object]:
-    """The document as a reader will find it: tuples as lists, numbers of other libraries as plain ones."""
+    """Return the document as a reader sees it: tuples as lists, numbers of other libraries as plain numbers."""
     return json.loads(_text(document))
 
 
 def _write_part(path: Path, document: Document) -> Path:
-    """The document under a name of its own beside the path."""
+    """Write the document under a unique name next to the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
@@ -56,7 +56,7 @@ def _write_part(path: Path, document: Document) -> Path:
 
 
 def _create_exclusively(path: Path, document: Document) -> bool:
-    """For file systems without hard links: the name is unique, but a reader may meet it while it is written."""
+    """Create a file on a file system without hard links. A reader may see it while it is written."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -67,13 +67,13 @@ def _create_exclusively(path: Path, document: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    """A line for each entry. With an indent, Python's slow encoder would write it, at every flush."""
+    """Return one line per entry. An indent would use Python's slow encoder at every flush."""
     lines = ",\n".join(f" {_ENCODER.encode(key)}: {_ENCODER.encode(value)}" for key, value in document.items())
     return f"{{\n{lines}\n}}"
 
 
 def _plain(value: object) -> object:
-    """A number of another library (a NumPy or Torch scalar) as its Python number, anything else as text."""
+    """Return a NumPy or Torch scalar as a Python number, and anything else as text."""
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 

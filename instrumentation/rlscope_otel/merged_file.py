@@ -26,12 +26,12 @@ _SLICE_S = 0.005
 
 
 class _Sink:
-    """A file that knows its checksum. In a forked child it is inert: what the child's end closes is the parent's."""
+    """A file with a running checksum. It is inert in a forked child, whose exit would close the parent's file."""
 
     def __init__(self, path: Path) -> None:
         self.crc32 = 0
         self.bytes = 0
-        # What the library asks: a closed sink raises nothing either, whatever it still wants to write.
+        # Interface that the library expects. A closed sink raises nothing when the library still writes to it.
         self.closed = False
         self._is_open = True
         self._pid = os.getpid()
@@ -85,12 +85,12 @@ class MergedFile:
 
     @property
     def crc32(self) -> int:
-        """Of the whole file, once it is complete."""
+        """Checksum of the whole file, once it is complete."""
         return self._sink.crc32 if self._sink is not None else 0
 
     @property
     def bytes(self) -> int:
-        """So far."""
+        """Bytes written so far."""
         return self._sink.bytes if self._sink is not None else 0
 
     def step(self) -> None:
@@ -129,7 +129,7 @@ class MergedFile:
         yield True
 
     def _groups(self) -> Generator[pa.Table | None]:
-        """The rows of each row group, and None where it is time for others to work."""
+        """Yield the rows of each row group, and None whenever other work is due."""
         held: list[pa.Table] = []
         rows, size_bytes, since_s = 0, 0, time.monotonic()
         for table in self._tables():
@@ -150,7 +150,7 @@ class MergedFile:
         for part in self.parts:
             path = self.folder / schema.FileNumbers(self.worker_id, part.first, part.last).name
             with forks.writing():
-                # One thread, and no reading ahead: no pool of threads is to appear in the host's process for this.
+                # One thread and no read-ahead, so that no thread pool starts in the host's process.
                 file = pq.ParquetFile(pa.OSFile(str(path)), page_checksum_verification=True, pre_buffer=False)
             for group in range(file.num_row_groups):
                 with forks.writing():
@@ -159,14 +159,14 @@ class MergedFile:
 
 
 def statement(parts: Sequence[StoredFile]) -> parquet.Stamp:
-    """What a merged file states about what was merged into it."""
+    """Return the metadata of a merged file about its parts."""
     whole = StoredFile.of(parts, 0, 0)
     listed = ",".join(f"{part.last}:{part.rows}" for part in parts)
     return dict(zip(schema.MERGED_KEYS, (whole.first, whole.files, whole.checksum, listed), strict=True))
 
 
 def sync_folder(folder: Path) -> None:
-    """Have a rename in the folder survive a power cut, where the file system can do that."""
+    """Make a rename in the folder survive a power cut, if the file system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,6 +1,6 @@
 """Merges a worker's small files into larger ones, in slices between the flushes, on the flush thread.
 
-What is on disk is whole at every moment, whenever the process is killed:
+The files on disk are consistent at every moment, even if the process is killed:
 
 1. A merged file is written beside its parts under a temporary name, and synced.
 2. The worker file, written with the next flush, states its checksum. A reader takes no notice: the parts are there.
@@ -70,7 +70,7 @@ class Merger:
             self._finish(job)
 
     def step(self) -> bool:
-        """Do a slice of work; False when there is none at the moment."""
+        """Do a slice of work. Returns False if there is none at the moment."""
         now_s = time.monotonic()
         if self._remove(now_s - self._kept_s):
             return True

@@ -21,7 +21,7 @@ _NS_PER_S = 1e9
 
 
 class Mirrored(NamedTuple):
-    """The totals of one worker, and the attributes that tell it from others."""
+    """The totals of one worker, and the attributes that identify it."""
 
     tallies: Tallies
     attributes: Attributes

@@ -1,7 +1,7 @@
 """A folder in an object store, or on another file system, by its address. Files are put whole or not at all.
 
-pyarrow has the clients (S3, Google Cloud Storage, Azure). Credentials come from where those look for them: variables of
-the environment, profiles, the role of the machine.
+pyarrow provides the clients (S3, Google Cloud Storage, Azure). They take credentials from environment variables,
+profiles or the role of the machine.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
@@ -45,7 +45,7 @@ class ObjectStore:
         self._store.move(part, path)
 
     def get(self, name: str) -> bytes | None:
-        """The content of a file, or None where there is none. Raises OSError."""
+        """Return the content of a file. None if there is no such file. Raises OSError."""
         try:
             with self._store.open_input_stream(f"{self._base}/{name}") as source:
                 return source.read()
@@ -77,7 +77,7 @@ def _s3(bucket: str, given: dict[str, str]) -> fs.FileSystem:
         "region": region,
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "request_timeout": _REQUEST_TIMEOUT_S,
-        # What fails is tried again by the next round, with all that came since.
+        # No retries here: the next round copies what failed, together with newer files.
         "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1),
         **({"endpoint_override": endpoint} if endpoint else {}),
     }

@@ -20,25 +20,25 @@ from rlscope_otel import forks, schema
 Values = Sequence[object]
 """The values of one column."""
 _FEW_ROWS = 1_000
-"""Up to here Snappy is as small as Zstandard, which takes as long to start for each column as all the rest."""
+"""Maximum rows for which Snappy is as small as Zstandard, whose start for each column takes as long as all the rest."""
 Stamp = Mapping[str, str | int]
 """Where a file belongs, by `schema.STAMP_KEYS`."""
 
 
 def convert_once() -> None:
-    """To be called before any thread writes, and not by what only reads.
+    """Convert a value, so that later conversions are safe. Writers call this before any thread writes.
 
-    At its first conversion pyarrow imports pandas, where there is one, under a lock of its own: half a second, and a
-    child that is forked meanwhile would wait for that lock for ever.
+    At its first conversion pyarrow imports pandas, if installed, under a lock of its own. This takes half a second, and
+    a child that is forked meanwhile would wait for the lock forever.
     """
     pa.array([0])
 
 
 def table_of(name: str, columns: Sequence[Values]) -> pa.Table:
-    """An Arrow table of the format from its columns in schema order.
+    """Return an Arrow table of the format from its columns in schema order.
 
-    Raises pa.ArrowInvalid, pa.ArrowTypeError or OverflowError for a value that its column cannot hold, and
-    ValueError for a NULL where the format has none.
+    Raises pa.ArrowInvalid, pa.ArrowTypeError or OverflowError if a column cannot hold a value, and ValueError for a
+    NULL in a column that is not nullable.
     """
     arrow_schema = schema.arrow_schema(name)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, arrow_schema, strict=True)]
@@ -53,7 +53,7 @@ def coerced(name: str, row: Values) -> Values | None:
     try:
         values = [_as_type(value, column.type) for value, column in zip(row, schema.TABLES[name], strict=True)]
         table_of(name, [[value] for value in values])
-    except Exception:  # Any conversion that the host's types bring along may fail in any way; the row is then lost.
+    except Exception:  # Conversions of the host's types may fail in any way. The row is then lost.
         return None
     return values
 

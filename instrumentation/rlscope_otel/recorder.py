@@ -30,7 +30,7 @@ class Run:
         self._engine_steps = recording.buffers["engine_steps"]
         self._deliveries = recording.buffers["deliveries"]
         self._queue_depths = recording.buffers["queue_depths"]
-        self._last_words: list[Callable[[], None]] = []
+        self._stop_callbacks: list[Callable[[], None]] = []
         self.now_ns = recording.clock.now_ns
 
     @property
@@ -85,7 +85,7 @@ class Run:
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
 
     def generate(self) -> Phase:
-        """The worker generates samples; only needed where no engine steps are recorded."""
+        """The worker generates samples. Only needed if no engine steps are recorded."""
         return self.activity("generate")
 
     def logprobs(self) -> Phase:
@@ -230,7 +230,7 @@ class Run:
             self._recording.clock_samples.add(sample)
 
     def serve_clock(self, port: int = 0, bind: str = "") -> int | None:
-        """Answer other workers' `read_clock`, on a thread; returns the port, or None where it cannot be had.
+        """Answer other workers' `read_clock` on a thread. Returns the port, or None if it is not available.
 
         `bind`: the address to listen at; by default, all of this host.
         """
@@ -261,9 +261,9 @@ class Run:
 
     def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything, running samples as `unfinished`, and stop recording. Called at exit if not before."""
-        while self.active and self._last_words:
+        while self.active and self._stop_callbacks:
             try:
-                self._last_words.pop()()
+                self._stop_callbacks.pop()()
             except Exception as error:  # Nothing of ours reaches the host.
                 self._faults.note("stop", error)
         try:
@@ -271,9 +271,9 @@ class Run:
         finally:
             exits.unwatch(self)
 
-    def before_stop(self, last_words: Callable[[], None]) -> None:
+    def before_stop(self, callback: Callable[[], None]) -> None:
         """Register a function to call when the run stops, while it still records."""
-        self._last_words.append(last_words)
+        self._stop_callbacks.append(callback)
 
     def abandon(self) -> None:
         """Stop recording without writing: in a forked child, the buffered rows belong to the parent."""

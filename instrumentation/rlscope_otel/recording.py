@@ -181,5 +181,5 @@ class Recording:
             self.faults.note("stop", f"{lost} rows could not be written and were lost")
         # Only now is the name of the worker final, and in a file.
         if self._uploader is not None and writer.is_claimed:
-            self._uploader.tend(writer.worker_id, last=last)
+            self._uploader.ensure_running(writer.worker_id, last=last)
         return complete

@@ -72,7 +72,7 @@ class Sample:
         self._started_ns: int | None = None
         self._torn_tokens: int | None = None
         self._version: int | None = None
-        """Of the tokens since `_start`; None before the first."""
+        """Version of the tokens since `_start`. None before the first token."""
         self._start = 0
         self._end = 0
         self._runs: list[VersionRun] = []

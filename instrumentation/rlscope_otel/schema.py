@@ -280,7 +280,7 @@ _NUMBERS: Final = re.compile(r"(?P<worker_id>.+)-(?P<first>[0-9]{1,19})(?:_(?P<l
 
 
 class FileNumbers(NamedTuple):
-    """What the name of a file says: its worker, and the first and last number of the flushed files in it."""
+    """Contents of a file name: its worker, and the first and last number of the flushed files in it."""
 
     worker_id: str
     first: int
@@ -298,7 +298,7 @@ class FileNumbers(NamedTuple):
 
     @classmethod
     def of(cls, stem: str) -> "FileNumbers | None":
-        """From a name without `.parquet`; None if it has not this form, or ends before it begins."""
+        """Parse a file name without `.parquet`. None if it does not have this form, or ends before it starts."""
         found = _NUMBERS.fullmatch(stem)
         if found is None:
             return None
@@ -313,9 +313,9 @@ def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
 
 
 def joined_checksum(before: int, after: int, files: int) -> int:
-    """The `chained_checksum` over files of which that of the first ones is known, and, from 0 on, that of the others.
+    """Return the `chained_checksum` over all files, from that of the first ones and that of the others (from 0 on).
 
-    files: how many the others are. Takes 12 bytes of memory for each.
+    `files` is the number of the others. Takes 12 bytes of memory for each.
     """
     # A CRC is affine in its start: crc(x, start) = crc(zeros, start) ^ crc(zeros, 0) ^ crc(x, 0), for equal lengths.
     zeros = bytes(struct.calcsize("<QI") * files)
@@ -345,7 +345,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "spans": ("trace_id", "span_id"),
     "reported": ("worker_id", "time_ns", "step", "name"),
 }
-"""By table, the columns that no two rows share. Rows that do were stored twice and are counted once."""
+"""Key columns by table. Rows with the same key were stored twice and count once."""
 
 CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "samples": {"version_source": VERSION_SOURCES},
@@ -353,7 +353,7 @@ CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "weight_updates": {"phase": UPDATE_PHASES},
     "activities": {"activity": ACTIVITIES},
 }
-"""By table and column, the only values there are. Rows with another are counted by nothing."""
+"""Valid values by table and column. Rows with other values count nowhere."""
 
 
 @cache

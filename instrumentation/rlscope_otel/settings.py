@@ -45,16 +45,16 @@ _DEFAULT_ID_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often rows are written, and how many may be buffered. Raises SetupError unless all are positive."""
+    """Intervals and limits of writing. Raises SetupError unless all are positive."""
 
     flush_interval_s: float
     max_rows_per_file: int
     max_buffered_rows: int
-    """Per table; bounds the memory."""
+    """Maximum rows in memory per table."""
     merge_intervals_s: tuple[float, ...] = ()
-    """How long a file waits until it is merged with those that came after it: a flush, such a file, and so on.
+    """Waiting time of a file until it is merged with later files of its level, for each level. Level 0 is a flush.
 
-    Without any, nothing is merged.
+    If empty, nothing is merged.
     """
     max_merged_bytes: int = 32 * 2**20
 
@@ -68,12 +68,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Where the files are copied to, and how often. Raises SetupError for an address that cannot be one."""
+    """Destination and interval of the copy. Raises SetupError if the address is invalid."""
 
     address: str
     interval_s: float
     max_bytes: int
-    """Of small files that are copied as one."""
+    """Maximum size of small files that are copied as one file."""
 
     def __post_init__(self) -> None:
         fault = address_fault(self.address)
@@ -96,7 +96,7 @@ class Settings:
     config: Mapping[str, object]
     limits: Limits
     gpu_interval_s: float | None
-    """None: the GPUs are not sampled."""
+    """Seconds between GPU samples. None does not sample the GPUs."""
     upload: Upload | None = None
 
 
@@ -107,7 +107,7 @@ def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
 
 
 def upload_of(upload_to: str | None, interval_s: float, max_bytes: int) -> Upload | None:
-    """Where the files are copied to; None for nowhere."""
+    """Return the destination of the copy. None if the files are not copied."""
     address = upload_to if upload_to is not None else os.environ.get(UPLOAD_VARIABLE)
     return Upload(address, interval_s, max_bytes) if address else None
 
@@ -160,7 +160,7 @@ def gpu_interval_of(gpu_interval_s: float | None) -> float | None:
 
 
 def merge_intervals_of(intervals_s: Sequence[float] | None) -> tuple[float, ...]:
-    """When files are merged; `MERGE_INTERVALS_S` unless something else is given. Empty for never."""
+    """Return the merge intervals, by default `MERGE_INTERVALS_S`. Empty means never."""
     if intervals_s is not None:
         return tuple(intervals_s)
     text = os.environ.get(MERGE_INTERVALS_VARIABLE)

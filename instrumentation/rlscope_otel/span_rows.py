@@ -21,7 +21,7 @@ _Scalar = TypeVar("_Scalar", str, int, float, bool)
 
 
 class SpanRow(NamedTuple):
-    """A row, the table it belongs to, and what was wrong with the span (None when nothing was)."""
+    """A row, its table, and the fault of the span. The fault is None if there is none."""
 
     table: str
     row: Row

@@ -1,7 +1,7 @@
-"""The files that a worker has in the folder of one table, and which of them are to be merged next. No I/O.
+"""Files of one worker in the folder of one table, and the files to merge next. No I/O.
 
-A merged file waits with others of its level until the oldest has been there for that level's interval; then all of them
-become one file of the next level. Files of neighbouring numbers only, so that a range of numbers never has a hole.
+A merged file waits with others of its level until the oldest has waited for that level's interval. Then all of them
+become one file of the next level. Only files with consecutive numbers are merged, so that a range never has a hole.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ class Levels(NamedTuple):
     """When files are merged. Level 0 is a flush; without intervals nothing is merged."""
 
     intervals_s: tuple[float, ...]
-    """How long files of levels 0, 1, ... wait; one of the last level is never merged again."""
+    """Waiting times of files of levels 0, 1, ... A file of the last level is never merged again."""
     max_bytes: int
-    """Files are merged only as long as they have no more bytes together."""
+    """Maximum total size of files that are merged."""
 
 
 class StoredFile(NamedTuple):
@@ -26,7 +26,7 @@ class StoredFile(NamedTuple):
     """The number of the first flushed file in it."""
     last: int
     files: int
-    """How many flushed files are in it."""
+    """Number of flushed files in it."""
     rows: int
     bytes: int
     checksum: int

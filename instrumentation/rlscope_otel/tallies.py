@@ -27,14 +27,14 @@ Values = Sequence[object]
 
 
 class State(NamedTuple):
-    """What a worker's seconds went to, and what it waited for when that is a wait."""
+    """State of a worker, with the reason if it is a wait."""
 
     name: str
     reason: str | None = None
 
 
 class Vital(NamedTuple):
-    """What a worker reports about itself at a flush; None for what it does not know."""
+    """A worker's report about itself at a flush. Unknown values are None."""
 
     run_id: str
     worker_id: str
@@ -54,9 +54,9 @@ class Totals(NamedTuple):
     """Numbers under one name each, or one for each name and label (a phase or an outcome)."""
 
     levels: Mapping[tuple[str, str], int]
-    """What was seen last."""
+    """Last values."""
     counts: Mapping[tuple[str, str], int]
-    """What only grows."""
+    """Counters, which only grow."""
 
 
 class _Interval(NamedTuple):
@@ -90,7 +90,7 @@ class Tallies:
 
     @property
     def knows_cap(self) -> bool:
-        """Whether it is known up to which staleness tokens may be trained on."""
+        """Return whether the run's staleness cap is known."""
         return self._max_staleness is not None
 
     def cap(self, max_staleness: int) -> None:
@@ -145,7 +145,7 @@ class Tallies:
             return Totals(dict(self._levels), dict(self._counts))
 
     def vital(self) -> Vital | None:
-        """What the worker reported at its last complete flush; None before the first."""
+        """Return the worker's report at its last complete flush. None before the first."""
         with self._lock:
             return self._vital
 

@@ -19,7 +19,7 @@ from typing import Final
 from rlscope_otel.worker_copy import Store, WorkerCopy
 
 LONGEST_END_S: Final = 60.0
-"""How long a copy goes on after the recording ended."""
+"""Maximum time that a copy continues after the end of the recording."""
 _FIRST_RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 300.0
 _LONGEST_MESSAGE: Final = 500
@@ -27,7 +27,7 @@ _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY
 
 
 def retry_s(failures: int) -> float:
-    """How long to wait after so many failures in a row, in seconds: 1, 2, 4, ... and at most five minutes."""
+    """Return the wait after this many failures in a row, in seconds: 1, 2, 4, ... up to five minutes."""
     return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** min(failures - 1, 20))
 
 

@@ -1,6 +1,6 @@
-"""Starts and ends the process that copies a worker's files to a store (`upload.py`), and hears what it says.
+"""Starts and ends the process that copies a worker's files to a store (`upload.py`), and reads its output.
 
-Everything here runs on the flush thread, but `finish`, which the end of a recording calls.
+Everything here runs on the flush thread, except `finish`, which is called at the end of a recording.
 """
 
 import os
@@ -26,7 +26,7 @@ class _Process(subprocess.Popen[bytes]):
 
 
 _left: list[_Process] = []
-"""Those that finish their copy alone."""
+"""Processes that finish their copy on their own."""
 
 
 class Uploader:
@@ -41,10 +41,10 @@ class Uploader:
         self._restart_s = 0.0
         self._pid = os.getpid()
 
-    def tend(self, worker_id: str, *, last: bool) -> None:
-        """Start the process where there is none, and note what it said. worker_id: the claimed name."""
+    def ensure_running(self, worker_id: str, *, last: bool) -> None:
+        """Start the process if it does not run, and note its output. `worker_id` is the claimed name."""
         if self._process is not None:
-            self._hear()
+            self._read_output()
             if self._process.poll() is not None:
                 self._faults.note(_KIND, f"the copying process ended with {self._process.returncode}")
                 self._close()
@@ -53,7 +53,7 @@ class Uploader:
             self._start(worker_id)
 
     def finish(self, timeout_s: float) -> bool:
-        """The recording is over: wait for the copy. False if it did not end in time; it then goes on by itself."""
+        """Wait for the copy after the recording ended. False if it takes longer; it then continues on its own."""
         process = self._process
         if process is None:
             return True
@@ -65,7 +65,7 @@ class Uploader:
             complete = False
             self._faults.note(_KIND, f"not all is copied after {timeout_s:.0f} s; the copy goes on for a minute")
             _left.append(process)
-        self._hear()
+        self._read_output()
         self._close()
         _left[:] = [each for each in _left if each.poll() is None]
         return complete
@@ -95,8 +95,8 @@ class Uploader:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
-    def _hear(self) -> None:
-        """Note the lines that are there."""
+    def _read_output(self) -> None:
+        """Note the lines that the process has written."""
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
             return

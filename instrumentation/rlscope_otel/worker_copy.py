@@ -1,10 +1,10 @@
-"""Copies one worker's part of a run folder to a store, a round at a time.
+"""Copies one worker's part of a run folder to a store, one round at a time.
 
-1. The files of the tables, as far as the worker file counts them. Small files go as one (`copied_files.py`).
-2. The worker file, with the checksums of what is there now.
-3. What lies inside a new file is removed.
+1. Copy the table files that the worker file counts. Small files are copied as one file (`copied_files.py`).
+2. Copy the worker file, with the checksums of the files in the store.
+3. Remove stored files that lie inside a new file.
 
-So a reader finds every row once at any moment, and what the worker file counts is there. The local files stay.
+So at any moment a reader finds every row once, and all files that the worker file counts. The local files stay.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
@@ -31,14 +31,14 @@ _RUN_FILE: Final = "run.json"
 
 
 class Store(Protocol):
-    """Where files are copied to; each call may raise whatever its client does."""
+    """Destination of the copy. Each call may raise any error of its client."""
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file under a name, whatever was there."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """The content of a file, or None where there is none."""
+        """Return the content of a file. None if there is no such file."""
         ...
 
     def remove(self, name: str) -> None:
@@ -104,16 +104,16 @@ class WorkerCopy:
         return has_stopped
 
     def close(self) -> None:
-        """Remove what was made to be copied."""
+        """Remove the temporary files that were made for the copy."""
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
                 tail.part.path.unlink(missing_ok=True)
         self._tails.clear()
 
     def _copy_run_file(self, *, again: bool) -> None:
-        """Bring the settings that the run file of the store lacks: workers of other nodes bring theirs.
+        """Add the local settings that the store's run file lacks. Workers of other nodes add theirs.
 
-        again: whether to look also where the local file is as it was, for another worker may have written meanwhile.
+        If `again`, do so even if the local file did not change, because another worker may have written meanwhile.
         """
         text = (self._run_dir / _RUN_FILE).read_bytes()
         if text == self._run_text and not again:

@@ -1,8 +1,8 @@
 """`workers/<worker_id>.json`: who this process is, its clocks, and how much it wrote and lost.
 
-Every start of a recorder has a file of its own, whose name is the id of that start. When the name is taken (a worker
-that was restarted, or two given one name) the
-newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counters and Parquet files stay true.
+Every start of a recorder has its own file, named by the id of that start. If the name is taken (by an earlier start of
+the worker, or by another worker of that name), the recorder uses `<worker_id>.r1`, `.r2`, ... So the extent, counters
+and Parquet files of the first start stay correct.
 """
 
 import os
@@ -44,13 +44,13 @@ class Written:
     """`schema.chained_checksum` over the files in order."""
 
     def and_file(self, sequence: int, rows: int, file_crc32: int) -> "Written":
-        """The same with one more file."""
+        """Return these counts with one more file."""
         return Written(self.rows + rows, sequence, schema.chained_checksum(self.checksum, sequence, file_crc32))
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a worker has come at one flush."""
+    """Progress of a worker at one flush."""
 
     run_id: str | None
     """The run that the worker joined. Folders of several nodes, each a run of its own, may be copied into one."""
@@ -114,11 +114,11 @@ class WorkerFile:
 
 
 def _statement(table: str, progress: Progress) -> dict[str, object]:
-    """What the file states about one table."""
+    """Return the file's entry for one table."""
     merged = progress.merged.get(table)
     return {**_entries(progress.written[table]), **({"merged": dict(merged)} if merged else {})}
 
 
 def _entries(values: Identity | Written) -> dict[str, object]:
-    """Not `asdict`, which copies each value: this is at every flush."""
+    """Return the fields without copying the values, unlike `asdict`, because this runs at every flush."""
     return {each.name: getattr(values, each.name) for each in fields(values)}

@@ -137,7 +137,7 @@ class Writer:
                 )
 
     def _learn_cap(self) -> None:
-        """Ask for the run's cap until it is there: another worker may bring it. Only metrics want it."""
+        """Look for the run's cap until it is set; another worker may set it later. Only metrics use it."""
         if self.identity.role not in _TRAIN or self._tallies.knows_cap:
             return
         try:

@@ -1,5 +1,6 @@
 """Hooks for inference engines and trainers, one module per framework.
 
-Each module's docstring lists what it records, what it does not, and which versions it was run with. Importing a module
-loads nothing of the framework. What a version of the framework lacks is left out of the trace; it is never an error.
+Each module's docstring lists what it records, what it does not record, and the tested versions. Importing a module
+loads nothing of the framework. Features that a version of the framework lacks are left out of the trace, without an
+error.
 """

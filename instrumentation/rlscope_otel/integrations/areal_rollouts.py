@@ -13,11 +13,11 @@ from rlscope_otel.recorder import Run
 
 
 class _Rollouts:
-    """What they have been doing since when, and the weights that they are taking."""
+    """Current state of the rollouts, with its start, and the weights that they are loading."""
 
     def __init__(self) -> None:
         self.state: str | None = None
-        """`generate` or why they wait; None before the first rollout."""
+        """`generate` or the reason of the wait. None before the first rollout."""
         self.since_ns = 0
         self.paused = False
         self.manager: Any = None
@@ -30,7 +30,7 @@ _rollouts = _Rollouts()
 
 
 def _turn(manager: Any) -> None:
-    """Begin the stretch of what the rollouts do now, and write down the last one if that was something else."""
+    """Start an interval of the rollouts' current state, and record the previous interval if the state changed."""
     run = WORKERS.rollout
     if run is not None:
         with _rollouts.lock:

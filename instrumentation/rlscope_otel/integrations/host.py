@@ -17,7 +17,7 @@ _SAMPLES_VARIABLE = "RLSCOPE_SAMPLES"
 
 
 def recording_wanted() -> bool:
-    """Whether the environment names a run folder: without one a plug-in does nothing at all."""
+    """Return whether the environment names a run folder. Without one, a plug-in does nothing."""
     return settings.run_dir_of(None) is not None
 
 
@@ -25,7 +25,7 @@ def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
     """This process's run: the one that is already recording, else one started from the environment.
 
     RLSCOPE_ROLE takes precedence over `role`, the hook's default; `identity` are further arguments of `start_run`. Pass
-    `worker_id` in a process with several workers, each of which has a run of its own.
+    `worker_id` in a process with several workers, because each worker has its own run.
     """
     found = live_run(worker_id)
     if found is not None:
@@ -45,7 +45,7 @@ def live_run(worker_id: str | None = None) -> Run | None:
 
 
 def leave_samples_to_framework() -> None:
-    """From now on engine hooks in this process and its children record no samples: a framework's hook does.
+    """Stop engine hooks in this process and its children from recording samples, because a framework's hook does.
 
     A sample recorded by both would count twice, under two names. RLSCOPE_SAMPLES=engine takes precedence.
     """
@@ -53,5 +53,5 @@ def leave_samples_to_framework() -> None:
 
 
 def engine_samples_wanted() -> bool:
-    """Whether the hook of an engine records samples; not with RLSCOPE_SAMPLES=framework."""
+    """Return whether an engine's hook records samples. It does not with RLSCOPE_SAMPLES=framework."""
     return os.environ.get(_SAMPLES_VARIABLE) != "framework"

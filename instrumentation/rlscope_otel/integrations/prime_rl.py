@@ -48,7 +48,7 @@ class RlscopeMonitor:
 
     def __init__(self) -> None:
         self._rows: dict[str, Any] = {}
-        """What the trainer has logged of the present step."""
+        """Metrics that the trainer has logged for the current step."""
 
     async def init(self, **unused: Any) -> None:
         """Nothing to set up."""

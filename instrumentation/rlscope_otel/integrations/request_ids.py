@@ -12,7 +12,7 @@ _PATTERN = re.compile(rf"{_PREFIX}~(?P<group>[^~]*)~(?P<sample>[^~]+)~(?P<segmen
 
 
 class RequestName(NamedTuple):
-    """Which segment of which sample a request generates."""
+    """Sample and segment that a request generates."""
 
     sample_id: str
     group_id: str | None = None

@@ -56,24 +56,24 @@ class _Window(NamedTuple):
 
 
 class _OwnTime:
-    """A sum of seconds that the engine keeps, shared out over windows: each gets what is due and fits into it."""
+    """A counter of seconds kept by the engine. Its growth is spread over windows, limited by the length of each."""
 
     def __init__(self) -> None:
         self._due_ns = 0
 
     def add(self, before_s: float | None, now_s: float | None) -> bool:
-        """Take in how far the sum has grown; False where the engine does not keep it."""
+        """Add the growth of the counter. Returns False if the engine does not keep it."""
         if before_s is None or now_s is None:
             return False
         self._due_ns += round((now_s - before_s) * 1e9)
         return True
 
     def take(self, most_ns: int) -> int:
-        """What of it is due, up to most_ns."""
+        """Take the time that is due, up to most_ns."""
         return self.spend(max(0, min(self._due_ns, most_ns)))
 
     def spend(self, spent_ns: int) -> int:
-        """Count as taken what is known otherwise; the sum may catch up later."""
+        """Count time from another source as taken. The counter may catch up later."""
         self._due_ns = max(-_LAG_NS, min(_LAG_NS, self._due_ns - spent_ns))
         return spent_ns
 
@@ -88,7 +88,7 @@ class _Engine:
         self._idle, self._busy = _OwnTime(), _OwnTime()
 
     def read(self, reading: Reading, time_ns: int) -> None:
-        """Record what happened since the last reading, or nothing where that cannot be told."""
+        """Record the time since the last reading, or nothing if the readings do not allow it."""
         window = _Window(self._time_ns, time_ns, self._reading, reading)
         self._reading, self._time_ns = reading, time_ns
         if reading.is_restart_of(window.before):
@@ -109,7 +109,7 @@ class _Engine:
             self.run.wait("requests").between(window.end_ns - idle_ns, window.end_ns)
 
     def _idle_ns(self, window: _Window) -> int:
-        """How much of the window the engine had nothing to do, put at its end: where in it is not known."""
+        """Return the idle time of the window. Its position is unknown, so it is placed at the end."""
         counted = self._idle.add(window.before.idle_s, window.now.idle_s)
         if window.looks_idle:
             return self._idle.spend(window.length_ns)
@@ -153,7 +153,7 @@ class Scraper:
             readings = readings_of(points_of(self._fetch()))
         except (OSError, ValueError) as error:
             return str(error)
-        # The page was made while it was waited for.
+        # The engine rendered the page between the request and the response.
         time_ns = (asked_ns + self._now_ns()) // 2
         self._take(readings, time_ns)
         return None if readings else "no engine on the page: it has neither vllm: nor sglang: series"
@@ -172,7 +172,7 @@ class Scraper:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Scrape until interrupted; exit code 1, with a message, where nothing can be recorded."""
+    """Scrape until interrupted. Returns exit code 1, with a message, if nothing can be recorded."""
     options = _parser().parse_args(arguments)
     clock = start_run(run_dir="")
     scraper = Scraper(lambda: _get(options.url, options.interval_s), _starter(options), clock.now_ns)

@@ -26,7 +26,7 @@ class Call:
     result: Any = None
     error: BaseException | None = None
     memo: Any = None
-    """What `before` leaves for `after`."""
+    """Value that `before` passes to `after`."""
 
 
 Watcher = Callable[[Call], None]
@@ -37,13 +37,13 @@ Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What to do at a call: before it, at each item that a generator yields, and after it."""
+    """Functions to run at a call: before it, at each item that a generator yields, and after it."""
 
     before: Watcher | None = None
     each: ItemWatcher | None = None
     after: Watcher | None = None
     owner: Callable[[], object] | None = None
-    """The one object whose calls are watched, of a plain method; all without it."""
+    """For a plain method, the only object whose calls are watched. None watches all objects."""
 
 
 class Seams:
@@ -71,9 +71,9 @@ class Seams:
         return True
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> bool:
-        """Put what `wrapper` makes of a plain function in its place: for calls too frequent for a `Watch`.
+        """Replace a plain function by `wrapper(function)`, for calls that are too frequent for a `Watch`.
 
-        It has to see to it that nothing but the host's own errors reaches the host: `failed` counts the others.
+        The wrapper must let only the host's own errors reach the host, and report its own errors to `failed`.
         """
         found = inspect.getattr_static(owner, name, None)
         if not isinstance(found, FunctionType):

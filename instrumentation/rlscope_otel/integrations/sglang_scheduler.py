@@ -11,9 +11,9 @@ from rlscope_otel.integrations.sglang_requests import Requests
 from rlscope_otel.integrations.sglang_weights import Weights
 from rlscope_otel.recorder import Run
 
-# The format lets no row be longer; a longer stretch between two batches was no time between passes.
+# Maximum length of a row in the format. A longer interval between two batches is not time between passes.
 _LONGEST_BETWEEN_NS: Final = 1_000_000_000
-# Idle time is written at least so often, so that a kill loses no more of it.
+# Idle time is written at least this often, so that a kill loses no more than this.
 _LONGEST_IDLE_NS: Final = 1_000_000_000
 # Batches under way: more than two would mean that results are taken in elsewhere.
 _MOST_LAUNCHED: Final = 8
@@ -157,7 +157,7 @@ def _kv_used_tokens(scheduler: Any) -> int:
 
 
 def or_none(value: Callable[[], Any]) -> Any:
-    """The value, or None where this version of SGLang does not say it."""
+    """Return the value. None if this version of SGLang does not have it."""
     try:
         return value()
     except Exception:  # A host's attribute may fail in any way.

@@ -54,7 +54,7 @@ class Weights:
     def loaded(self, start_ns: int, end_ns: int, *, kv_recomputed: bool) -> None:
         """One call put weights into the model; kv_recomputed says that no key or value of older weights is left."""
         update = self._update = self._update or _Update(start_ns, end_ns)
-        # A load that brings a label is labelled before it returns.
+        # A load with a label sets the label before it returns.
         update.start_ns, update.end_ns = min(update.start_ns, start_ns), end_ns
         update.loads += 1
         update.kv_recomputed = kv_recomputed

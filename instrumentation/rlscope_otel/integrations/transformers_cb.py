@@ -77,7 +77,7 @@ class Engine:
         return Apply(self._weights, version, label)
 
     def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
-        """Which version sampled which tokens of a request whose result has come; each can be asked for once."""
+        """Return the versions that sampled the tokens of a finished request. Works once per request."""
         return self._requests.versions_of(request_id)
 
     def close(self) -> None:

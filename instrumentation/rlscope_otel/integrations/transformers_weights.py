@@ -32,7 +32,7 @@ class Weights:
         self.is_applying = False
         """Whether weights change now under a loop that runs."""
         self.unpaused_applies = 0
-        """How often they changed under a loop that ran."""
+        """Number of weight changes while the loop ran."""
         self.run = run
         self._pause_ns: int | None = None
         self._applied: list[_Applied] = []

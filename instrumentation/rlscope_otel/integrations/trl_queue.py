@@ -50,7 +50,7 @@ class Batch:
 
 
 class Takings:
-    """What the trainer has taken and not yet trained on."""
+    """Samples that the trainer has taken and not yet trained on."""
 
     def __init__(self, run: Run, capacity: int | None) -> None:
         self.prefix = ""

@@ -51,7 +51,7 @@ _rollout: ContextVar["_Rollout | None"] = ContextVar("rlscope_rollout", default=
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What the trainer's process passes to the rollout worker."""
+    """Settings that the trainer's process passes to the rollout worker."""
 
     run_dir: str
     worker_id: str
@@ -243,7 +243,7 @@ class Rollouts:
         call.memo = self._run.wait("environment").__enter__()
 
     def _measured(self, call: Call) -> None:
-        """What TRL measured itself: how long the queue to the trainer was full."""
+        """Record TRL's own measurement of the time that the queue to the trainer was full."""
         blocked_s = call.args[1].get("rollout/backpressure_s")
         if blocked_s is not None:
             now_ns = self._run.now_ns()

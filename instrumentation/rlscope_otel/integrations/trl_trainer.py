@@ -19,7 +19,7 @@ from rlscope_otel.phases import Moment
 from rlscope_otel.recorder import Run
 
 _LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy", "clip_ratio": "clip_ratio/region_mean"}
-"""What a train step calls a value, and what TRL's log calls it."""
+"""Names in TRL's log, by the name in a train step."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def add_config(run: Run, config: Mapping[str, object]) -> None:
 
 
 def model_facts(model: Any) -> dict[str, object]:
-    """The `model` entry of run.json, as far as the model's configuration has it."""
+    """Return the `model` entry of run.json, with the values that the model's configuration has."""
     config = model.config.get_text_config()
     heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     facts = {

@@ -31,7 +31,7 @@ def argument(call: Call, position: int, name: str) -> Any:
 
 
 def setting(config: Any, path: str) -> Any:
-    """A setting by its dotted path; None where this version of verl has none."""
+    """Return a setting by its dotted path. None if this version of verl does not have it."""
     for name in path.split("."):
         try:
             config = config[name] if hasattr(config, "keys") else getattr(config, name)
@@ -47,7 +47,7 @@ def gpus_of(config: Any, side: str) -> int | None:
 
 
 def begin(role: str, config: Any, gpu_count: int | None = 0) -> Run:
-    """Start to record this process, under verl's settings as far as they are ours too."""
+    """Start recording this process, with the verl settings that the trace format has too."""
     settings = {name: value for name, value in _settings(config).items() if value is not None}
     return host_run(role, gpu_count=gpu_count, framework="verl", framework_version=_version(), config=settings)
 

@@ -16,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class _Stretch:
-    """What this process's rollouter has been doing since when."""
+    """Current state of this process's rollouter, with its start."""
 
     def __init__(self) -> None:
         self.began_ns: int | None = None

@@ -16,7 +16,7 @@ from rlscope_otel.phases import TrainStep
 
 
 class _Collecting:
-    """What this process's trainer has taken out of the queue for its next step."""
+    """Samples that this process's trainer has taken from the queue for its next step."""
 
     def __init__(self) -> None:
         self.trainer: Any = None
@@ -92,7 +92,7 @@ def _deliver(call: Call) -> None:
 
 
 def _rewards(group: Any) -> list[float] | None:
-    """A trajectory's reward is the sum of its tokens'; None where rewards are computed later."""
+    """Return the reward of each trajectory, the sum over its tokens. None if rewards are computed later."""
     if "rm_scores" not in group.batch.keys():  # noqa: SIM118  # a TensorDict is no mapping
         return None
     return group.batch["rm_scores"].sum(-1).tolist()

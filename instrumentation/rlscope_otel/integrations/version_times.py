@@ -38,7 +38,7 @@ class VersionTimes:
 
 
 def _tokens_before(change_ns: int, start_ns: int, end_ns: int, tokens: int) -> int:
-    """How many tokens come before a moment, when the last of them comes at the end and each earlier one even before."""
+    """Return the number of tokens before change_ns, if tokens are evenly spaced and the last one comes at end_ns."""
     if change_ns <= start_ns:
         return 0
     if change_ns > end_ns:

@@ -146,7 +146,7 @@ class Recorder:
             return
         now_ns = self.run.now_ns()
         self._passes.settle()
-        self._steps.stood_still(now_ns)
+        self._steps.was_paused(now_ns)
         if call.error is None:
             self._weights.called(method, call.started_ns, now_ns)
         else:

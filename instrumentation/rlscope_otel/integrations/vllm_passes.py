@@ -26,9 +26,9 @@ _NONE: list[Any] = []
 
 
 _Note = tuple[Batch, int, int, int | None, int | None, bool]
-"""Of a pass: its batch, when its output came, tokens, begin and end of the host's step, and whether no request is left.
+"""A pass: its batch, time of its output, tokens, start and end of the host's step, and whether no request is left.
 
-A step of several passes begins with the first and ends with the last.
+A step of several passes starts with the first pass and ends with the last.
 """
 
 
@@ -51,7 +51,7 @@ class Passes:
         self._steps = steps
         self._capacity_tokens = capacity_tokens
         self._blocks = 0 if capacity_tokens is None else _blocks_of(scheduler())
-        """Of the KV cache, without the one that is never used; 0 where only `usage` of the manager tells."""
+        """Blocks of the KV cache, except one that is never used. 0 if only `usage` of the manager is available."""
         self._batches: dict[int, Batch] = {}
         self._notes: list[_Note] = []
         self._began_ns: int | None = None
@@ -177,7 +177,7 @@ class Passes:
         if batch is None:
             return
         tokens, has_ended = 0, False
-        # The scheduler names those that ended since it scheduled last: where there are none, no output need be asked.
+        # The scheduler lists the requests that ended since its last pass. If there are none, skip the outputs.
         may_have_ended = getattr(scheduler, "finished_req_ids", True)
         for of_client in outputs.values():
             given = of_client.outputs

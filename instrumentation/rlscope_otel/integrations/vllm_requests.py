@@ -80,7 +80,7 @@ class Requests:
                 request.cached_tokens = int(new.num_computed_tokens)
 
     def sampled(self, outputs: Iterable[Any], ended: Iterable[Any], at_ns: int, torn: bool) -> None:
-        """A pass gave these outputs, of which some ended their requests."""
+        """Take in the outputs of a pass. The requests in `ended` end with it."""
         if torn:
             for output in outputs:
                 request = self._running.get(output.request_id)

@@ -17,9 +17,9 @@ _LONGEST_ROW_NS = 1_000_000_000
 
 
 Batch = tuple[int, int, int, int, int | None, int | None, bool]
-"""What one forward pass works on, known once it is scheduled: when that was, requests that run and wait, prompt
-tokens, used tokens of the KV cache, preemptions, and whether what it samples is torn. A plain tuple: it is made at
-every pass."""
+"""Batch of one forward pass, known once it is scheduled: time of scheduling, running and waiting requests, prompt
+tokens, used tokens of the KV cache, preemptions, and whether its sampled tokens are torn. A plain tuple, because it is
+created at every pass."""
 KV_USED, TORN = 4, 6
 
 
@@ -92,8 +92,8 @@ class Steps:
         if self.idle_since_ns is None and self._paused_since_ns is None:
             self.idle_since_ns = at_ns
 
-    def stood_still(self, until_ns: int) -> None:
-        """Something else than a pass took the engine's time, and records it itself."""
+    def was_paused(self, until_ns: int) -> None:
+        """Note that something else took the engine's time until until_ns, and records that time itself."""
         self._recorded_ns = until_ns if self._owns_its_process else None
         self._last_output_ns = max(self._last_output_ns, until_ns)
 
@@ -109,7 +109,7 @@ class Steps:
         since_ns, self._paused_since_ns = self._paused_since_ns, None
         if since_ns is None:
             return
-        self.stood_still(at_ns)
+        self.was_paused(at_ns)
         if self._records_idleness:
             activity = "weight_update" if updates_begun > self._updates_at_pause else "wait"
             self._run.activity(activity).between(since_ns, at_ns)
@@ -138,4 +138,4 @@ class Steps:
         since_ns, self.idle_since_ns = self.idle_since_ns, None
         if since_ns is not None and since_ns < at_ns and self._records_idleness:
             self._run.wait("requests").between(since_ns, at_ns)
-        self.stood_still(at_ns)
+        self.was_paused(at_ns)

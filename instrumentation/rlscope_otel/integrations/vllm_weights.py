@@ -22,7 +22,7 @@ WEIGHT_CALLS = frozenset((*_BEGINNING, "update_weights", "reload_weights", _ENDI
 
 
 def least_certain(*sources: str) -> str:
-    """Of several version sources, the one that says least."""
+    """Return the least reliable of several version sources."""
     return max(sources, key=schema.VERSION_SOURCES.index)
 
 
@@ -61,7 +61,7 @@ class Weights:
         self._before_change: Callable[[], None] = lambda: None
 
     def before_change(self, action: Callable[[], None]) -> None:
-        """What to do before the version changes."""
+        """Set the function to call before the version changes."""
         self._before_change = action
 
     def called(self, method: str, start_ns: int, end_ns: int) -> None:

@@ -55,7 +55,7 @@ def ids_have_suffix() -> bool:
 
 
 def _settings_of(config: Any, gpus: int | None) -> dict[str, object]:
-    """What an engine knows for run.json."""
+    """Return the engine's settings for run.json."""
     known: Mapping[str, object] = {
         "max_running_per_engine": _or_none(lambda: int(config.scheduler_config.max_num_seqs)),
         "gpus_per_engine": gpus,
@@ -89,7 +89,7 @@ def _version() -> str | None:
 
 
 def _or_none(read: Callable[[], Any]) -> Any:
-    """What the host says; None where it has no such thing or something else."""
+    """Return a value of the host. None if this version lacks it or has another form."""
     try:
         return read()
     except Exception:  # Another version's config may fail in any way.

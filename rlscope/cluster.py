@@ -108,7 +108,7 @@ class OnRay(Split):
         calls = [actor.check.remote() for actor in self._actors]
         _, late = self._ray.wait(calls, num_returns=len(calls), timeout=_STARTS_WITHIN_S)
         if late:
-            raise _refused(f"no process that starts within {_STARTS_WITHIN_S} s", "a CPU for each process")
+            raise _refused(f"a process that did not start within {_STARTS_WITHIN_S} s", "a CPU for each process")
         for call in calls:
             fault = self._result(call)
             if fault is not None:

@@ -36,7 +36,7 @@ def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS)
         raise QueryError.of(
             "--arg with SQL" if isinstance(given, str) else "--arg with -f",
             found="arguments " + ", ".join(arguments),
-            expected="none: only the questions of `rlscope queries` have arguments",
+            expected="none: only the queries that `rlscope queries` lists take arguments",
             next_step="Write the values into the SQL.",
         )
     try:
@@ -45,7 +45,7 @@ def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS)
         names = {STDIN: "standard input"}
         raise QueryError.of(
             "the SELECT of the command line" if isinstance(given, str) else names.get(given, given),
-            found=f"what is not readable as text ({getattr(error, 'strerror', None) or error})",
+            found=f"text that cannot be read ({getattr(error, 'strerror', None) or error})",
             expected="a SELECT as UTF-8 text",
             next_step="Save it as UTF-8.",
         ) from error
@@ -76,7 +76,10 @@ def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
         name, separator, value = pair.partition("=")
         if not separator or not name:
             raise QueryError.of(
-                f"--arg {pair}", found="no NAME=VALUE", expected="--arg bucket_ns=1000000000", next_step="Write it so."
+                f"--arg {pair}",
+                found="no NAME=VALUE",
+                expected="--arg bucket_ns=1000000000",
+                next_step="Use that form.",
             )
         arguments[name] = _typed(value)
     return arguments
@@ -88,9 +91,9 @@ def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> N
         if name not in names:
             raise QueryError.of(
                 f"query {question.name!r}",
-                found=f"argument {name}, which it does not have",
+                found=f"unknown argument {name}",
                 expected="one of " + ", ".join(names) if names else "no argument",
-                next_step="Its header, and those of the questions it stands on, in queries/ say what each means.",
+                next_step="Its header in queries/, and those of the queries it uses, describe each argument.",
             )
         if name in _AT_LEAST_1 and isinstance(value, int) and value < 1:
             raise QueryError.of(

@@ -68,22 +68,22 @@ class ClosedFiles:
         """Why a file is not what it says: its name and its footer disagree, or its content and its checksum."""
         numbers, stamp = source.files[0].numbers, source.files[0].footer.stamp
         if source.is_compacted:
-            return None if is_as_named(source.path) else "its content is not what its name says"
+            return None if is_as_named(source.path) else "its content does not match the checksum in its name"
         if numbers is None:
-            return "neither its name nor its footer says about which worker it is"
+            return "neither its name nor its footer names its worker"
         if stamp is None:
             return None
         if (stamp.table, numbers.name) != (table, source.path.name):
             return f"it was written as {stamp.table}/{numbers.name}"
         if stamp.run_id not in (self._run_id, self._workers.get(numbers.worker_id, {}).get("run_id")):
             # A reader leaves out the whole of a compacted file with rows of another run.
-            return f"it belongs to run {stamp.run_id!r}, by its own footer"
+            return f"it belongs to run {stamp.run_id!r} according to its footer"
         if stamp.merged is None:
             return None
         merged = self._stated(table, numbers.worker_id).get("merged")
         checksums = cast("Mapping[str, object]", merged) if isinstance(merged, dict) else {}
         is_sound = checksums.get(numbers.range) == file_crc32(source.path)
-        return None if is_sound else "its content is not what its recorder wrote"
+        return None if is_sound else "its content does not match its recorder's checksum"
 
     def _is_closed(self, table: str, source: Source, newest: Mapping[str, int]) -> bool:
         numbers = source.files[0].numbers

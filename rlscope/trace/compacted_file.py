@@ -90,12 +90,12 @@ class CompactedFile:
                 for _ in _batches(source.path, self._schema):
                     pass
         except FileNotFoundError:
-            return "it is gone; its recorder may have merged it"
+            return "it vanished; its recorder may have merged it"
         except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
             return f"cannot be read: {error}"
         rows = sum(map(self._hold, batches))
         if rows != source.rows:
-            raise OSError(f"{source.path.name} changed while it was read: {rows:,} rows instead of {source.rows:,}")
+            raise OSError(f"{source.path.name} changed while it was read: {rows:,} rows, expected {source.rows:,}")
         for segment in segments:
             self._append(segment, joins_until)
         self.sources.append(source)
@@ -162,7 +162,7 @@ def fingerprint(table: str, paths: Iterable[Path]) -> tuple[int, int]:
         rows = connection.from_arrow(pa.RecordBatchReader.from_batches(schema, batches))
         count, checksum = rows.aggregate(f"count(*), coalesce(sum(hash({columns})::HUGEINT), 0)").fetchall()[0]
     except (duckdb.Error, OSError, pa.ArrowException) as error:
-        raise UnreadableDataError(f"{table}: a file broke while it was verified: {error}") from error
+        raise UnreadableDataError(f"{table}: a file could not be read for verification: {error}") from error
     finally:
         connection.close()
     return int(count), int(checksum)
@@ -198,11 +198,11 @@ def _why_not(source: Source, schema: pa.Schema) -> str | None:
     try:
         found = pq.read_schema(source.path)
     except FileNotFoundError:
-        return "it is gone; its recorder may have merged it"
+        return "it vanished; its recorder may have merged it"
     except (OSError, ValueError, pa.ArrowException) as error:
         return f"cannot be read: {error}"
     unknown = next((name for name in found.names if name not in schema.names), None)
-    return None if unknown is None else f"it has the column {unknown}, which the format does not have"
+    return None if unknown is None else f"it has a column {unknown}, which is not in the format"
 
 
 def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -226,7 +226,7 @@ def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     column = column.cast(field.type)
     nulls = 0 if field.nullable else column.null_count
     if nulls or (pa.types.is_list(field.type) and column.flatten().null_count):
-        raise ValueError(f"column {field.name} holds NULL, and the format's has none")
+        raise ValueError(f"column {field.name} holds NULL, which the format does not allow")
     return column
 
 

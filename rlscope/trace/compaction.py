@@ -108,7 +108,7 @@ def compact_run(
             shown_address(address),
             found="an address in an object store",
             expected="a folder on this machine",
-            next_step="Compact the run where it is recorded, or a copy of it, and upload that.",
+            next_step="Compact the run where it was recorded, or a local copy, and upload the result.",
         )
     folder = run_folder(folder.resolve())
     read_manifest(folder)
@@ -122,8 +122,8 @@ def compact_run(
         raise OutputError.of(
             str(error.filename or target),
             found=error.strerror or str(error),
-            expected="a folder that can be written, with space for the compacted files",
-            next_step="No row is lost. Make room, or name another folder, and call it again.",
+            expected="a writable folder with space for the compacted files",
+            next_step="No rows were lost. Free disk space or choose another folder, and try again.",
         ) from error
 
 
@@ -317,7 +317,7 @@ class _Writer:
                 file.part,
                 found=f"{found[0]:,} rows with the checksum {found[1]:x}",
                 expected=f"{expected[0]:,} rows with the checksum {expected[1]:x}, as in the files that it replaces",
-                next_step="It is removed, and nothing else. Check the disk and the memory of this machine.",
+                next_step="Only this new file was removed. Check the disk and the memory of this machine.",
             )
 
     def _keep(self, source: Source) -> None:
@@ -346,7 +346,7 @@ def _vanished(folder: Path) -> VanishedFileError:
         folder,
         found=f"files that vanished while they were copied, {_ATTEMPTS} times",
         expected="files that stay until they are copied",
-        next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
+        next_step="The recorder is merging its files. The run was not changed: try again after it has ended.",
     )
 
 
@@ -366,9 +366,9 @@ def _locked(folder: Path) -> Generator[None]:
     except Timeout as error:
         raise RlscopeError.of(
             folder,
-            found="another compaction at work",
-            expected="one at a time",
-            next_step="Wait until it is done.",
+            found="another compaction in progress",
+            expected="one compaction at a time",
+            next_step="Wait for it to finish.",
         ) from error
     with held:
         try:
@@ -382,16 +382,16 @@ def _prepare(folder: Path, target: Path) -> None:
     if target.is_relative_to(folder) or folder.is_relative_to(target):
         raise OutputError.of(
             target,
-            found="a folder of the run itself, or one that the run lies in",
+            found="a folder inside the run, or one that contains it",
             expected="a folder beside the run",
-            next_step="Name another, or leave --out away to compact in place.",
+            next_step="Choose another folder, or omit --out to compact in place.",
         )
     if (target / UNFINISHED).is_file() and not (target / RUN_FILE).exists():
         with _locked(target):
             shutil.rmtree(target, ignore_errors=True)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OutputError.of(
-            target, found="something already there", expected="a new or an empty folder", next_step="Name another."
+            target, found="existing files", expected="a new or empty folder", next_step="Choose another folder."
         )
     target.mkdir(parents=True, exist_ok=True)
     (target / UNFINISHED).touch()

@@ -165,7 +165,7 @@ class _Checker:
             # Of a worker whose own file is lost the rows are there, and are named as those of no worker.
             may_be = is_ours and worker_id not in self._workers
             if run_id and run_id not in self._run_ids(worker_id) and not may_be:
-                return f"belongs to run {run_id!r}, by its own footer"
+                return f"belongs to run {run_id!r} according to its footer"
         try:
             if is_as_named(own[0].path):
                 return None
@@ -175,7 +175,7 @@ class _Checker:
             return f"cannot be read: {error}"
         why = page_fault(own[0].path)
         self._changed |= {own[0].path} if why is None else set()
-        return None if why is None else f"damaged since it was written: {why}"
+        return None if why is None else f"damaged after it was written: {why}"
 
     def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
         """The files by worker and number: by their own word, or by their name where they have none."""
@@ -186,17 +186,17 @@ class _Checker:
             if file.segment is not None:
                 owned.setdefault(file.segment.numbers.worker_id, {})[file.segment.numbers] = file
             elif stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
-                self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r}, by its own footer")
+                self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r} according to its footer")
             elif stamp is not None and stamp.numbers != named:
                 misplaced.append((file, stamp.numbers))
             else:
                 owned.setdefault(named.worker_id, {})[named] = file
         for file, numbers in misplaced:
             if numbers in owned.get(numbers.worker_id, {}):
-                self._skip(file, f"a copy of {numbers.name}, by its own footer")
+                self._skip(file, f"a copy of {numbers.name} according to its footer")
                 continue
             owned.setdefault(numbers.worker_id, {})[numbers] = file
-            detail = f"{file.path.name} was written as {numbers.name}, and is read as that"
+            detail = f"{file.path.name} was renamed from {numbers.name}; it is read under its original name"
             self._gaps.append(RowGap("moved", table, numbers.worker_id, file.footer.rows, None, detail))
         return owned
 
@@ -242,7 +242,7 @@ class _Checker:
         sound = self._without_damaged(table, counted)
         if sound.keys() == counted.keys() and not _missing(counted, last_file):
             rows = sum(file.footer.rows for file in counted.values())
-            detail = f"the files of {worker_id} are not as it wrote them, by their checksum ({rows:,} rows)"
+            detail = f"the files of {worker_id} do not match its checksum ({rows:,} rows)"
             self._gaps.append(self._gap("changed", table, worker_id, rows, counted, detail))
         self.unsure.add(table)
         return sound | self._without_damaged(table, later)
@@ -265,7 +265,7 @@ class _Checker:
             if why is None:
                 sound[numbers] = file
             else:
-                self._skip(file, f"damaged since it was written: {why}")
+                self._skip(file, f"damaged after it was written: {why}")
         return sound
 
     def _count(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> None:
@@ -277,14 +277,14 @@ class _Checker:
         later = sum(file.footer.rows for file in files.values()) - found
         has_stopped = self._workers[worker_id].get("stopped_ns") is not None
         if found < stated.rows:
-            detail = f"{worker_id} wrote {stated.rows:,} rows, and {stated.rows - found:,} of them are missing"
+            detail = f"{stated.rows - found:,} of the {stated.rows:,} rows that {worker_id} wrote are missing"
             detail += _named(_missing(files, last or max((numbers.last for numbers in files), default=0)))
             self._gaps.append(self._gap("missing", table, worker_id, stated.rows - found, files, detail))
         beyond = (found - stated.rows if found > stated.rows else 0) + later
         if beyond:
             self.unsure.add(table)
             if has_stopped or (last is not None and found > stated.rows):
-                detail = f"{worker_id} wrote {stated.rows:,} rows, and there are {beyond:,} more"
+                detail = f"{beyond:,} more rows than the {stated.rows:,} that {worker_id} wrote"
                 self._gaps.append(self._gap("beyond", table, worker_id, beyond, files, detail))
 
     def _gap(

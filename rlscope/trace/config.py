@@ -160,5 +160,5 @@ def entry_kind(name: str, schema: Mapping[str, Any]) -> str:
 def _gap(name: str, value: object, schema: Mapping[str, Any]) -> str:
     kind = entry_kind(name, schema)
     is_too_large = isinstance(value, int) and not isinstance(value, bool) and kind.endswith("number")
-    expected = f"{kind} of 64 bits" if is_too_large else kind
+    expected = f"{kind} that fits in 64 bits" if is_too_large else kind
     return f"run.json: config.{name} is {value!r}, expected {expected}; it is ignored"

@@ -151,9 +151,9 @@ def read_manifest(folder: Path) -> RunManifest:
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         raise RunFolderError.of(
             folder,
-            found="a folder that may not be read",
-            expected="a run that this user may read",
-            next_step="Ask for the permission to list it and to read its files, or copy it as who has it.",
+            found="a folder that you may not read",
+            expected="a run folder that you may read",
+            next_step="Ask for permission to list it and read its files, or for a copy.",
         )
     if not folder.exists():
         raise RunFolderError.of(
@@ -164,14 +164,14 @@ def read_manifest(folder: Path) -> RunManifest:
             folder,
             found="a file",
             expected="the folder of a run",
-            next_step="Pass the folder that RLSCOPE_RUN_DIR named while the run was recorded.",
+            next_step="Pass the folder that RLSCOPE_RUN_DIR was set to while the run was recorded.",
         )
     if not path.exists():
         raise RunFolderError.of(
             folder,
             found="no run.json",
             expected="the folder of a run, which holds run.json, workers/ and a folder per table",
-            next_step="Pass the folder that RLSCOPE_RUN_DIR named while the run was recorded.",
+            next_step="Pass the folder that RLSCOPE_RUN_DIR was set to while the run was recorded.",
         )
     return _manifest(path, _json_object(path))
 
@@ -184,7 +184,9 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
     known = plain_bytes is not None
     why = None if known else irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
     if why is not None:
-        raise RunFolderError.of(path, found=why, expected="a JSON file of its own", next_step="Copy the file there.")
+        raise RunFolderError.of(
+            path, found=why, expected="a regular file in the run folder", next_step="Copy the file there."
+        )
     try:
         if (path.stat().st_size if plain_bytes is None else plain_bytes) > LARGEST_JSON_BYTES:
             raise ValueError(f"more than {LARGEST_JSON_BYTES:,} bytes")
@@ -195,7 +197,7 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
         document = cleaned(document, shortened) if len(text) > LONGEST_TEXT else document
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError.of(
-            path, found=f"text that is not JSON ({error})", expected="a JSON object", next_step="Restore the file."
+            path, found=f"unreadable JSON ({error})", expected="a JSON object", next_step="Restore the file."
         ) from error
     if not isinstance(document, dict):
         raise RunFolderError.of(
@@ -207,7 +209,7 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
 def irregularity(path: Path, folder: Path) -> str | None:
     """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
     if not _is_plain_name(path.name):
-        return "a file whose name can stand for others, or cannot be printed"
+        return "a file whose name holds wildcards or unprintable characters"
     try:
         if _is_plainly_inside(path, folder):
             return None
@@ -217,9 +219,9 @@ def irregularity(path: Path, folder: Path) -> str | None:
         if not stat.S_ISREG(mode):
             return "a pipe, a socket or a device"
         if not path.resolve().is_relative_to(folder.resolve()):
-            return "a link that leads out of the run folder"
+            return "a link that points outside the run folder"
     except (OSError, RuntimeError) as error:
-        return f"what cannot be opened ({error})"
+        return f"a file that cannot be opened ({error})"
     return None
 
 
@@ -241,7 +243,7 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
             path,
             found=f"format {found[0]!r} version {found[1]!r}",
             expected=f"format {FORMAT_NAME!r} version {FORMAT_VERSION}",
-            next_step="Analyse it with the rlscope version that matches the rlscope-otel that recorded it.",
+            next_step="Analyze it with the rlscope version that matches the rlscope-otel that recorded it.",
         )
     config = document.get("config")
     created_ns = document.get("created_ns")
@@ -332,11 +334,11 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
     for key, bits in _IDENTITY_BITS.items():
         value = document.get(key)
         if not is_integer(value, bits) or value < 0:
-            return f"{key} is {value!r}, expected a whole number, at least 0, of {bits} bits"
+            return f"{key} is {value!r}, expected a {bits}-bit whole number of at least 0"
     for key in ("stopped_ns", "last_flush_ns"):
         value = document.get(key)
         if value is not None and not is_integer(value):
-            return f"{key} is {value!r}, expected a whole number or null, of 64 bits"
+            return f"{key} is {value!r}, expected a 64-bit whole number or null"
     return next((_late_fault(key, document[key]) for key in _TIMES if _is_too_late(document.get(key))), None)
 
 
@@ -345,7 +347,7 @@ def _is_too_late(value: object) -> bool:
 
 
 def _late_fault(key: str, value: object) -> str:
-    fix = "correct the time" if key == "started_ns" else "correct it, or write null where it is not known"
+    fix = "correct the time" if key == "started_ns" else "correct it, or write null if it is unknown"
     return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
 
 
@@ -365,9 +367,9 @@ def dropped_rows(workers: Sequence[Mapping[str, object]]) -> dict[str, int]:
 def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
     """A sentence for each worker file that does not say when its worker ended, or for there being none."""
     if not workers:
-        return ("workers/: no readable worker file, so no GPU-second can be accounted for",)
+        return ("workers/: no readable worker file, so GPU time cannot be accounted for",)
     return tuple(
-        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker ends at its last row"
+        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker is assumed to end at its last row"
         for worker in workers
         if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
     )

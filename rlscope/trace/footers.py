@@ -243,7 +243,7 @@ def _envelope_fault(path: Path) -> str | None:
         file.seek(-4, 2)
         tail = file.read(4)
     if head != _MAGIC or tail != _MAGIC:
-        return "no Parquet magic bytes at its start and end: cut off or not a Parquet file"
+        return "no Parquet magic bytes at its start and end: truncated, or not a Parquet file"
     return None
 
 
@@ -253,7 +253,7 @@ def _schema_fault(found: pa.Schema, table: str) -> str | None:
     names = [name.casefold() for name in found.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        return f"column {twice} is there more than once"
+        return f"column {twice} appears more than once"
     for field in _contract(table):
         index = found.get_field_index(field.name)
         if index < 0:

@@ -161,9 +161,9 @@ def _refuse_deep_rows(run: OpenRun, row_ns: float, bucket_ns: int, extents: pl.D
     if row_ns > _MOST_PIECES * bucket_ns and row_ns > _MOST_DEPTH * ran_ns:
         raise LimitError.of(
             run.folder / "engine_steps",
-            found=f"engine rows that last {row_ns / max(1.0, ran_ns):,.0f} times as long as all workers ran",
-            expected=f"rows of an engine that follow each other, or overlap {_MOST_DEPTH} at a time",
-            next_step="Give each engine a worker id of its own, and record each pass once.",
+            found=f"engine rows that add up to {row_ns / max(1.0, ran_ns):,.0f} times the running time of all workers",
+            expected=f"engine rows that overlap at most {_MOST_DEPTH} at a time",
+            next_step="Give each engine its own worker id, and record each pass once.",
         )
 
 
@@ -237,8 +237,8 @@ def _named_errors(folder: Path) -> Generator[None]:
         raise LimitError.of(
             folder,
             found=f"rows that need more memory or temporary disk space than the limits: {error}",
-            expected="a run of which each question fits into them",
-            next_step="Data quality lists times and counts that cannot be; without those it fits.",
+            expected="a run whose queries fit within them",
+            next_step="Remove the impossible times and counts that data quality lists; without them it fits.",
         ) from error
     except duckdb.Error as error:
         raise UnreadableDataError.while_reading(folder, error) from error
@@ -347,7 +347,7 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
             f"ad-hoc SQL {_shortened(sql)!r}",
             found=", ".join(kind.name for kind in kinds) or "nothing",
             expected="one SELECT",
-            next_step="`rlscope queries` lists the questions there are; their files show the tables.",
+            next_step="`rlscope queries` lists the built-in queries; their files show the tables.",
         )
     try:
         connection.execute(_CHECK + selected)
@@ -404,9 +404,9 @@ def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, 
     if missing:
         raise QueryError.of(
             f"query {question.name!r}",
-            found="no argument " + ", ".join(missing),
+            found="no value for argument " + ", ".join(missing),
             expected="arguments " + ", ".join(names),
-            next_step="Its header in queries/ says what each means.",
+            next_step="Its header in queries/ describes each argument.",
         )
     for arg in question.args:
         if type(arguments[arg.name]) is not _PYTHON_TYPES[arg.type]:
@@ -414,6 +414,6 @@ def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, 
                 f"query {question.name!r}",
                 found=f"argument {arg.name} = {arguments[arg.name]!r}",
                 expected=f"a {arg.type}: {arg.meaning}",
-                next_step="Give it with --arg NAME=VALUE.",
+                next_step="Pass it with --arg NAME=VALUE.",
             )
     return {name: arguments[name] for name in names} or None

@@ -88,9 +88,9 @@ def find_question(name: str) -> Question:
         near = get_close_matches(name, questions(), n=1)
         raise QueryError.of(
             f"query {name!r}",
-            found="no such question",
-            expected="one of those that `rlscope queries` lists",
-            next_step=f"Did you mean {near[0]!r}?" if near else "It says what each answers.",
+            found="no such query",
+            expected="one that `rlscope queries` lists",
+            next_step=f"Did you mean {near[0]!r}?" if near else "Run `rlscope queries` to list them.",
         ) from None
 
 

@@ -35,7 +35,7 @@ _ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
 _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
 _SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
 """Of a parameter of an address."""
-_EXPECTED: Final = "the folder of a run that can be read"
+_EXPECTED: Final = "a readable run folder"
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|Not a valid bucket name": (
         "no such bucket",
@@ -43,7 +43,7 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE|HTTP (status|response) 40[13]": (
         "access denied",
-        "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of somebody who may list and read it.",
+        "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for an account that may list and read it.",
     ),
     r"NETWORK_CONNECTION|curlCode|Couldn't (connect|resolve)|ENDPOINT_RESOLUTION|timed? ?out": (
         "no connection to the store",
@@ -95,9 +95,9 @@ def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) 
         raise ArgumentError.of(
             shown,
             found="credentials in the address",
-            expected="an address without them",
-            next_step="Set the variables that the client of the store reads, such as AWS_PROFILE or AZURE_STORAGE_KEY, "
-            "and replace that secret: addresses are kept in histories and logs.",
+            expected="an address without credentials",
+            next_step="Set the variables that the store's client reads, such as AWS_PROFILE or AZURE_STORAGE_KEY, "
+            "and rotate that secret: addresses end up in shell histories and logs.",
         )
     folder = Path(mkdtemp(prefix="rlscope-remote-"))
     try:
@@ -120,7 +120,7 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
             shown,
             found="no run.json",
             expected="the folder of a run, which holds run.json, workers/ and a folder per table",
-            next_step="Pass the folder that RLSCOPE_RUN_DIR named, or that it was copied to.",
+            next_step="Pass the folder that RLSCOPE_RUN_DIR was set to, or the address it was copied to.",
         )
     _fetch(store, beside, folder, shown, say)
     for _ in range(_TRIES):
@@ -176,14 +176,13 @@ def _listed(store: "fs.FileSystem", base: str, folders: Sequence[str]) -> list[_
 def _check_size(shown: str, files: Sequence[_Object]) -> None:
     size, free = sum(each.bytes for each in files), shutil.disk_usage(gettempdir()).free
     if size > LARGEST_BYTES or size * _SPARE_RATIO > free:
-        limit = (
-            f"at most {fmt.size(LARGEST_BYTES)}" if size > LARGEST_BYTES else f"free space for it, {fmt.size(free)} are"
-        )
+        most = f"at most {fmt.size(LARGEST_BYTES)}"
+        limit = most if size > LARGEST_BYTES else f"a run that fits in the free {fmt.size(free)}"
         raise LimitError.of(
             shown,
             found=f"{len(files):,} files of {fmt.size(size)}",
-            expected=f"{limit}, since the files are copied to this machine",
-            next_step="Set TMPDIR to a larger disk, or copy the run yourself and analyse the copy.",
+            expected=f"{limit}, because the files are copied to this machine",
+            next_step="Set TMPDIR to a larger disk, or copy the run yourself and analyze the copy.",
         )
 
 

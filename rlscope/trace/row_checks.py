@@ -94,7 +94,7 @@ def _faults(table: str, files: TableFiles) -> Iterator[_Fault]:
             )
         elif kind.startswith("int"):
             low, high = number_limits(column)
-            yield _Fault(f"{name} NOT BETWEEN {low} AND {high}", f"have a {column.name} that cannot be")
+            yield _Fault(f"{name} NOT BETWEEN {low} AND {high}", f"have an impossible {column.name}")
         elif kind.startswith("list"):
             yield from _inside(column)
 
@@ -109,9 +109,7 @@ def _inside(column: Column) -> Iterator[_Fault]:
         if str(field.type).startswith("int"):
             low, high = number_limits(column, field.name)
             wrong.append(f"{part} NOT BETWEEN {low} AND {high}")
-    yield _Fault(
-        f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have {column.name} that cannot be"
-    )
+    yield _Fault(f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have impossible {column.name}")
     yield _Fault(f"len({name}) > {_MOST_RUNS}", f"have more than {_MOST_RUNS:,} {column.name}")
 
 

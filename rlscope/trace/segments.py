@@ -84,22 +84,22 @@ def decoded(metadata: Mapping[bytes, bytes], rows: int) -> tuple[Segment, ...]:
     listed = json.loads(text)
     segments = tuple(_segment(each) for each in listed) if isinstance(listed, list) else ()
     if sum(each.rows for each in segments) != rows:
-        raise ValueError(f"its segments have {sum(each.rows for each in segments):,} rows, and it has {rows:,}")
+        raise ValueError(f"its segments list {sum(each.rows for each in segments):,} rows, but it holds {rows:,}")
     return segments
 
 
 def _segment(listed: object) -> Segment:
     values = cast("list[object]", listed) if isinstance(listed, list) else []
     if len(values) != 9 or not isinstance(values[0], str) or not isinstance(values[1], str):
-        raise ValueError("its list of segments is not one")
+        raise ValueError("its segment list is malformed")
     numbers = [value for value in values[2:7] if isinstance(value, int) and not isinstance(value, bool)]
     times = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in values[7:]]
     if len(numbers) != 5 or not 0 < numbers[0] <= numbers[1] < 1 << 62 or min(numbers) < 0 or numbers[3] >= 1 << 32:
-        raise ValueError("its list of segments has numbers that cannot be")
+        raise ValueError("its segment list has impossible numbers")
     first, last, files, checksum, rows = numbers
     # What follows from the number of files takes memory for each of them.
     if not 0 < files <= min(last - first + 1, _MOST_FLUSHED):
-        raise ValueError("its list of segments has more files than numbers")
+        raise ValueError("its segment list has more files than file numbers")
     return Segment(values[0], FileNumbers(values[1], first, last), files, checksum, rows, *times)
 
 

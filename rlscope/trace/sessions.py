@@ -226,13 +226,13 @@ def _kind(table: str, kept: Collection[str]) -> str:
 
 def _reused_words(ids: int) -> str:
     used = fmt.counted(ids, "sample id", "sample ids")
-    return f"samples: a worker that was started again used {used} again; told apart by time, each sample counts once"
+    return f"samples: a restarted worker reused {used}; the samples are told apart by time and each counts once"
 
 
 def _resumed_words(starts: int) -> str:
     return (
-        f"train_steps: trainers were started {starts} times, and each start continued the steps of the one before; "
-        "analyzed as one run, pauses included"
+        f"train_steps: trainers were started {starts} times, and each start resumed the steps of the previous one; "
+        "all are analyzed as one run, including the pauses"
     )
 
 
@@ -240,6 +240,6 @@ def _cut_words(cut: _Cut) -> str:
     steps = (min(first for first, _ in cut.steps), max(last for _, last in cut.steps)) if cut.steps else None
     made = f"made steps {steps[0]:,} to {steps[1]:,}" if steps else "made no step"
     return (
-        f"this folder holds more than one recording; only the last is analyzed, from {fmt.instant(cut.at_ns)} on. "
-        f"The one before {made}. Record each run into a folder of its own"
+        f"this folder holds more than one recording; only the last one, from {fmt.instant(cut.at_ns)} on, is analyzed. "
+        f"The previous one {made}. Record each run in its own folder"
     )

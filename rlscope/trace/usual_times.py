@@ -115,7 +115,7 @@ def with_usual_times(
             if not is_integer(value) or usual.holds(value):
                 continue
             changed[key] = _first_row_ns(str(worker["worker_id"]), tables, usual) if key == "started_ns" else None
-            instead = "the worker starts at its first row" if key == "started_ns" else "it is ignored"
+            instead = "the worker is assumed to start at its first row" if key == "started_ns" else "it is ignored"
             gaps.append(
                 f"workers/{worker['worker_id']}.json: {key} is {fmt.instant(value)}, far from the rest of the run; "
                 + instead

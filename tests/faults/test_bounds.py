@@ -66,7 +66,9 @@ def test_rows_that_overlap_too_often_for_any_ledger_are_refused_with_what_to_do(
         if not is_refused:
             assert standard_arguments(run)["cells_per_bucket"] == 1
             return
-        with pytest.raises(LimitError, match=r"engine_steps: found engine rows that last 10 times .* of its own"):
+        with pytest.raises(
+            LimitError, match=r"engine_steps: found engine rows that add up to 10 times .* its own worker id"
+        ):
             standard_arguments(run)
 
 

@@ -374,7 +374,9 @@ def test_files_that_a_recorder_merged_are_compacted_if_they_are_what_it_states(i
     (run / "workers" / "e1.json").write_text(json.dumps(document))
     before, stated = rows_of(run), completeness(run)
     done = compact_run(run)
-    assert [each.why for each in done.left] == ([] if is_stated else ["its content is not what its recorder wrote"])
+    assert [each.why for each in done.left] == (
+        [] if is_stated else ["its content does not match its recorder's checksum"]
+    )
     assert path.exists() != is_stated
     assert {table: sorted(rows) for table, rows in rows_of(run).items()} == {
         table: sorted(rows) for table, rows in before.items()
@@ -449,7 +451,7 @@ def test_a_column_that_the_format_does_not_have_is_not_lost(run: Path) -> None:
     held = pq.read_table(path)
     pq.write_table(held.append_column("mine", pa.array([7])), path)
     done = compact_run(run)
-    assert [each.why for each in done.left] == ["it has the column mine, which the format does not have"]
+    assert [each.why for each in done.left] == ["it has a column mine, which is not in the format"]
     assert pq.read_table(path)["mine"].to_pylist() == [7]
 
 
@@ -468,7 +470,7 @@ def test_a_column_that_an_older_recorder_did_not_write_is_null_as_before(tmp_pat
         (pa.string(), ["s0"], []),
         (pa.large_string(), ["s0"], []),
         (pa.dictionary(pa.int32(), pa.string()), ["s0"], []),
-        (pa.string(), [None], ["column sample_id holds NULL, and the format's has none"]),
+        (pa.string(), [None], ["column sample_id holds NULL, which the format does not allow"]),
     ],
 )
 @pytest.mark.parametrize("whole_bytes", [4 * 10**6, 0])
@@ -496,7 +498,7 @@ def test_a_file_of_another_run_is_left_for_it_would_cost_all_rows_compacted_with
     write_table(held.cast(arrow_schema("engine_steps")), path, stamp)
     os.utime(path, (1, 1))
     (left,) = compact_run(run).left
-    assert (left.path, left.why) == (f"engine_steps/{path.name}", "it belongs to run 'another', by its own footer")
+    assert (left.path, left.why) == (f"engine_steps/{path.name}", "it belongs to run 'another' according to its footer")
     assert rows_of(run) == before
     assert completeness(run).state == "complete"
 
@@ -518,7 +520,7 @@ def test_a_page_damaged_in_a_compacted_file_costs_that_file_and_names_its_worker
     (path,) = (run / "engine_steps").iterdir()
     flip_a_bit(path)
     (why,) = skipped(run).values()
-    assert why.startswith("damaged since it was written: ") and why.endswith("its 10 rows are left out")
+    assert why.startswith("damaged after it was written: ") and why.endswith("its 10 rows are left out")
     gaps = [(gap.kind, gap.worker_id, gap.rows) for gap in completeness(run).gaps]
     assert gaps == [("missing", "e0", 6), ("missing", "e1", 4)]
 
@@ -535,7 +537,7 @@ def test_other_content_of_a_compacted_file_is_named_by_worker(run: Path) -> None
     before = files(run)
     record(run, "e2", "sampler", {"engine_steps": [[engine_row("e2", 0, 1)], [engine_row("e2", 1, 2)]]})
     done = compact_run(run)
-    assert [each.why for each in done.left] == ["its content is not what its name says"]
+    assert [each.why for each in done.left] == ["its content does not match the checksum in its name"]
     assert set(before) <= set(files(run))
 
 
@@ -575,7 +577,7 @@ def test_a_copy_that_was_cut_off_is_no_run_and_is_begun_anew(run: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("out", "why"),
-    [("full", "something already there"), ("run/inside", "a folder of the run itself"), (".", "that the run lies in")],
+    [("full", "existing files"), ("run/inside", "a folder inside the run"), (".", "or one that contains it")],
 )
 def test_a_folder_that_cannot_take_the_copy_is_refused(out: str, why: str, run: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
@@ -621,7 +623,7 @@ def test_the_checksum_of_rows_changes_with_a_value_and_not_with_their_order(chan
 
 
 def test_while_another_compaction_works_on_the_run_it_is_refused(run: Path) -> None:
-    with compaction._locked(run), pytest.raises(RlscopeError, match="another compaction at work"):  # pyright: ignore
+    with compaction._locked(run), pytest.raises(RlscopeError, match="another compaction in progress"):  # pyright: ignore
         compact_run(run)
     assert compact_run(run).files_after == 4
 

@@ -120,7 +120,7 @@ def test_files_that_a_recorder_merged_meanwhile_are_listed_again(
     ("address", "why"),
     [
         ("s3://elsewhere/run", "s3://elsewhere/run: found no such bucket; .* Check its name, and AWS_ENDPOINT_URL"),
-        ("s3://runs/nothing", "s3://runs/nothing: found nothing; expected the folder of a run"),
+        ("s3://runs/nothing", "s3://runs/nothing: found nothing; expected a readable run folder"),
         ("s3://runs/empty", "s3://runs/empty: found no run.json; expected the folder of a run"),
     ],
 )
@@ -193,8 +193,8 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(address: str, op
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ({"LARGEST_BYTES": 0}, r"found 4 files of .*; expected at most 0 B, since the files are copied"),
-        ({"_SPARE_RATIO": 10**15}, r"expected free space for it"),
+        ({"LARGEST_BYTES": 0}, r"found 4 files of .*; expected at most 0 B, because the files are copied"),
+        ({"_SPARE_RATIO": 10**15}, r"expected a run that fits in the free "),
     ],
 )
 def test_a_run_that_is_too_large_to_copy_is_refused_before_it_is_copied(

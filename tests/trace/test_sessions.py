@@ -83,8 +83,8 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
     assert analysis.verdict.bottleneck == expected.verdict.bottleneck
     said = [gap for gap in analysis.data_quality.gaps if gap not in expected.data_quality.gaps]
     assert said == [
-        "this folder holds more than one recording; only the last is analyzed, from 2023-11-14 22:15:00 UTC on. "
-        "The one before made steps 0 to 19. Record each run into a folder of its own"
+        "this folder holds more than one recording; only the last one, from 2023-11-14 22:15:00 UTC on, is analyzed. "
+        "The previous one made steps 0 to 19. Record each run in its own folder"
     ]
 
 
@@ -106,7 +106,7 @@ def test_a_start_that_crashed_before_its_first_step_is_no_part_of_the_next(
     recording.loop(100, 10, ".r1")
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.duration_s, analysis.run.tokens_trained) == (10.0, 10 * TOKENS)
-    assert any("The one before made no step" in gap for gap in analysis.data_quality.gaps)
+    assert any("The previous one made no step" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_a_sampler_that_was_killed_before_its_first_flush_is_no_part_of_the_next_recording(
@@ -125,7 +125,7 @@ def test_trainers_that_continue_where_the_last_start_stopped_are_one_run(recordi
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.steps, analysis.run.tokens_trained) == (30, 30 * TOKENS)
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 1)
-    assert any("started 2 times, and each start continued the steps" in gap for gap in analysis.data_quality.gaps)
+    assert any("started 2 times, and each start resumed the steps" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_a_sampler_that_is_started_again_has_samples_of_its_own_under_ids_that_it_uses_again(
@@ -144,7 +144,7 @@ def test_a_sampler_that_is_started_again_has_samples_of_its_own_under_ids_that_i
     assert analysis.run.samples_trained == 20
     assert analysis.run.tokens_trained == balance["generated_tokens"] == 10 * 30 + 10 * TOKENS
     assert analysis.throughput.generated_tokens_per_s == analysis.throughput.achieved_tokens_per_s == 20.0
-    assert any("used 10 sample ids again" in gap for gap in analysis.data_quality.gaps)
+    assert any("reused 10 sample ids" in gap for gap in analysis.data_quality.gaps)
     with open_run(folder) as run:
         uses = ask(run, "delivered_samples").sort("step")
         assert uses["output_tokens"].to_list() == [30] * 10 + [TOKENS] * 10

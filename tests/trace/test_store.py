@@ -81,7 +81,7 @@ GOOD_BYTES = table_with(lambda table: table)
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "no byte": (b"", "0 bytes long, too short for a Parquet file"),
     "eleven bytes": (b"PAR1...PAR1", "11 bytes long, too short for a Parquet file"),
-    "cut off": (GOOD_BYTES[:-20], "no Parquet magic bytes at its start and end: cut off or not a Parquet file"),
+    "cut off": (GOOD_BYTES[:-20], "no Parquet magic bytes at its start and end: truncated, or not a Parquet file"),
     "text": (b"a long enough line of text", "no Parquet magic bytes at its start and end"),
     "zeros": (bytes(4096), "no Parquet magic bytes at its start and end"),
     "damaged footer": (GOOD_BYTES[:-200] + b"\xff" * 192 + GOOD_BYTES[-8:], "cannot be read: "),
@@ -196,19 +196,19 @@ def test_an_unknown_format_is_refused_by_name(manifest: dict[str, Any], found: s
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     with pytest.raises(RunFolderError) as error:
         analyze(tmp_path)
-    expected = "expected format 'rlscope-trace' version 1. Analyse it with the rlscope version that matches"
+    expected = "expected format 'rlscope-trace' version 1. Analyze it with the rlscope version that matches"
     assert str(error.value).startswith(f"{tmp_path / 'run.json'}: found {found}; {expected}")
 
 
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        ("", "text that is not JSON"),
-        ("{", "text that is not JSON"),
+        ("", "unreadable JSON"),
+        ("{", "unreadable JSON"),
         ("[]", "a JSON list"),
         ("3", "a JSON int"),
         ("null", "a JSON NoneType"),
-        ("\udcff", "text that is not JSON"),
+        ("\udcff", "unreadable JSON"),
     ],
 )
 def test_a_run_json_that_is_no_object_is_refused(content: str, found: str, tmp_path: Path) -> None:
@@ -256,24 +256,24 @@ def good_worker(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("{", "text that is not JSON"),
+        ("{", "unreadable JSON"),
         ("[]", "a JSON list"),
         (good_worker(worker_id="other"), "worker_id is 'other', expected 'w', the name of the file"),
         (good_worker(role="boss"), "role is 'boss', expected one of sampler, trainer, colocated, controller"),
-        (good_worker(started_ns=None), "started_ns is None, expected a whole number, at least 0"),
+        (good_worker(started_ns=None), "started_ns is None, expected a 64-bit whole number of at least 0"),
         (good_worker(started_ns=-1), "started_ns is -1, expected"),
         (good_worker(gpu_count="4"), "gpu_count is '4', expected"),
         (good_worker(gpu_count=True), "gpu_count is True, expected"),
-        (good_worker(stopped_ns="now"), "stopped_ns is 'now', expected a whole number or null"),
-        (good_worker(last_flush_ns=0.5), "last_flush_ns is 0.5, expected a whole number or null"),
-        (good_worker(gpu_count=2**31), "gpu_count is 2147483648, expected a whole number, at least 0, of 32 bits"),
-        (good_worker(started_ns=2**63), "expected a whole number, at least 0, of 64 bits"),
-        (good_worker(stopped_ns=2**70), "expected a whole number or null, of 64 bits"),
-        (good_worker(last_flush_ns=-(2**63) - 1), "expected a whole number or null, of 64 bits"),
+        (good_worker(stopped_ns="now"), "stopped_ns is 'now', expected a 64-bit whole number or null"),
+        (good_worker(last_flush_ns=0.5), "last_flush_ns is 0.5, expected a 64-bit whole number or null"),
+        (good_worker(gpu_count=2**31), "gpu_count is 2147483648, expected a 32-bit whole number of at least 0"),
+        (good_worker(started_ns=2**63), "expected a 64-bit whole number of at least 0"),
+        (good_worker(stopped_ns=2**70), "expected a 64-bit whole number or null"),
+        (good_worker(last_flush_ns=-(2**63) - 1), "expected a 64-bit whole number or null"),
         (
             good_worker(stopped_ns=2**63 - 1),
             f"stopped_ns is {2**63 - 1}, expected nanoseconds since 1970, before the year 2116 (2^62); correct it, or "
-            "write null where it is not known",
+            "write null if it is unknown",
         ),
         (good_worker(last_flush_ns=2**62), f"last_flush_ns is {2**62}, expected nanoseconds since 1970, before the"),
         (good_worker(started_ns=2**62), "before the year 2116 (2^62); correct the time"),
@@ -322,8 +322,9 @@ def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None
     with open_run(tmp_path) as run:
         assert (run.config.n_gpus, run.created_ns) == (2**63 - 1, None)
         assert run.gaps == (
-            f"run.json: config.max_running_per_engine is {2**63}, expected a whole number of 64 bits; it is ignored",
-            f"run.json: config.gpu_hour_price is {10**400}, expected a number of 64 bits; it is ignored",
+            f"run.json: config.max_running_per_engine is {2**63}, expected a whole number that fits in 64 bits; "
+            "it is ignored",
+            f"run.json: config.gpu_hour_price is {10**400}, expected a number that fits in 64 bits; it is ignored",
         )
 
 
@@ -402,14 +403,17 @@ def test_without_any_worker_file_the_gap_says_what_is_lost(tmp_path: Path) -> No
         path.unlink()
     (tmp_path / "workers").rmdir()
     analysis = analyze(tmp_path)
-    assert "workers/: no readable worker file, so no GPU-second can be accounted for" in analysis.data_quality.gaps
+    assert "workers/: no readable worker file, so GPU time cannot be accounted for" in analysis.data_quality.gaps
     assert (analysis.ledger.total_gpu_ns, analysis.run.steps, analysis.verdict.bottleneck) == (0, 2, "unknown")
 
 
 def test_a_worker_that_says_neither_when_it_stopped_nor_when_it_flushed_ends_at_its_last_row(tmp_path: Path) -> None:
     workers = [worker("t0", stop_ns=None, last_flush_ns=None)]
     analysis = analyze(write_run(tmp_path, workers, train_steps=[train_row("t0", 2, 30)]))
-    assert "workers/t0.json: last_flush_ns is missing; the worker ends at its last row" in analysis.data_quality.gaps
+    assert (
+        "workers/t0.json: last_flush_ns is missing; the worker is assumed to end at its last row"
+        in analysis.data_quality.gaps
+    )
     assert analysis.ledger.total_gpu_ns == 30
 
 

@@ -175,7 +175,7 @@ def test_a_link_and_a_pipe_are_not_opened_as_files(run: Path, tmp_path: Path) ->
     assert together(found) == [[("e0", 1), ("e3", 1)]]
     assert starts(found) == STARTS | {"e1": [1, 2], "e2": [2]}
     assert look(live, now_ns=20) == Found([], [])
-    assert "a link that leads out of the run folder" in live.skipped[0]
+    assert "a link that points outside the run folder" in live.skipped[0]
 
 
 def read_two(folder: Path, most_rows: int = 10) -> list[list[int]]:

@@ -93,7 +93,7 @@ def _open(path: Path) -> Source:
 
 
 def _refuse_runs(folder: Path) -> None:
-    """Raise ImportFileError for a recorded run, and for a folder of runs, which a log beside them must not stand for."""
+    """Raise ImportFileError for a recorded run or a folder of runs, which a log beside them must not stand for."""
     if (folder / RUN_FILE).is_file():
         raise ImportFileError.of(
             folder,

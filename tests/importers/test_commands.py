@@ -41,7 +41,7 @@ def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".", "run.json"])
 def test_import_says_of_a_recorded_run_that_it_needs_no_import(name: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 1)])
-    with pytest.raises(ImportFileError, match="run: found a recorded run; expected a log .* needs no import"):
+    with pytest.raises(ImportFileError, match=r"run: found a recorded run; expected a log .* needs no import"):
         invoke("import", run / name, tmp_path / "imported")
     assert not (tmp_path / "imported").exists()
 

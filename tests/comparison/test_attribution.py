@@ -314,7 +314,7 @@ def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[st
     if largest is not None:
         assert (largest.share_ratio, largest.unpriced_because) == (None, "no_model")
     sentence = pairs_in_words(compared)[0].causes_sentence
-    expected = f"The only thing that was set otherwise is {name} " if name else "No share could be computed for "
+    expected = f"The only setting that changed is {name} " if name else "No share could be computed for "
     assert sentence.startswith(expected) and sentence.split(": ")[1].startswith("no model could be fitted to A.")
 
 

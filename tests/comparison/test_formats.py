@@ -112,15 +112,15 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
 @pytest.mark.parametrize(
     ("measured", "end"),
     [
-        (0.2, "+20.0% came, inside that interval, so the promise held."),
-        (0.35, "+35.0% came, 5.0 points above that interval, so the promise did not hold."),
-        (0.05, "+5.0% came, 5.0 points below that interval, so the promise did not hold."),
+        (0.2, "measured +20.0%, within the interval."),
+        (0.35, "measured +35.0%, 5.0 points above the interval."),
+        (0.05, "measured +5.0%, 5.0 points below the interval."),
     ],
 )
-def test_the_promise_is_said_with_what_came(measured: float, end: str) -> None:
+def test_the_prediction_is_shown_with_the_measured_gain(measured: float, end: str) -> None:
     said = promise_sentence(Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True))
     assert said == (
-        "The analysis of A recommended this change (action 1) and promised +20% (90% interval +10% to +30%); " + end
+        "The analysis of A recommended this change (action 1) and predicted +20% (90% interval +10% to +30%); " + end
     )
 
 
@@ -137,7 +137,7 @@ def test_all_formats_say_the_same(pair: rlscope.Comparison) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
     assert faults(pair.to_json()) == []
     for text in (pair.to_markdown(), render_comparison(pair.result), comparison_card(pair.result)):
-        assert first["headline"] in text and "so the promise held" in text
+        assert first["headline"] in text and ", within the interval." in text
     assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
     assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
 
@@ -245,7 +245,7 @@ def test_names_from_runs_stay_text_in_every_format() -> None:
 
 
 def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comparison, tmp_path: Path) -> None:
-    """One training step, which is no steady stretch and no model; and a run that trained nothing."""
+    """Compare a run of one training step (no steady state, no model) and a run that trained nothing."""
     workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
     short = write_run(
         tmp_path / "short",
@@ -261,7 +261,7 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
         comparison = Comparison(compare_runs(first, others))
         assert faults(comparison.to_json()) == []
         assert render_comparison(comparison.result).rstrip().endswith("</html>") and card(comparison, 80)
-        assert "has no steady stretch" in comparison.to_markdown()
+        assert "never reaches steady state" in comparison.to_markdown()
     assert "cannot be compared" in Comparison(compare_runs(runs[0], runs[1:])).to_markdown()
 
 

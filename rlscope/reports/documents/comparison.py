@@ -380,10 +380,10 @@ def _pair_markdown(pair: PairWords) -> Iterator[str]:
         yield f"**Where the GPU time went:** {for_markdown(pair.why)}\n"
     yield f"**Cause:** {for_markdown(pair.causes_sentence)}\n"
     if pair.promise:
-        yield f"**Promise:** {for_markdown(pair.promise)}\n"
+        yield f"**Prediction:** {for_markdown(pair.promise)}\n"
     letter = pair.title.split()[0]
     yield from table(("", "A", letter, "change", "95% interval", words.TESTED), pair.rows)
-    yield from table(("changed", "A", letter, "expected by the model of A", "share of the change"), pair.causes)
+    yield from table(("changed", "A", letter, "predicted by A's model", "share of the change"), pair.causes)
     for each in pair.breakdowns[:2]:
         yield "<details><summary>" + for_markdown(each.title) + "</summary>\n"
         yield from table(("", "A", letter, "change", "95% interval", words.TESTED), each.rows)

@@ -1,6 +1,6 @@
-"""A comparison as one HTML file that loads nothing, as a card for a notebook, and as a picture for a slide.
+"""Renders a comparison as a self-contained HTML file, as a card for a notebook, and as a picture for a slide.
 
-Page, card and picture have the same words; the page adds charts of all runs on one scale, and every breakdown.
+The page, card and picture use the same words; the page adds charts of all runs on one scale, and every breakdown.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,11 +40,11 @@ _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
 _BAR_PX: Final = 590.0
 _SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
-"""No chart has the time axis that zoom.js is for."""
+"""zoom.js is left out because no chart here has a time axis."""
 
 
 class _Page(NamedTuple):
-    """Everything that the templates show."""
+    """The contents of the page."""
 
     version: str
     title: str
@@ -61,7 +61,7 @@ class _Page(NamedTuple):
 
 
 def render_comparison(compared: Compared) -> str:
-    """The page as one string."""
+    """Return the page as HTML."""
     page = _page(compared, list(figures_of(compared).values()))
     return with_pictures(
         filled("comparison.html", page=page), {each.anchor: each for each in page.figures if each.spec}
@@ -69,12 +69,12 @@ def render_comparison(compared: Compared) -> str:
 
 
 def comparison_card(compared: Compared) -> str:
-    """The first screen, without scripts."""
+    """Return the top of the page as an HTML fragment without scripts."""
     return filled("comparison_card.html", page=_page(compared, []))
 
 
 def comparison_png(compared: Compared) -> bytes:
-    """The first pair as a picture of 2560 x 1440 pixels. Raises RlscopeError without a usable font."""
+    """Draw the first pair as a picture of 2560 x 1440 pixels. Raises RlscopeError if there is no usable font."""
     return drawn_png(_picture(compared))
 
 
@@ -98,12 +98,12 @@ def _page(compared: Compared, figures: list[Drawn]) -> _Page:
 
 
 def _basis(compared: Compared) -> Basis:
-    """The steady stretches, if every run has one to compare."""
+    """Return "steady" if every pair was compared in steady state, else "whole"."""
     return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
 
 
 def _bars(compared: Compared, basis: Basis) -> list[RoleBar]:
-    """A bar per role and run, the runs of a role side by side."""
+    """Return a bar per role and run, ordered by role."""
     bars = [
         (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
         for index, run in enumerate(compared.runs)
@@ -113,7 +113,7 @@ def _bars(compared: Compared, basis: Basis) -> list[RoleBar]:
 
 
 class ComparisonCharts:
-    """The charts of a comparison: `charts.states()` is an Altair chart; `dir(charts)` names them all."""
+    """The charts of a comparison: `charts.states()` returns an Altair chart; `dir(charts)` lists all names."""
 
     def __init__(self, compared: Compared) -> None:
         self._drawn: Mapping[str, Drawn] = {
@@ -125,8 +125,8 @@ class ComparisonCharts:
             raise AttributeError(name)
         if name not in self._drawn:
             near = get_close_matches(name, self._drawn, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self._drawn) or 'none'}"
-            raise AttributeError(f"no chart {name!r} of this comparison; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(self._drawn) or 'none'}"
+            raise AttributeError(f"this comparison has no chart {name!r}; {hint}")
         return partial(chart_alone, self._drawn[name].spec or "")
 
     def __dir__(self) -> list[str]:
@@ -137,7 +137,7 @@ class ComparisonCharts:
 
 
 def figures_of(compared: Compared) -> dict[str, Drawn]:
-    """The figures by the names of their charts."""
+    """Return the figures by chart name."""
     facts, basis = compared.baseline.facts, _basis(compared)
     frames = {
         "states": _states_frame(compared, basis),
@@ -175,7 +175,10 @@ def _step_frame(compared: Compared) -> pl.DataFrame | None:
 
 
 def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
-    """Shares by staleness: in whole optimizer steps where a version has more of them in one run than in another."""
+    """Return the share of trained tokens by staleness.
+
+    The unit is whole optimizer steps if the runs differ in the number of steps per version, else versions.
+    """
     in_steps = any(version_steps(compared.baseline, pair.run) is not None for pair in compared.pairs)
     rows = [
         (letter_of(index), round(age * (run.steps_per_version or 1.0)) if in_steps else age, tokens / total)
@@ -191,7 +194,7 @@ def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
 
 
 def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
-    """Shares by length of what was generated, and of what was trained on where dropping made that differ."""
+    """Return the length distribution of generated samples, and of trained ones if dropping made them differ."""
     parts: list[pl.DataFrame] = []
     for index, run in enumerate(compared.runs):
         if run.lengths is not None and not run.lengths.is_empty():
@@ -203,7 +206,7 @@ def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
 
 
 def _up_to(lengths: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Share of the samples that are at most as long as each bin."""
+    """Return the share of samples that are at most as long as each bin."""
     return lengths.sort("length_to_tokens").select(
         pl.lit(name).alias("run"),
         pl.col("length_to_tokens").alias("length_tokens"),
@@ -220,17 +223,17 @@ def _learning_frame(compared: Compared) -> pl.DataFrame | None:
     return pl.concat(parts).filter(pl.col("reward_mean").is_not_null()) if parts else None
 
 
-_NO_STEPS: Final = "no run has a steady stretch with its steps"
+_NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final[Mapping[str, Figure]] = {
     "states": Figure(
         "GPU time by state, side by side",
-        "A bar per role and run, over the stretch that is compared. The colours are those of every rlscope page.",
+        "One bar per role and run, over the compared time.",
         "", "share_ratio", charts.state_bars, "no worker with a GPU recorded anything", True,
     ),
     "step_periods": Figure(
         "Step period",
-        "Of the steps in each steady stretch. Where these are different steps, the policies differ in age too.",
+        "Steps in steady state. If the step numbers differ, the runs are also at different points of training.",
         "", "period_s", charts.step_periods, _NO_STEPS,
     ),
     "staleness": Figure(
@@ -239,23 +242,23 @@ _FIGURES: Final[Mapping[str, Figure]] = {
     ),
     "lengths": Figure(
         "Response lengths, whole runs",
-        "Share of the generated samples that are at most as long. Further right is longer. The trained ones have a "
-        "line of their own where dropping made them longer or shorter by 5% or more.",
+        "Share of generated samples up to each length; further right is longer. Trained samples get a separate line "
+        "if dropping changed their mean length by 5% or more.",
         "", "share_ratio", charts.lengths, "no finished sample was recorded",
     ),
     "rewards": Figure(
-        "Reward by training step", "What an equal number of steps brought.",
+        "Reward by training step", "Mean reward at each training step.",
         "", "reward_mean", charts.rewards, _NO_REWARD,
     ),
     "rewards_by_gpu_hours": Figure(
-        "Reward by GPU-hours", "What equal GPU time brought.",
+        "Reward by GPU-hours", "Mean reward by GPU-hours used.",
         "", "reward_mean", charts.rewards_by_gpu_hours, _NO_REWARD,
     ),
 }  # fmt: skip
 
 
 class _Picture(NamedTuple):
-    """Everything that the picture shows, text broken into lines."""
+    """The contents of the picture, with text broken into lines."""
 
     font: str
     runs: list[str]
@@ -270,7 +273,7 @@ class _Picture(NamedTuple):
 
 
 def _picture(compared: Compared) -> str:
-    """The picture as SVG, with strings from the runs escaped."""
+    """Return the picture as SVG, with strings from the runs escaped."""
     pair = pairs_in_words(compared)[0]
     bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
     legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)

@@ -55,7 +55,7 @@ def _card(pair: PairWords) -> Panel:
         body.add_row("Why", plain(pair.why))
     body.add_row("Cause", plain(pair.causes_sentence))
     if pair.promise:
-        body.add_row("Promise", plain(pair.promise))
+        body.add_row("Prediction", plain(pair.promise))
     body.add_row("Compared", plain(pair.stretch))
     title = Text(f" {pair.title}: {pair.label} ", style="bold")
     return Panel(body, title=title, title_align="left", box=ROUNDED, padding=(1, 2))
@@ -65,7 +65,7 @@ def _sections(pair: PairWords, width: int) -> list[RenderableType]:
     letter = pair.title.split()[0]
     blocks = [_section(f"{pair.title}, in numbers", _rows(pair.rows, letter, width))]
     if pair.causes:
-        blocks.append(_section("What was changed", _causes(pair.causes, letter)))
+        blocks.append(_section("Changes", _causes(pair.causes, letter)))
     blocks += [_section(each.title, _rows(each.rows, letter, width)) for each in pair.breakdowns]
     return blocks
 
@@ -96,7 +96,7 @@ def _causes(causes: Sequence[CauseWords], letter: str) -> RenderableType:
     for each in causes:
         words = f"{each.name}: {each.before} in A, {each.after} in {letter}"
         if each.expected:
-            words += f"; by the model of A {each.expected}"
+            words += f"; {each.expected} according to A's model"
         if each.share:
             words += f", {each.share} of the change"
         lines.append(bulleted("•", words))

@@ -1,6 +1,6 @@
-"""A comparison in words: what page, card, Markdown, picture and JSON say, so that they agree word for word.
+"""Words of a comparison: the page, card, Markdown, picture and JSON take them from here, so that they agree.
 
-Runs are called A, the baseline, then B, C and so on. Only differences of what was compared are written here.
+The baseline is called A, the other runs B, C and so on. This module only formats differences; it computes none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,76 +53,76 @@ _CAUSES: Final[Mapping[str, str]] = {
     "engine_speed": "engine speed at equal batch sizes, relative",
     "publish_every": "optimizer steps per weight update",
     "update_time": "weight update time in seconds",
-    "checkpoint_time": "checkpoints and evaluation, seconds a step",
+    "checkpoint_time": "checkpoints and evaluation, seconds per step",
 }
 _UNPRICED: Final[Mapping[Unpriced, str]] = {
-    "other_network": "the model of A was fitted to another network",
+    "other_network": "A's model was fitted to a different network",
     "no_model": "no model could be fitted to A",
-    "not_reproduced": "the model of A does not reproduce A's own rate",
-    "not_modelled": "the model of A has no such input",
-    "cannot_run": "by the model of A the run could not make a step that way",
-    "too_many": f"the model is asked about {MOST_CAUSES} causes at most",
-    "not_together": "by the model of A the run could not make a step with all changes at once",
+    "not_reproduced": "A's model does not reproduce A's own rate",
+    "not_modelled": "A's model has no input for it",
+    "cannot_run": "according to A's model, no step could finish with it",
+    "too_many": f"only the first {MOST_CAUSES} causes are modeled",
+    "not_together": "according to A's model, no step could finish with all changes together",
 }
-_BASES: Final[Mapping[Basis, str]] = {"steady": "steady stretches", "whole": "whole runs"}
+_BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}
 STATES_NAMED: Final = 3
-"""Of a role, in the sentence on where the GPU time went."""
+"""Maximum number of states per role in the sentence on where the GPU time went."""
 _WORTH_NAMING: Final = 0.005
-"""A share of a role's GPU time that changes by less is not worth a word."""
+"""Minimum change of a state's share of its role's GPU time that the sentence mentions."""
 
 
 class RowWords(NamedTuple):
-    """One quantity of both runs, as text."""
+    """A quantity of both runs, as text."""
 
     name: str
     before: str
     after: str
     change: str
     interval: str
-    """95%; empty where there is none."""
+    """The 95% interval; empty if there is none."""
     verdict: str
-    """Whether it is significant: yes, no or not tested; empty if no row beside it was tested."""
+    """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
 
 
 class CauseWords(NamedTuple):
-    """One cause, as text."""
+    """A cause, as text."""
 
     name: str
     before: str
     after: str
     expected: str
-    """What it alone would bring, by the model of A; empty where it cannot be asked."""
+    """Gain from this cause alone, according to A's model; empty if the model cannot predict it."""
     share: str
-    """Of the measured change; empty without."""
+    """Share of the measured change; empty if unknown."""
 
 
 class BreakdownWords(NamedTuple):
-    """One breakdown, as text; the last row is the total."""
+    """A breakdown, as text; the last row is the total."""
 
     title: str
     rows: list[RowWords]
 
 
 class PairWords(NamedTuple):
-    """One run beside the baseline, as text."""
+    """The comparison of one run with the baseline, as text."""
 
     title: str
     label: str
     headline: str
     cautions: list[str]
     why: str
-    """Where the GPU time went; empty where no share moved."""
+    """Where the GPU time went; empty if no share changed."""
     causes_sentence: str
     causes: list[CauseWords]
     promise: str
-    """Empty without one."""
+    """The predicted gain and the measured one; empty if no gain was predicted."""
     rows: list[RowWords]
     breakdowns: list[BreakdownWords]
     stretch: str
 
 
 class RunWords(NamedTuple):
-    """One run in the list of those that are compared."""
+    """A run in the list of compared runs."""
 
     letter: str
     name: str
@@ -130,16 +130,16 @@ class RunWords(NamedTuple):
 
 
 TESTED: Final = "significant"
-"""The title of the column that says whether a difference is more than noise."""
+"""Title of the column that says whether a difference is significant."""
 
 
 def letter_of(index: int) -> str:
-    """A for the baseline, then B, C and so on; numbers after Z."""
+    """Return A for the baseline, then B, C and so on; numbers after Z."""
     return ascii_uppercase[index] if index < len(ascii_uppercase) else f"#{index + 1}"
 
 
 def runs_in_words(compared: Compared) -> list[RunWords]:
-    """The runs, the baseline first."""
+    """Return the runs, the baseline first."""
     return [RunWords(letter_of(index), run.name, _about(run)) for index, run in enumerate(compared.runs)]
 
 
@@ -153,12 +153,12 @@ def _about(run: ComparedRun) -> str:
     if layout.running_per_engine is not None:
         parts.append(f"up to {fmt.count(layout.running_per_engine)} requests per engine")
     if run.table is not None:
-        parts.append(f"steady steps {run.table.step[0]} to {run.table.step[-1]}")
+        parts.append(f"steady state in steps {run.table.step[0]} to {run.table.step[-1]}")
     return ", ".join(parts)
 
 
 def pairs_in_words(compared: Compared) -> list[PairWords]:
-    """Every run beside the baseline."""
+    """Return the comparison of every other run with the baseline."""
     return [_pair(compared.baseline, pair, letter_of(index)) for index, pair in enumerate(compared.pairs, start=1)]
 
 
@@ -182,7 +182,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
 
 
 def label(rate: Difference) -> str:
-    """The outcome in a word or two."""
+    """Return the outcome in a few words."""
     if rate.change is None:
         return "No rate to compare"
     if rate.interval is None:
@@ -193,9 +193,9 @@ def label(rate: Difference) -> str:
 
 
 def headline(rate: Difference, letter: str) -> str:
-    """What came of the trained throughput, as one sentence without a full stop."""
+    """Return the change of the trained throughput as a sentence without a period."""
     if rate.change is None:
-        return f"The throughput of {letter} and A cannot be compared: one of them trained nothing that was recorded"
+        return f"The throughput of {letter} and A cannot be compared: one of them has no recorded trained tokens"
     rates = f"{fmt.si(rate.after)} against {fmt.tokens_per_second(rate.before)}"
     if rate.interval is not None and not rate.is_significant:
         ends = fmt.with_interval(fmt.signed_percent, rate.change, rate.interval.low, rate.interval.high)
@@ -209,15 +209,15 @@ def headline(rate: Difference, letter: str) -> str:
 
 
 def _power(rate: Difference) -> str:
-    """What would have been seen; empty where something was, or nothing could be."""
+    """Return the smallest detectable difference; empty if the difference is significant or could not be tested."""
     if rate.is_significant or rate.detectable is None or rate.interval is None:
         return ""
     least = max(rate.detectable, rate.own_change or 0.0)
-    return f"With these steps a difference of {fmt.percent(least)} or more would have been detected."
+    return f"With this many steps, a difference of {fmt.percent(least)} or more would have been detected."
 
 
 def _why(pair: Pair) -> str:
-    """Where the shares of the GPU time moved, largest first, by role."""
+    """Return the states whose share of GPU time changed, by role, the largest change first."""
     sentences: list[str] = []
     is_hidden = any(each.kind is Kind.HIDDEN_SAMPLERS for each in pair.confounders)
     hidden = {"sampler"} if is_hidden else set[str]()
@@ -235,7 +235,7 @@ def _is_told(part: Part) -> bool:
 
 
 def cause_name(cause: Cause) -> str:
-    """The name of a cause."""
+    """Return the name of a cause."""
     return _CAUSES.get(cause.name, cause.name)
 
 
@@ -250,44 +250,45 @@ def _cause(cause: Cause) -> CauseWords:
 
 
 def causes_sentence(pair: Pair, letter: str) -> str:
-    """What the change of the rate is from."""
-    found, rate = pair.attribution, pair.differences.row("tokens_per_s")
-    if not found.causes:
-        return "Nothing that was recorded was set otherwise."
-    priced = [each for each in found.causes if each.log_ratio is not None]
+    """Return what caused the change of the rate."""
+    attribution, rate = pair.attribution, pair.differences.row("tokens_per_s")
+    if not attribution.causes:
+        return "No recorded setting changed."
+    priced = [each for each in attribution.causes if each.log_ratio is not None]
     if not rate.is_significant or rate.change is None:
-        return f"Changed: {_changes_words(found.causes)}."
-    unpriced = _unpriced_sentence(found, "gain" if rate.change > 0 else "loss")
-    return f"{_priced_sentence(found, priced, rate.change)} {unpriced}".strip() if priced else unpriced
+        return f"Changed: {_changes_words(attribution.causes)}."
+    unpriced = _unpriced_sentence(attribution, "gain" if rate.change > 0 else "loss")
+    return f"{_priced_sentence(attribution, priced, rate.change)} {unpriced}".strip() if priced else unpriced
 
 
-def _priced_sentence(found: Attribution, priced: Sequence[Cause], change: float) -> str:
-    """What the model makes of the causes that it can be asked about."""
+def _priced_sentence(attribution: Attribution, priced: Sequence[Cause], change: float) -> str:
+    """Return what the model of the baseline attributes to each cause that it can predict."""
     shares = [each.share_ratio or 0.0 for each in priced]
-    left = found.unexplained_share_ratio or 0.0
+    left = attribution.unexplained_share_ratio or 0.0
     if all(0.0 <= share <= 1.0 for share in (*shares, left)):
         of = "gain" if change > 0 else "loss"
-        words = [f"{fmt.percent(each.share_ratio)} of the {of} from {_change_words(each)}" for each in priced]
-        return f"By the model of A, {', '.join(words)}; {fmt.percent(left)} unexplained."
-    words = [f"{_change_words(each)} alone brings {fmt.signed_percent(each.alone_ratio)}" for each in priced]
-    together = f", all together {fmt.signed_percent(found.together_ratio)}" if len(priced) > 1 else ""
-    return f"By the model of A, {', '.join(words)}{together}; {fmt.signed_percent(change)} came."
+        words = [f"{fmt.percent(each.share_ratio)} of the {of} to {_change_words(each)}" for each in priced]
+        return f"A's model attributes {', '.join(words)}; {fmt.percent(left)} is unexplained."
+    words = [f"{fmt.signed_percent(each.alone_ratio)} to {_change_words(each)} alone" for each in priced]
+    if len(priced) > 1:
+        words.append(f"{fmt.signed_percent(attribution.together_ratio)} to all changes together")
+    return f"A's model attributes {', '.join(words)}; measured {fmt.signed_percent(change)}."
 
 
-def _unpriced_sentence(found: Attribution, of: str) -> str:
-    """What changed without a share, and why it has none; empty where every cause has one."""
-    unpriced = [each for each in found.causes if each.unpriced_because is not None]
+def _unpriced_sentence(attribution: Attribution, of: str) -> str:
+    """Return the causes without a share, and why they have none; empty if every cause has one."""
+    unpriced = [each for each in attribution.causes if each.unpriced_because is not None]
     if not unpriced:
         return ""
     reasons = {_UNPRICED[each.unpriced_because]: None for each in unpriced if each.unpriced_because is not None}
     because = " and ".join(reasons)
-    only = found.only
+    only = attribution.only
     if only is None or only not in unpriced:
         return f"No share could be computed for {_changes_words(unpriced)}: {because}."
     others = [each for each in unpriced if each is not only]
-    measured = f" Measured with it: {_changes_words(others)}." if others else ""
-    did = "set otherwise" if only.kind == "setting" else "measured to differ"
-    named = f"The only thing that was {did} is {_change_words(only)}. Its share of the {of} could not be computed"
+    measured = f" Also measured: {_changes_words(others)}." if others else ""
+    what = "setting that changed" if only.kind == "setting" else "measured difference"
+    named = f"The only {what} is {_change_words(only)}. Its share of the {of} could not be computed"
     return f"{named}: {because}.{measured}"
 
 
@@ -300,44 +301,48 @@ def _change_words(cause: Cause) -> str:
 
 
 def promise_sentence(promise: Promise) -> str:
-    """What was expected of the change, and what came."""
-    wanted = gain_words(promise.promised)
-    whose = f"The model of A, asked for this change, expects {wanted}"
+    """Return the predicted gain of the change and the measured one."""
+    predicted = gain_words(promise.promised)
+    source = f"A's model predicts {predicted} for this change"
     if promise.is_fix:
-        whose = (
-            f"The analysis of A recommended this fix (action {promise.rank}), and as far as it went promised {wanted}"
+        source = (
+            f"The analysis of A recommended this fix (action {promise.rank}); "
+            f"for the improvement measured, it predicted {predicted}"
         )
     elif promise.is_recommended:
-        whose = f"The analysis of A recommended this change (action {promise.rank}) and promised {wanted}"
-    came = fmt.signed_percent(promise.measured_ratio)
+        source = f"The analysis of A recommended this change (action {promise.rank}) and predicted {predicted}"
     if promise.is_kept:
-        held = "inside that interval, so the promise held" if promise.is_recommended else "inside that interval"
+        outcome = "within the interval"
     else:
         side = "above" if promise.missed_by_ratio > 0 else "below"
         points = fmt.signed_points(abs(promise.missed_by_ratio)).removeprefix("+")
-        held = f"{points} {side} that interval" + (", so the promise did not hold" if promise.is_recommended else "")
-    rest = "" if promise.is_alone else " Other things were changed too, which may have helped or hurt."
-    return f"{whose}; {came} came, {held}.{rest}"
+        outcome = f"{points} {side} the interval"
+    others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
+    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{others}"
 
 
 _PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
-    Kind.NO_WINDOW: "{about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested.",
+    Kind.NO_WINDOW: (
+        "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
+    ),
     Kind.COUNTS_PROMPTS: (
-        "Trained tokens are those that the trainers counted, prompts included: longer prompts raise the rate."
+        "Trained tokens include prompts, because the trainers count them: longer prompts raise the rate."
     ),
     Kind.HIDDEN_SAMPLERS: (
-        "The log of {about} does not show what its samplers do: the states of samplers do not compare."
+        "The log of {about} does not show what its samplers do, so sampler states cannot be compared."
     ),
-    Kind.MODEL_MISSES: "The model of A misses the second half of A's steady steps by more than 10%: shares are rough.",
-    Kind.SAME_STEPS: "Both hold the same {about} steps, as one run and a part of its log do.",
-    Kind.SEVERAL_CHANGES: "{about} settings differ: what each of them did was not measured.",
-    Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared: the log of one run does not say them.",
+    Kind.MODEL_MISSES: (
+        "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
+    ),
+    Kind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
+    Kind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
+    Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared because one run's log does not record them.",
 }
-"""Those that need no more than what they are about."""
+"""Cautions that need nothing but their subject."""
 
 
 def caution(each: Confounder, letter: str) -> str:
-    """One reason for care, as a sentence."""
+    """Return a confounder as a sentence."""
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
         case (
@@ -351,40 +356,40 @@ def caution(each: Confounder, letter: str) -> str:
         ):
             return _PLAIN_CAUTIONS[each.kind].format(about=each.about)
         case Kind.OTHER_MODEL:
-            return f"Another model: {each.about} is {ends}."
+            return f"The models differ: {each.about} is {ends}."
         case Kind.OTHER_DEVICE:
-            return f"Other hardware: the {each.about} GPUs are {ends}."
+            return f"The hardware differs: the {each.about} GPUs are {ends}."
         case Kind.OTHER_GPUS:
-            return f"Another number of GPUs: {ends}. Throughput per GPU is in the table."
+            return f"The number of GPUs differs: {ends}. The table has the throughput per GPU."
         case Kind.LENGTHS:
             return (
                 f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
-                "Part of the difference may come from that."
+                "They may explain part of the difference."
             )
         case Kind.DROPPED_LENGTHS:
             longer, most = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
             apart = fmt.percent(abs(float(each.about)))
             return (
                 f"Trained responses are {apart} {longer} in {letter} because long samples are dropped {most} often: an "
-                "effect of the change, not another cause of the difference."
+                "effect of the change, not a separate cause of the difference."
             )
         case Kind.PUBLISH_INTERVAL:
-            return f"Optimizer steps of one version: {ends}. Staleness is compared in optimizer steps."
+            return f"Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
         case Kind.DRIFT:
-            return f"Response lengths drift within {each.about}: its rate holds for the steps compared only."
+            return f"Response lengths drift within {each.about}, so its rate applies only to the compared steps."
         case Kind.NOISY:
-            own, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
-            return f"Noisy: the halves of one run differ by {own}, more than the {between} between A and {letter}."
+            halves, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
+            return f"Noisy: the halves of one run differ by {halves}, more than the {between} between A and {letter}."
         case Kind.OTHER_STEPS:
-            return f"The steady stretches cover other training steps: {ends}. The policies differ in age."
+            return f"The steady states cover different training steps ({ends}): the runs are at different points."
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     if pair.differences.basis == "whole":
-        return "Whole runs, start-up included."
+        return "Whole runs, startup included."
     tables = (baseline.table, pair.run.table)
     steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]
-    return f"Steady stretches ({', '.join(steps)}), blocks of neighbouring steps resampled."
+    return f"Steady state ({', '.join(steps)}); intervals from resampled blocks of adjacent steps."
 
 
 def _row(row: Row) -> RowWords:
@@ -409,7 +414,7 @@ def _difference_words(name: str, found: Difference, write: Write, signed: Write)
 
 
 def _verdicts_filled(rows: Sequence[RowWords]) -> list[RowWords]:
-    """The rows; if some were tested, the others say that they were not."""
+    """Return the rows; if any was tested, the untested ones say so."""
     is_tested = any(row.verdict for row in rows)
     return [row._replace(verdict=row.verdict or "not tested") if is_tested else row for row in rows]
 
@@ -419,7 +424,7 @@ def _yes(is_significant: bool) -> str:
 
 
 def _ends(signed: Write, interval: Interval) -> str:
-    """Both ends, with the unit once where they share it."""
+    """Return both ends of an interval, with the unit only once if they share it."""
     low, high = signed(interval.low), signed(interval.high)
     parts = [each.split(" ", 1) for each in (low, high)]
     if len(parts[0]) == len(parts[1]) == 2 and parts[0][1] == parts[1][1] and parts[0][0] != "about":
@@ -428,7 +433,7 @@ def _ends(signed: Write, interval: Interval) -> str:
 
 
 def _signed(write: Write) -> Write:
-    """The same with a sign."""
+    """Return a formatter that adds the sign of the number."""
 
     def signed(value: float | None) -> str:
         if value is None:
@@ -440,36 +445,36 @@ def _signed(write: Write) -> Write:
 
 
 _TITLES: Final[Mapping[str, tuple[str, Write, Write]]] = {
-    "step_s": ("Step period by what the trainers did", fmt.duration, _signed(fmt.duration)),
-    "gpu_s_per_1k_tokens": ("GPU time of 1,000 trained tokens", fmt.gpu_time, _signed(fmt.gpu_time)),
+    "step_s": ("Step period by trainer state", fmt.duration, _signed(fmt.duration)),
+    "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time, _signed(fmt.gpu_time)),
     "role_share": ("Share of GPU time", fmt.percent, fmt.signed_points),
     "staleness_steps": (
-        "Token staleness by where it arises, in steps",
+        "Token staleness by origin, in steps",
         fmt.optimizer_steps,
         _signed(fmt.optimizer_steps),
     ),
-    "staleness": ("Token staleness by where it arises", fmt.versions, _signed(fmt.versions)),
-    "tokens_per_step": ("Trained tokens of a step by batch and length", fmt.tokens, _signed(fmt.tokens)),
+    "staleness": ("Token staleness by origin", fmt.versions, _signed(fmt.versions)),
+    "tokens_per_step": ("Trained tokens per step by batch size and length", fmt.tokens, _signed(fmt.tokens)),
 }
-"""Titles of the breakdowns that are shown, and how their numbers are written."""
+"""Titles of the breakdowns shown, and the formatters of their numbers."""
 _PARTS: Final[Mapping[str, str]] = {
     "in_flight": "in flight",
     "in_queue": "in the queue",
-    "samples_per_step": "from the samples per step",
-    "response_tokens": "from the response length",
+    "samples_per_step": "samples per step",
+    "response_tokens": "response length",
 }
 MOST_PARTS: Final = 8
 _LEAST_PART: Final = 0.01
-"""Of the largest change of a breakdown: smaller ones share a row."""
+"""Minimum share of a breakdown's largest change that gets a row of its own; smaller parts share the row "other"."""
 _NOTHING: Final = 0.0005
-"""Of the total: less is not shown."""
+"""Minimum share of the total at which the row "other" is shown."""
 
 
 def breakdown_words(each: Breakdown) -> BreakdownWords:
-    """The parts of a breakdown, its small ones as one."""
+    """Return the rows of a breakdown, with its small parts in one row."""
     title, write, signed = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
-    # The parts of a product are factors: none is small, and they have no sum.
+    # The parts of a product are factors: none is negligible, and they do not add up.
     factors = each.name == "tokens_per_step"
     shown = [part for part in each.parts[:MOST_PARTS] if factors or abs(part.change) >= least]
     rows = [_part(part, each, write, signed) for part in shown]
@@ -491,16 +496,16 @@ def _part(part: Part, each: Breakdown, write: Write, signed: Write) -> RowWords:
         tested = each.name == "role_share" and found.p_value is not None
         verdict = _yes(found.is_significant) if tested else ""
     if each.name == "tokens_per_step":
-        # Of a product the parts have no size of their own.
-        own = fmt.significant if part.name == "samples_per_step" else fmt.tokens
-        return RowWords(part_name(part, each), own(part.before), own(part.after), signed(part.change), "", "")
+        # Each factor has its own unit; only its change is in tokens.
+        factor = fmt.significant if part.name == "samples_per_step" else fmt.tokens
+        return RowWords(part_name(part, each), factor(part.before), factor(part.after), signed(part.change), "", "")
     return RowWords(
         part_name(part, each), write(part.before), write(part.after), signed(part.change), interval, verdict
     )
 
 
 def part_name(part: Part, each: Breakdown) -> str:
-    """The name of a part: a state with its role where several roles share a breakdown."""
+    """Return the name of a part: a state, with its role if the breakdown has several."""
     if part.role is None:
         return _PARTS.get(part.name, part.name)
     name = state_label(part.name, part.reason)
@@ -508,12 +513,12 @@ def part_name(part: Part, each: Breakdown) -> str:
 
 
 def basis_words(basis: Basis) -> str:
-    """What was compared."""
+    """Return the name of the part of the runs that was compared."""
     return _BASES[basis]
 
 
 def state_bars(run: ComparedRun, basis: Basis) -> list[RoleBar]:
-    """Where the GPU time of each role went in the stretch compared, as in the bars of a report."""
+    """Return where each role's GPU time went in the compared part of the run, as in the bars of a report."""
     time = run.steady if basis == "steady" and run.steady is not None else run.whole
     bars = [role_bar(role, time.states, run.dropped_ratio or 0.0) for role in sorted(time.gpus, key=role_order)]
     return [bar for bar in bars if bar.parts]

@@ -97,7 +97,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
         raise ImportFileError.of(
             source.path,
             found="trajectory dumps without a session trace" if run.dumped else "no session trace",
-            expected="sessions-r*.jsonl, which have the times of the trajectories",
+            expected="sessions-r*.jsonl files, which have the trajectories' times",
             next_step="Set perf_tracer.session_tracer.enabled=true in AReaL's config.",
         )
     target.add_worker(_SAMPLER, "sampler", gpu_count=options.gpus.get("sampler"))
@@ -264,16 +264,14 @@ def _say(run: _Run) -> None:
     if target.rows_of("samples"):
         target.say_origin("samples", Certainty.RECORDED)
     if target.rows_of("deliveries"):
-        rule = "the trainer's version is the newest of a sample that was finished before"
+        rule = "the trainer's version is the newest version of any sample finished by then"
         target.say_origin("deliveries", Certainty.INFERRED, rule)
     if run.samples < run.sessions:
         target.note(
-            f"{run.sessions - run.samples:,} of {run.sessions:,} sessions have no dumped trajectory, so no lengths and"
-            " versions: set rollout.dump_to_file=true in AReaL's config."
+            f"{run.sessions - run.samples:,} of {run.sessions:,} sessions have no dumped trajectory, so lengths and"
+            " versions are missing. Set rollout.dump_to_file=true in AReaL's config."
         )
-    target.note(
-        "What the trainer did is in AReaL's statistics, not in its sessions: pass its log or .wandb file --with."
-    )
+    target.note("AReaL's session traces do not record the trainer. Pass the trainer's log or .wandb file with --with.")
 
 
 AREAL_SESSIONS: Final = Importer("areal", "AReaL dumps and session traces", _recognise, _read)

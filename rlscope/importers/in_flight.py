@@ -51,5 +51,7 @@ class InFlight:
         if spans:
             target.extend_worker(worker_id, spans[0][0], spans[-1][1])
             target.say_origin(
-                "activities", Certainty.INFERRED, "samplers generate while a request runs, and have none between"
+                "activities",
+                Certainty.INFERRED,
+                "samplers generate while a request is running and wait for requests otherwise",
             )

@@ -78,9 +78,9 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
         if asked:
             raise ArgumentError.of(
                 shown_address(path) if is_far else path,
-                found="a run folder, and options for an import",
-                expected="a log or a metrics file with them",
-                next_step="Leave them out.",
+                found="a run folder with import options",
+                expected="import options only with a log or metrics file",
+                next_step="Omit the options.",
             )
         return RunFolder(fetch_run(path, say or no_words), is_temporary=True) if is_far else RunFolder(path)
     is_run_in_part = (path / "workers").is_dir() or not path.exists() or (path.is_dir() and not any(path.iterdir()))
@@ -105,7 +105,7 @@ def import_run(
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
-            folder, found="something already there", expected="a new or an empty folder", next_step="Name another."
+            folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
         )
     first = recognise(path, options.framework)
     others = [_joined(each, first.importer.name) for each in options.with_files]
@@ -113,7 +113,7 @@ def import_run(
     _refuse_same_steps((first, *others))
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS, given=path)
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
-        target.note(f"Not read: {first_few(unread)}. Pass one by its name, or --with if it is another side of this run")
+        target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
     for each in sorted((first, *others), key=_rank):
@@ -128,24 +128,24 @@ def import_run(
     if target.extent() is None:
         raise ImportFileError.of(
             path,
-            found="no step that lasted any time",
-            expected="steps with their times",
-            next_step="Pass another file.",
+            found="no step with a duration",
+            expected="steps with times",
+            next_step="Pass another file of the run.",
         )
     return target.finish(first.importer.name, ", ".join(eras) or None)
 
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
     """Two logs of one trainer would count each of its steps twice."""
-    from rlscope.importers.steps import tells_trainer
+    from rlscope.importers.steps import has_trainer_steps
 
-    same = [each.source.path for each in files if not each.importer.is_companion and tells_trainer(each.source)]
+    same = [each.source.path for each in files if not each.importer.is_companion and has_trainer_steps(each.source)]
     if len(same) > 1:
         raise ImportFileError.of(
             same[1],
-            found=f"the steps of a trainer, as in {same[0]}",
-            expected="one file with them",
-            next_step="Leave one out; a .wandb file or TensorBoard events have times, a console log has none.",
+            found=f"trainer steps, which {same[0]} has too",
+            expected="one file with trainer steps",
+            next_step="Omit one of the two. Prefer a .wandb file or TensorBoard events, which have times.",
         )
 
 
@@ -163,11 +163,11 @@ def _joined(path: Path, framework: str | None) -> "Recognised":
 
 def _rank(each: "Recognised") -> int:
     """The trainer's metrics first, then other files, then what only adds to them."""
-    from rlscope.importers.steps import tells_trainer
+    from rlscope.importers.steps import has_trainer_steps
 
     if each.importer.is_companion:
         return 2
-    return 0 if tells_trainer(each.source) else 1
+    return 0 if has_trainer_steps(each.source) else 1
 
 
 def _run_id(path: Path) -> str:

@@ -110,7 +110,7 @@ class LogFile:
         """Say that Ray's driver left lines out, if it did."""
         if self.merged_lines:
             target.note(
-                f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}: set RAY_DEDUP_LOGS=0, or pass"
+                f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}. Set RAY_DEDUP_LOGS=0, or pass"
                 " the workers' own logs."
             )
 
@@ -244,22 +244,21 @@ def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options:
             return best[0]
         if 0 in best:
             target.note(
-                f"The time zone of {path.name} is not settled by the run that it is joined to: UTC is taken."
-                " Pass --utc-offset, such as +02:00."
+                f"The time zone of {path.name} is ambiguous; UTC is assumed. Pass --utc-offset, for example +02:00."
             )
             return 0
     if target.clock == "relative" and most <= 0:
         target.note(
-            f"{path.name} and the run's steps have no common clock: both are laid from their starts, so which engine"
-            " state met which step is not known. A log of the steps with time stamps would tell."
+            f"{path.name} and the run's steps share no clock. They are aligned at their starts, so engine states may"
+            " be matched to the wrong steps. Pass a step log with timestamps to align them."
         )
         return (naive[0] - run[0]) // _SECOND_NS
     raise ImportFileError.of(
         path,
-        found="local times whose zone "
-        + ("brings them nowhere near the run" if most <= 0 else "is not settled by the run"),
+        found="local times that "
+        + ("no time zone puts into the run" if most <= 0 else "fit the run in several time zones"),
         expected="times inside the run that the log is joined to",
-        next_step="Pass --utc-offset, such as +02:00; --year where the stamps have none.",
+        next_step="Pass --utc-offset, for example +02:00, or --year if the timestamps have no year.",
     )
 
 

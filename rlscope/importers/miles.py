@@ -471,9 +471,9 @@ def _say(run: _Run) -> None:
     if not any(target.rows_of(table) for table in ("train_steps", "activities", "engine_steps", "samples")):
         raise ImportFileError.of(
             run.folder,
-            found="streams without a phase, an engine or a sample",
+            found="streams with no phase, engine or sample",
             expected="the telemetry of a miles run",
-            next_step="Pass the --dump-details folder of a run that got as far as its first rollout.",
+            next_step="Pass the --dump-details folder of a run that reached its first rollout.",
         )
     for table in (
         "train_steps",
@@ -487,10 +487,10 @@ def _say(run: _Run) -> None:
         if target.rows_of(table):
             target.say_origin(table, Certainty.RECORDED)
     if target.rows_of("deliveries"):
-        target.say_origin("deliveries", Certainty.INFERRED, "a rollout's samples are trained in the step of its number")
+        target.say_origin("deliveries", Certainty.INFERRED, "each rollout is trained in the step with the same number")
     if run.unmatched:
         target.note(
-            f"{run.unmatched:,} turns have no lengths in dashboard_columns/: how stale their tokens are is not known."
+            f"{run.unmatched:,} turns have no lengths in dashboard_columns/, so their tokens' staleness is unknown."
         )
 
 

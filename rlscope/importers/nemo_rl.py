@@ -142,9 +142,9 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     if not done:
         raise ImportFileError.of(
             source.path,
-            found=f"{log.lines:,} lines, none `• Total step time: ...s` of NeMo-RL",
-            expected="the console of a NeMo-RL run with at least one finished step",
-            next_step="Pass the driver's log, or --as for another framework.",
+            found=f"{log.lines:,} lines, none with NeMo-RL's `• Total step time: ...s`",
+            expected="the console log of a NeMo-RL run with at least one finished step",
+            next_step="Pass the driver's log, or name another framework with --as.",
         )
     settings = "\n".join(config)
     is_async = any("exposed_generation" in step.phases for step in done)
@@ -219,7 +219,7 @@ def _workers(
     target.add_worker(_TRAINER.worker_id, _TRAINER.role, gpu_count=options.gpus.get("trainer", trainer_gpus))
     target.add_worker(_SAMPLER.worker_id, _SAMPLER.role, gpu_count=options.gpus.get("sampler", sampling))
     if trainer_gpus is None and not {"trainer", "sampler"} <= options.gpus.keys():
-        target.note("How the GPUs are split between trainer and sampler is not in the log")
+        target.note("The log does not state how GPUs are split between trainer and sampler. Pass --gpus")
     return (_TRAINER, _SAMPLER)
 
 
@@ -346,7 +346,7 @@ def _say(
             target.say_origin(table, Certainty.PLACED)
     if is_async and len(workers) == 2:
         target.say_origin(
-            "activities", Certainty.INFERRED, "the samplers generate while the trainer waits for samples; else unknown"
+            "activities", Certainty.INFERRED, "samplers generate while the trainer waits for samples; otherwise unknown"
         )
     numbers = {step.step for step in steps}
     expected = max(opened - (1 if opened > len(steps) else 0), max(numbers) - min(numbers) + 1)
@@ -354,21 +354,21 @@ def _say(
         target.say_coverage(worker.worker_id, min(1.0, len(numbers) / expected))
     plain = [step for step in steps if "validation" not in step.phases] or steps
     if median(abs(step.missing_s()) / (step.total_s or 1.0) for step in plain) > _CLOSES_WITHIN_RATIO:
-        target.note("The phases do not add up to the steps: NeMo-RL's names may have changed since this was written.")
+        target.note("The phases do not add up to the step times; this NeMo-RL release may use other names.")
     if not any(rates for step in steps if (rates := step.rates)):
-        target.note("Tokens of a step are not in the log: no throughput.")
+        target.note("The log has no token counts per step, so throughput is unknown.")
     _say_gaps(target, steps, starts_ns)
 
 
 def _say_gaps(target: ImportTarget, steps: list[_Step], starts_ns: list[int]) -> None:
     if not any(step.stamped_ns for step in steps):
-        target.note("The log has no time stamps: steps are laid end to end, and time between two steps is not seen.")
+        target.note("The log has no timestamps: steps are placed end to end, and time between steps is missing.")
         return
     ends_ns = [start + to_ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
     between_s = sum(after - before for (_, after), before in zip(pairwise(starts_ns), ends_ns, strict=False)) / 1e9
     target.note(
-        f"Steps start at vLLM's first time stamp inside them, to the second: {between_s:,.0f} s lie between the steps,"
-        " where NeMo-RL times nothing (it writes logs and train_data_step files there)."
+        f"Steps start at vLLM's first timestamp inside them, to the second. {between_s:,.0f} s lie between steps,"
+        " where NeMo-RL measures nothing (it writes logs and train_data_step files there)."
     )
 
 

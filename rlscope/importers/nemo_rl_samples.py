@@ -42,9 +42,9 @@ def _read(source: Source, target: ImportTarget, _options: ImportOptions, progres
     if not target.steps or target.samplers_id is None:
         raise ImportFileError.of(
             source.path,
-            found="samples without the times of their steps",
-            expected="the console of the same NeMo-RL run first",
-            next_step="Analyze the console, and pass this with --with.",
+            found="samples without step times",
+            expected="the console log of the same NeMo-RL run",
+            next_step="Analyze the console log, and pass this file with --with.",
         )
     untold = 0
     for path in _files(source.path):
@@ -53,10 +53,10 @@ def _read(source: Source, target: ImportTarget, _options: ImportOptions, progres
         else:
             untold += 1
     if untold:
-        target.note(f"{untold:,} files of samples are of steps that the console does not have; they are left out.")
+        target.note(f"{untold:,} sample files left out: the console log does not contain their steps.")
     if target.rows_of("samples"):
         target.say_origin("samples", Certainty.INFERRED, "all samples of a step finish when its generation ends")
-        target.say_origin("deliveries", Certainty.INFERRED, "a step takes its samples when it begins to train")
+        target.say_origin("deliveries", Certainty.INFERRED, "a step takes its samples when its training begins")
     return None
 
 

@@ -49,7 +49,7 @@ def _gpus_by_role(text: str) -> dict[str, int]:
             raise ArgumentError.of(
                 "--gpus",
                 found=repr(part),
-                expected=f"ROLE=N with a role of {', '.join(ROLES)}",
+                expected=f"ROLE=N with ROLE one of {', '.join(ROLES)}",
                 next_step="Example: --gpus trainer=8,sampler=8.",
             )
         found[role] = int(count)

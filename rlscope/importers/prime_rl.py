@@ -300,14 +300,15 @@ def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: P
     log = next((folder / name for name in _LOGS if (folder / name).is_file()), None)
     if log is None or VLLM_LOG.recognise(open_source(log)) is None:
         run.target.note(
-            "No inference.log: what a pass costs is not known. Pass it with --engine-log.", unless="engine_steps"
+            "No inference.log found, so engine step times are unknown. Pass it with --engine-log.",
+            unless="engine_steps",
         )
         return
     VLLM_LOG.read(open_source(log), run.target, options, progress)
     if len(run.target.engines) == 1:
         run.engine = run.target.engines[0]
     else:
-        run.target.note("Which engine answered a model call is in no file: there are no answers by engine.")
+        run.target.note("No file states which engine answered a model call, so there are no results by engine.")
 
 
 # Rollouts
@@ -463,9 +464,9 @@ def _say(run: _Run) -> None:
     if run.steps:
         target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
     if run.samples:
-        target.note("Episodes that never finished are in no file of prime-rl: work lost in flight is not seen.")
+        target.note("prime-rl does not record unfinished episodes, so work lost in flight is missing.")
     else:
-        target.note("No episodes under rollouts/: lengths and staleness of samples are not known.")
+        target.note("No episodes under rollouts/, so sample lengths and staleness are unknown.")
 
 
 PRIME_RL: Final = Importer("prime-rl", "prime-rl run folder", _recognise, _read)

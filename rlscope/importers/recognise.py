@@ -122,7 +122,7 @@ def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
     if len({each.name for each in tellers}) > 1:
         kinds = " and ".join(f"{each.kind} ({each.recognise(source)})" for each in tellers)
         names = " or ".join(f"--as {name}" for name in dict.fromkeys(each.name for each in tellers))
-        raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Decide with {names}.")
+        raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Pass {names}.")
     first = tellers[0] if tellers else found[0]
     return Recognised(source, first, tuple(each for each in found if each.is_companion and each is not first))
 
@@ -142,7 +142,7 @@ def _in_folder(folder: Path, framework: str | None) -> Recognised:
     (first, *same), *others = (by_rank[rank] for rank in sorted(by_rank))
     if same:
         names = [str(each.source.path.relative_to(folder)) for each in (first, *same)]
-        then = "Pass one of them, and what belongs to the same run with --with."
+        then = "Pass one of them; add other files of the same run with --with."
         raise _several(folder, f"{len(names)} files that could be the run", names, then)
     return first._replace(passed_over=tuple(each.source.path for each in chain.from_iterable(others)))
 
@@ -170,7 +170,7 @@ def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str
             importers = _candidates(_open(other), None)
             if importers:
                 adds = importers[0].is_companion
-                how = "pass it with --engine-log" if adds else "pass it with --with if it holds another side of the run"
+                how = "pass it with --engine-log" if adds else "pass it with --with if it is part of the same run"
                 found.append((other, importers[0].kind, how))
     return found
 
@@ -196,21 +196,21 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
         kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
         return ImportFileError.of(
             path,
-            found=f"none of the names that {framework} gives to its metrics",
+            found=f"no metric that {framework} writes",
             expected=kinds + (f" ({known})" if (known := known_names(framework)) else ""),
-            next_step="Leave --as out, or pass the file that `rlscope doctor` names.",
+            next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
     if form := _unreadable_form(path):
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(
         path,
-        found="nothing that rlscope knows",
-        expected="the folder of a run, or a log or metrics file of " + ", ".join(framework_names()),
+        found="no run",
+        expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
         next_step="docs/importers.md lists the files of each framework.",
     )
 
 
-_UNPACK: Final = "Unpack it, and pass what was in it."
+_UNPACK: Final = "Unpack it and pass the files inside."
 _FORMS: Final = (
     (b"\x1f\x8b", "a compressed file (gzip)", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "a compressed file (zstandard)", _UNPACK),
@@ -229,5 +229,5 @@ def _unreadable_form(path: Path) -> tuple[str, str] | None:
         return None
     head = _open(path).head
     if not head.strip():
-        return "an empty file", "Pass the file that the run wrote to."
+        return "an empty file", "Pass the file that the run writes to."
     return next(((what, then) for first, what, then in _FORMS if head.startswith(first)), None)

@@ -167,9 +167,9 @@ def read_log(source: Source, target: ImportTarget, options: ImportOptions, progr
     if clock is None or survey is None:
         raise ImportFileError.of(
             source.path,
-            found="no line `Decode batch` or `Prefill batch` with a time",
+            found="no timed `Decode batch` or `Prefill batch` line",
             expected="the log of an SGLang engine at --log-level info",
-            next_step="AReaL and some others start it at warning: set the engine's log level to info.",
+            next_step="Set the engine's log level to info (AReaL and some other frameworks start it at warning).",
         )
     engines = _Engines(target, options, survey)
     log = LogFile(source.path, progress)
@@ -499,15 +499,13 @@ class _Engines:
         if rows and recorded == rows:
             self._target.say_origin("engine_steps", Certainty.RECORDED)
         elif rows:
-            rule = (
-                "where the batch changed or a prefill lay between two lines, passes take what others of their size took"
-            )
+            rule = "if the batch size changed or a prefill ran between two lines, the batch size's usual time is used"
             self._target.say_origin("engine_steps", Certainty.INFERRED, rule)
             self._target.note(
-                f"{recorded:,} of {rows:,} engine rows have a recorded pass time; the others are inferred."
+                f"{recorded:,} of {rows:,} engine rows have a recorded step time; the other times are inferred."
             )
         if any(lane.is_idle for lane in lanes):
-            rule = "an engine whose next prefill finds no running request had none"
+            rule = "an engine is idle before a prefill that finds no running request"
             self._target.say_origin("activities", Certainty.INFERRED, rule)
         if log.merged_lines:
             for lane in lanes:

@@ -39,7 +39,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     if first_ns is None:
         raise ImportFileError.of(
             source.path,
-            found=f"{file.lines:,} lines, none a finished request with its times",
+            found=f"{file.lines:,} lines, none with the times of a finished request",
             expected="JSON records with request_received_ts and request_finished_ts",
             next_step="Start SGLang with --export-metrics-to-file and --enable-metrics.",
         )
@@ -47,7 +47,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     target.extend_worker(engine, first_ns, last_ns)
     target.say_origin("samples", Certainty.RECORDED)
     if versions.is_unknown:
-        target.note("Some requests name no weight version: how stale their tokens are is not known.")
+        target.note("Some requests have no weight version, so the staleness of their tokens is unknown.")
     target.add_file("request metrics", file.source())
     return None
 

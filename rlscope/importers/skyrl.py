@@ -106,9 +106,9 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     if not finished:
         raise ImportFileError.of(
             source.path,
-            found="no line `Finished: 'NAME', time cost: ...s`",
-            expected="the console of a SkyRL run",
-            next_step="Pass the log of the entry point; Ray's driver prints it.",
+            found="no `Finished: 'NAME', time cost: ...s` line",
+            expected="the console log of a SkyRL run",
+            next_step="Pass the log of the entry point, which Ray's driver prints.",
         )
     _add_training(run)
     _add_workers(run, options)
@@ -219,10 +219,10 @@ def _say(run: _Run) -> None:
         if run.target.rows_of(table):
             run.target.say_origin(table, Certainty.RECORDED)
     run.target.note(
-        "Tokens of a step are not in SkyRL's console: no throughput. Its .wandb file or W&B export has them."
+        "SkyRL's console log has no token counts, so throughput is unknown. Pass its .wandb file or W&B export."
     )
     if not run.steps:
-        run.target.note("No training step has ended in this log.")
+        run.target.note("The log contains no finished training step.")
 
 
 SKYRL_CONSOLE: Final = Importer("skyrl", "SkyRL console", _recognise, _read)

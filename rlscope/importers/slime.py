@@ -102,9 +102,9 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     if clock is None or not run.timers:
         raise ImportFileError.of(
             source.path,
-            found="no line `Timer NAME start` or `end`",
-            expected="the console of a slime or miles run",
-            next_step="Pass the log of the whole job; Ray's driver prints the trainer's lines.",
+            found="no `Timer NAME start` or `Timer NAME end` line",
+            expected="the console log of a slime or miles run",
+            next_step="Pass the log of the whole job, which includes the trainer's lines from Ray's driver.",
         )
     _add_workers(run, options)
     _add_held(run)
@@ -271,22 +271,24 @@ def _say(run: _Run, log: LogFile) -> None:
         if target.rows_of(table):
             target.say_origin(table, Certainty.RECORDED)
     if run.is_colocated and run.waits:
-        target.say_origin("activities", Certainty.INFERRED, "GPUs that are not training, saving or updating generate")
+        target.say_origin(
+            "activities", Certainty.INFERRED, "GPUs generate when they are not training, saving or updating weights"
+        )
     elif run.rollouts:
         target.say_origin(
             "activities",
             Certainty.INFERRED,
-            "a rollout ends where its numbers are printed, and no request runs between two",
+            "a rollout ends when its metrics are printed, and no request runs between rollouts",
         )
     if run.steps:
         target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
     unpaired = sum(timers.unpaired for timers in run.timers.values())
     log.bad_lines += unpaired
     if not run.steps:
-        target.note("No training step has ended in this log.")
+        target.note("The log contains no finished training step.")
     if not run.engine_lines and not run.is_colocated:
         target.note(
-            "No lines of SGLang in the log: what a pass costs is not known. Pass its log with --engine-log.",
+            "The log has no SGLang lines, so engine step times are unknown. Pass SGLang's log with --engine-log.",
             unless="engine_steps",
         )
 

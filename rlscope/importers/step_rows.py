@@ -40,7 +40,7 @@ _ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
     Kind.EVAL: ("eval", None),
 }
 _SAMPLER: Final = "sampler"
-_GENERATES: Final = "the samplers generate while the trainer waits for samples"
+_GENERATES: Final = "samplers generate while the trainer waits for samples"
 
 
 def _read(
@@ -48,7 +48,7 @@ def _read(
 ) -> str | None:
     log = _settled(read_steps(source, framework, target, progress), target, options)
     if log.is_config_unread:
-        target.note("The config that the log prints over several lines cannot be read: its settings are not known")
+        target.note("The config printed over several lines of the log cannot be parsed, so its settings are unknown")
     fill(log, target, options)
     return log.era
 
@@ -64,10 +64,10 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
         return replace(log, is_separate="colocated" not in options.gpus)
     if not log.is_doubtful:
         return log
-    why = "the config that it prints cannot be read" if log.is_config_unread else "the file does not say which"
+    why = "the config that it prints cannot be parsed" if log.is_config_unread else "the file does not state which"
     target.refuse_verdict(
-        f"these metrics of {log.dialect.title} are the same whether the samplers have GPUs of their own or share the "
-        f"trainer's, and {why}; pass --gpus colocated=N, or --gpus trainer=N,sampler=N"
+        f"these {log.dialect.title} metrics look the same whether samplers have their own GPUs or share the "
+        f"trainer's, and {why}; pass --gpus colocated=N or --gpus trainer=N,sampler=N"
     )
     return log
 
@@ -86,8 +86,8 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     for each in log.parties:
         if contradicts_times(each, log.is_separate):
             target.note(
-                f"The steps of the {each.party.worker} last longer than the time between the rows that state them, so "
-                "these times are not used"
+                f"Some {each.party.worker} steps are longer than the time between their rows, so the row times are "
+                "not used"
             )
             for step in each.steps:
                 step.end_ns = None
@@ -139,7 +139,7 @@ def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) ->
         target.say_origin("gpu_samples", Certainty.RECORDED)
     if unowned:
         target.note(
-            f"The file has readings of {len(unowned)} GPUs and does not say whose they are: pass "
+            f"The file has readings of {len(unowned)} GPUs but does not state which worker owns them. Pass "
             f"--gpu-owner {min(unowned)}-{max(unowned)}=trainer"
         )
 
@@ -155,15 +155,15 @@ def _gpus(
     derived = derived_gpus(steps) if steps is not None and not stated else None
     if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
         target.note(
-            f"The throughput that {log.dialect.title} logs implies {derived} GPUs; whether samplers are among them "
-            "depends on its release, so they are not counted"
+            f"The throughput logged by {log.dialect.title} implies {derived} GPUs. Whether this includes samplers "
+            "depends on the release, so the number is not used"
         )
         derived = None
     known = stated or derived
     if known is None:
         target.note(
-            f"No file says how many GPUs the {side} has: it is counted as one, so shares of its time are right and "
-            f"GPU-seconds are not; pass --gpus {side}=N"
+            f"No file states the number of {side} GPUs; 1 is assumed, so shares of time are right but GPU-seconds are "
+            f"not. Pass --gpus {side}=N"
         )
     return known or 1
 
@@ -175,8 +175,8 @@ def _check_coverage(
     numbers = [step.number for step in steps.steps]
     if steps.repeated:
         target.note(
-            f"{steps.repeated:,} steps of the {worker_id} are in the file more than once, as in a run that was resumed "
-            "or a file with two runs: the last of each counts, and the time of the others is left out"
+            f"{steps.repeated:,} duplicate {worker_id} steps in the file (a resumed run, or two runs in one file); the "
+            "last one is used, and the time of the others is left out"
         )
     if log.dialect.means_over_steps or not numbers:
         return
@@ -184,18 +184,16 @@ def _check_coverage(
     target.say_coverage(worker_id, len(numbers) / spanned)
     if len(numbers) == spanned:
         return
-    missing = f"{len(numbers):,} of {spanned:,} steps; missing are {_gaps(numbers)}"
-    target.note(f"The file of the {worker_id} holds {missing}")
+    missing = f"{len(numbers):,} of {spanned:,} steps; missing: {_gaps(numbers)}"
+    target.note(f"The {worker_id} file contains {missing}")
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return
     target.is_thinned = True
-    target.refuse_verdict(
-        f"the file of the {worker_id} holds {missing}; export all rows, or pass the .wandb file itself"
-    )
+    target.refuse_verdict(f"the {worker_id} file contains {missing}; export all rows, or pass the .wandb file itself")
     if any(step.end_ns is not None for step in steps.steps):
         cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]
         target.leave_out([(start_ns, end_ns) for start_ns, end_ns in cuts if end_ns > start_ns])
-        target.note("The time of the missing steps is left out, of all workers: shares of time are those of the rest")
+        target.note("The time of the missing steps is left out for all workers; shares of time cover the other steps")
 
 
 def _gaps(numbers: Sequence[int]) -> str:
@@ -212,8 +210,8 @@ def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
         return
     amount = f"exceed the step by {-left:.1%}" if left < 0.0 else f"leave {left:.1%} of the step unexplained"
     target.refuse_verdict(
-        f"the phases of {log.dialect.title} that are known {amount} in the median; its names may be of a release that "
-        "rlscope does not know"
+        f"the known {log.dialect.title} phases {amount} in the median; the release may use metric names that rlscope "
+        "does not know"
     )
 
 
@@ -307,7 +305,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
             version += 1
             _add_update(target, _SAMPLER, "apply", version, piece)
     target.note(
-        "What the samplers do while the trainer works is in no file of the trainer's: pass the engines' logs with "
+        "The trainer's files do not record what the samplers do while the trainer works. Pass the engine logs with "
         "--engine-log"
     )
 

@@ -353,7 +353,7 @@ def tells_samplers(source: Source) -> bool:
     )
 
 
-def tells_trainer(source: Source) -> bool:
+def has_trainer_steps(source: Source) -> bool:
     """Whether a file of metrics holds steps of the trainer."""
     names = names_in(source)
     for each in DIALECTS:
@@ -374,7 +374,7 @@ def _no_steps(source: Source, framework: str) -> ImportFileError:
         source.path,
         found=f"no step of {framework}",
         expected=known_names(framework),
-        next_step="Pass the file that holds them, or leave --as out.",
+        next_step="Pass the file that contains them, or omit --as.",
     )
 
 

@@ -245,7 +245,7 @@ class ImportTarget:
         self._settle_engines()
         self._settle_gpus()
         if self._refused:
-            self.note(f"{counted(self._refused, 'row', 'rows')} with a number or a time that no run can have: left out")
+            self.note(f"{counted(self._refused, 'row', 'rows')} left out: a number or a time is out of range")
         imported = Imported(
             framework=framework,
             era=era,
@@ -291,9 +291,9 @@ class ImportTarget:
                 worker["gpu_count"] = gpus // len(self._engines)
             elif worker.get("gpu_count") is None:
                 worker["gpu_count"] = 1
-                self.note("GPUs of an engine are not in its log: one is assumed. Pass --gpus-per-engine.")
+                self.note("The engine logs do not state GPUs per engine; 1 is assumed. Pass --gpus-per-engine.")
         if is_colocated:
-            self.note("The engines share the GPUs of training: what their rows show is not added to the ledger.")
+            self.note("The engines share the training GPUs, so engine rows are not added to the ledger.")
         for name, worker in wholes.items():
             worker["gpu_count"] = 0
             if name in self._extents:
@@ -313,7 +313,7 @@ class ImportTarget:
         for name in unknown:
             self._workers[name]["gpu_count"] = 1
         if unknown:
-            self.note(f"GPUs of {', '.join(sorted(unknown))} are in no file: one each is assumed. Pass --gpus ROLE=N")
+            self.note(f"No file states the GPUs of {', '.join(sorted(unknown))}; 1 each is assumed. Pass --gpus ROLE=N")
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

@@ -261,7 +261,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     """Add the engines of a log with their windows. Raises ImportFileError where there are none."""
     clock = open_clock(source.path, _STATS, target, options)
     if clock is None and target.extent() is not None:
-        target.note(f"The bars of vLLM in {source.path.name} have no times: they are not placed among the steps.")
+        target.note(f"vLLM's progress bars in {source.path.name} have no timestamps, so they are not used.")
         return None
     reader = _Reader(target, options, source.path, clock)
     log = LogFile(source.path, progress)
@@ -274,9 +274,9 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     if not any(engine.rows or engine.idle_ns for engine in engines):
         raise ImportFileError.of(
             source.path,
-            found="no line `Avg prompt throughput` with a time and no bar `Processed prompts`",
+            found="no timed `Avg prompt throughput` line and no `Processed prompts` progress bar",
             expected="the log of a vLLM engine that logs its statistics",
-            next_step="Leave out disable_log_stats (--disable-log-stats), and set VLLM_LOGGING_LEVEL to INFO.",
+            next_step="Remove disable_log_stats (--disable-log-stats) and set VLLM_LOGGING_LEVEL to INFO.",
         )
     reader.finish()
     _say(target, log, reader)
@@ -288,17 +288,23 @@ def _say(target: ImportTarget, log: LogFile, reader: _Reader) -> None:
     engines = reader.engines.values()
     if reader.clock is None:
         target.clock = "relative"
-        rule = "requests that have not finished run, and calls of generate follow each other"
+        rule = "all unfinished requests are running, and generate calls follow one another"
         target.say_origin("engine_steps", Certainty.INFERRED, rule)
-        target.note("A progress bar shows how many requests are left, not how long a pass took: no pass-time curve.")
+        target.note(
+            "vLLM's progress bars show remaining requests, not engine step times, so there is no step-time curve."
+        )
     else:
-        target.say_origin("engine_steps", Certainty.INFERRED, "the batch of a window is the mean of its ends")
+        target.say_origin(
+            "engine_steps", Certainty.INFERRED, "the batch size of a window is the mean of the sizes at its ends"
+        )
         timed, rows = sum(engine.timed_rows for engine in engines), sum(engine.rows for engine in engines)
         target.note(
-            f"{timed:,} of {rows:,} windows of vLLM's log give a pass time: their batch stayed full and the same."
+            f"{timed:,} of {rows:,} windows in vLLM's log give an engine step time: their batch size stayed constant."
         )
     if target.rows_of("activities"):
-        target.say_origin("activities", Certainty.INFERRED, "an engine that logs nothing after zeros is idle")
+        target.say_origin(
+            "activities", Certainty.INFERRED, "an engine is idle if it logs nothing after reporting zeros"
+        )
     if log.merged_lines:
         for engine in engines:
             target.say_coverage(engine.worker_id, engine.rows / (engine.rows + log.merged_lines))

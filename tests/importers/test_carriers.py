@@ -227,7 +227,7 @@ def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: P
         connection.executemany("INSERT INTO held VALUES (?, ?, ?, ?, ?)", values)
         connection.execute(f"CREATE VIEW metrics AS {view}")
     connection.close()
-    with pytest.raises(ImportFileError, match=r"mlflow\.db: found nothing that rlscope knows"):
+    with pytest.raises(ImportFileError, match=r"mlflow\.db: found no run;"):
         import_run(tmp_path / "mlflow.db", tmp_path / "run")
 
 
@@ -266,7 +266,7 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
 
 def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> None:
     options = import_options(with_files=[VERL / "run.wandb"])
-    with pytest.raises(ImportFileError, match=r"run\.wandb: found the steps of a trainer, as in .*console\.log"):
+    with pytest.raises(ImportFileError, match=r"run\.wandb: found trainer steps, which .*console\.log has too"):
         import_run(VERL / "console.log", tmp_path / "run", options)
 
 

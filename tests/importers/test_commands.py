@@ -34,7 +34,7 @@ def test_import_writes_a_run_folder_that_every_command_takes(tmp_path: Path) -> 
 def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "kept").write_text("")
-    with pytest.raises(rlscope.RlscopeError, match="found something already there; expected a new or an empty folder"):
+    with pytest.raises(rlscope.RlscopeError, match="found existing files; expected a new or empty folder"):
         invoke("import", VERL / "console.log", tmp_path / "run")
 
 
@@ -93,7 +93,7 @@ def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_wrong_framework_is_an_error_that_says_what_is_missing() -> None:
-    with pytest.raises(ImportFileError, match="found none of the names that openrlhf gives to its metrics"):
+    with pytest.raises(ImportFileError, match="found no metric that openrlhf writes"):
         invoke("analyze", VERL / "console.log", "--as", "openrlhf")
 
 

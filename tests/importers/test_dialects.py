@@ -15,7 +15,7 @@ from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
-from rlscope.importers.steps import tells_samplers, tells_trainer
+from rlscope.importers.steps import tells_samplers, has_trainer_steps
 from rlscope.trace.store import open_run
 
 SECOND = 10**9
@@ -48,7 +48,7 @@ def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
     path = write(tmp_path / "m.jsonl", dialect, party, range(1, 6))
     if recognise(path).importer.kind != f"step metrics of {dialect.title}":
         pytest.skip("the run folder's own importer reads this file")
-    assert (tells_trainer(open_source(path)), tells_samplers(open_source(path))) == (
+    assert (has_trainer_steps(open_source(path)), tells_samplers(open_source(path))) == (
         party.role == "trainer",
         party.role == "sampler",
     )
@@ -134,7 +134,7 @@ def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_no_verdict(tmp_p
     assert found["trainer", "waiting_for_samples"] == pytest.approx(0.4, abs=1e-9)
     assert found["sampler", "generating"] == pytest.approx(0.6, abs=0.02)
     assert analysis.verdict.bottleneck == "unknown"
-    assert "holds 51 of 100 steps; missing are 2, 4, 6, 8, 10 and 44 more gaps" in (
+    assert "contains 51 of 100 steps; missing: 2, 4, 6, 8, 10 and 44 more gaps" in (
         analysis.verdict.unknown_reason or ""
     )
     assert analysis.run.trainer_gpus == 4
@@ -172,7 +172,7 @@ def test_times_that_contradict_the_durations_are_not_used(tmp_path: Path) -> Non
     (tmp_path / "m.jsonl").write_text("\n".join(lines))
     imported = import_run(tmp_path / "m.jsonl", tmp_path / "run")
     assert imported.clock == "relative"
-    assert any("last longer than the time between the rows" in note for note in imported.notes)
+    assert any("steps are longer than the time between their rows" in note for note in imported.notes)
 
 
 def varint(value: int) -> bytes:
@@ -214,7 +214,7 @@ def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str
     assert sorted({row[0] for row in found}) == expected
     if owners:
         assert [row for row in found if row[0] == "trainer"] == [("trainer", 0.75, 300.5)] * 3
-    assert any("pass --gpu-owner 0-1=trainer" in note for note in imported.notes) == (not owners)
+    assert any("Pass --gpu-owner 0-1=trainer" in note for note in imported.notes) == (not owners)
 
 
 def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:

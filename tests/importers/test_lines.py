@@ -148,7 +148,7 @@ def test_a_log_that_joins_steps_without_times_is_laid_from_their_start(tmp_path:
     target.clock = "relative"
     assert times_ns(path, target) == [0, 50 * NS]
     target.add_worker("trainer", "trainer", gpu_count=1)
-    assert any("no common clock" in note for note in target.finish("verl", None).notes)
+    assert any("share no clock" in note for note in target.finish("verl", None).notes)
 
 
 def test_text_without_a_stamp_has_no_clock(tmp_path: Path) -> None:

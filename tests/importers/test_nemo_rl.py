@@ -75,7 +75,7 @@ def test_a_step_starts_at_the_first_line_with_a_time_and_never_before_the_last_o
     first = run.rows("activities")[0]["start_ns"]
     starts_s = [(row["start_ns"] - first) / NS - 37.0 for row in run.rows("train_steps")]
     assert starts_s == [0.0, 90.0, 130.0]
-    assert any("50 s lie between the steps" in note for note in run.imported.notes)
+    assert any("50 s lie between steps" in note for note in run.imported.notes)
     assert ledger_s(run.folder)["policy"]["unattributed"] == pytest.approx(8 * 50.0)
 
 

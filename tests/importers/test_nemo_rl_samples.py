@@ -72,7 +72,7 @@ def test_rows_without_lengths_and_steps_that_the_console_lacks_are_counted(tmp_p
     run = imported(tmp_path, CONFIG + block(1, 40.0, SYNC), step1=rows, step9=[record(0, 10, 5)])
     assert len(run.rows("samples")) == 1
     assert sum(file.bad_lines for file in run.imported.files) == 3
-    assert any("1 files of samples" in note for note in run.imported.notes)
+    assert any("1 sample files left out" in note for note in run.imported.notes)
 
 
 def test_samples_alone_are_an_error_that_asks_for_the_console(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_step_with_absurd_seconds_or_tokens_is_left_out_and_counted(
     log.write_text(log.read_text() + verl_line(40, {**ASYNC, metric: value}) + verl_line(41, ASYNC))
     imported = imported_to(tmp_path / "run", log)
     assert (imported.files[0].lines, imported.files[0].bad_lines) == (41, 1)
-    assert any("40 of 41 steps; missing are 40" in note for note in imported.notes)
+    assert any("40 of 41 steps; missing: 40" in note for note in imported.notes)
 
 
 def test_seconds_that_are_no_number_leave_the_rest_of_their_step(tmp_path: Path) -> None:
@@ -77,5 +77,5 @@ def test_a_row_that_the_format_cannot_hold_is_left_out_and_said(tmp_path: Path) 
     target.extend_worker("w", 0, 2**62)
     filled = Filled(tmp_path / "run", target.finish("verl", None))
     assert [len(filled.rows(table)) for table in ("train_steps", "activities")] == [1, 0]
-    assert any("2 rows with a number or a time that no run can have" in note for note in filled.imported.notes)
+    assert any("2 rows left out: a number or a time is out of range" in note for note in filled.imported.notes)
     assert target.extent() == (0, 10)

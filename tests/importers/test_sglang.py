@@ -86,7 +86,7 @@ def test_a_batch_that_changed_is_taken_as_its_mean_and_its_passes_as_unknown(tmp
     assert (last["running"], last["decode_tokens"], last["busy_ns"]) == (6, 240, None)
     assert lengths_s([last]) == [0.4]
     assert run.imported.tables["engine_steps"].certainty is Certainty.INFERRED
-    assert any("3 of 4 engine rows have a recorded pass time" in note for note in run.imported.notes)
+    assert any("3 of 4 engine rows have a recorded step time" in note for note in run.imported.notes)
 
 
 @pytest.mark.parametrize(("grown", "is_recorded"), [(320 + 8, True), (320 + 9, False), (320 - 8, True)])

@@ -71,7 +71,7 @@ def test_a_response_over_several_weights_keeps_the_range_of_each(tmp_path: Path)
 def test_ranges_that_do_not_cover_the_response_are_not_believed(tmp_path: Path, runs: list[dict[str, Any]]) -> None:
     run = imported(tmp_path, record(weight_versions=runs))
     assert run.rows("samples")[0]["versions"] == []
-    assert any("how stale" in note for note in run.imported.notes)
+    assert any("staleness of their tokens is unknown" in note for note in run.imported.notes)
 
 
 def test_labels_that_are_no_numbers_count_in_the_order_in_which_they_appear(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Runs beside each other: what changed between them, whether that is more than noise, and a list of many runs."""
+"""Compares runs: what changed, whether it is significant, and why. Also lists and checks many runs."""

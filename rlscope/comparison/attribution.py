@@ -1,10 +1,11 @@
-"""Why the rate changed: what was set otherwise, what else was measured otherwise, and what the model makes of each.
+"""Attributes the change of the rate to changed settings and to other measured differences.
 
-The model fitted to the baseline is asked for each cause as `rlscope what-if` asks it. Causes are added one by one in
-one order and in the opposite one, and each gets the mean of what it added, so that their shares sum to what all
-together bring by the model; with two causes that is the Shapley value. The rest of the measured change is unexplained.
-A cause that the model cannot be asked about keeps its place, with the reason; the only one there is remains the cause.
-If the baseline's own analysis recommended what was done, its promise is compared with what came.
+The model fitted to the baseline predicts the effect of each cause, as `rlscope what-if` does. Causes are added one by
+one in one order and in the reverse order, and each cause gets the mean of its two increments, so that the shares add up
+to the predicted effect of all causes together; for two causes this is the Shapley value. The rest of the measured
+change is unexplained. A cause that the model cannot predict is listed with the reason; if it is the only cause, it is
+still reported as the cause. If the baseline's own analysis recommended the change, its predicted gain is compared with
+the measured one.
 """
 
 import math
@@ -23,7 +24,7 @@ from rlscope.comparison.facts import (
     is_same_size,
     one_sided_settings,
     plain,
-    takes_as_long,
+    same_compute_cost,
 )
 from rlscope.comparison.lengths import (
     CAP,
@@ -48,27 +49,27 @@ from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
-"""setting: the config or the layout says so. measured: it came out otherwise, whatever was set."""
+"""setting: an entry of the config or the layout changed. measured: a measurement differs, whatever the settings."""
 Unpriced = Literal[
     "other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "too_many", "not_together"
 ]
-"""Why a cause has no share. other_network: the model of A is of another one. no_model: A has none. not_reproduced: the
-model of A does not reproduce A. not_modelled: the model has no such input. cannot_run: by the model the run could not
-run so. too_many: the largest few are asked about. not_together: by the model the run could not run with all causes at
-once."""
+"""Why a cause has no share. other_network: A's model was fitted to a different network. no_model: A has no model.
+not_reproduced: A's model does not reproduce A's rate. not_modelled: the model has no input for it. cannot_run: no step
+can finish with this change, according to the model. too_many: the cause lies beyond the first few, which are modeled.
+not_together: no step can finish with all changes together, according to the model."""
 MOST_CAUSES: Final = 6
-"""That the model is asked about: the settings first."""
+"""Maximum number of causes that the model predicts: settings first, then measured differences."""
 _LEAST_LOG_RATIO: Final = 0.01
-"""What moves the rate by less is no cause that anybody would look for."""
+"""Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "n_gpus", "gpus_per_trainer_replica"})
-"""Entries of the config that make no run faster; n_gpus is in the layout."""
+"""Config entries that do not affect the rate; n_gpus is part of the layout."""
 _ASKED: Final[Mapping[str, str]] = {
     "max_staleness": "max_staleness",
     "samples_per_step": "samples_per_step",
     "queue_capacity_samples": "queue_capacity_samples",
     "max_in_flight_samples": "max_in_flight_samples",
 }
-"""Entries of the config that the model can be asked about, by the field of a change."""
+"""Config entries that are inputs of the model, and the field of `Change` for each."""
 _REMOVABLE: Final = frozenset({"queue_capacity_samples", "max_in_flight_samples"})
 _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "staleness_cap": "max_staleness",
@@ -76,7 +77,7 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "running_samples_limit": "max_running_samples",
     "queue_capacity": "queue_capacity_samples",
 }
-"""Entries of the config by the action that changes them."""
+"""The config entry that each action changes."""
 _COST_OF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "update_time",
     "checkpoints": "checkpoint_time",
@@ -84,67 +85,68 @@ _COST_OF: Final[Mapping[ActionWhat, str]] = {
     "forward_speed": "engine_speed",
     "trainer_speed": "training_speed",
 }
-"""What is measured of a fix, by the action."""
+"""The measurement that shows whether each fix was made, by action."""
 _LAYOUT: Final = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running_per_engine"})
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One thing that was set otherwise."""
+    """A setting that differs between the runs."""
 
     name: str
-    """An entry of the config, or trainer_gpus, sampler_gpus, colocated_gpus, publish_every, device of a role."""
+    """A config entry, or trainer_gpus, sampler_gpus, colocated_gpus, max_running_per_engine, publish_every, or
+    "ROLE device"."""
     before: Setting
     after: Setting
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause of a changed rate, by the model of the baseline."""
+    """A cause of the changed rate, and what the baseline's model attributes to it."""
 
     kind: CauseKind
     name: str
-    """The entry of the config, "layout", or what was measured: response_lengths, engine_speed, training_speed,
-    update_time, checkpoint_time."""
+    """The config entry, "layout", or the measurement: response_lengths, engine_speed, training_speed, update_time,
+    checkpoint_time."""
     before: str
     after: str
     """Numbers as text."""
     alone_ratio: float | None
-    """Gain by the model with this change alone; None where the model cannot be asked."""
+    """Predicted gain with this change alone; None if the model cannot predict it."""
     log_ratio: float | None
-    """What it contributes to the logarithm of the rate; the causes sum to what all together bring."""
+    """Contribution to the logarithm of the rate; the causes add up to the predicted effect of all together."""
     share_ratio: float | None
-    """Of the logarithm of the measured ratio, 0.62 for 62%; None where no significant change is to be shared."""
+    """Share of the logarithm of the measured ratio, 0.62 for 62%; None if the measured change is not significant."""
     unpriced_because: Unpriced | None = None
-    """None where the model says what it contributes."""
+    """None if the cause has a contribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the analysis of the baseline expected of this change, beside what came."""
+    """The gain that the baseline's analysis predicted for this change, and the measured gain."""
 
     is_recommended: bool
-    """Whether it is one of its actions; otherwise the model was asked for the change afterwards."""
+    """Whether the analysis recommended the change; otherwise the prediction was made for this comparison."""
     rank: int | None
-    """Of the action: 1 for what to do first."""
+    """Rank of the recommended action; 1 is the first to do."""
     what: ActionWhat | None
     promised: Spread
-    """Gain of trained tokens per second, with its 90% interval."""
+    """Predicted gain of trained tokens per second, with its 90% interval."""
     measured_ratio: float
-    """Gain that came."""
+    """Measured gain of trained tokens per second."""
     is_alone: bool
-    """Whether nothing else was set otherwise."""
+    """Whether no other setting changed."""
     is_fix: bool = False
-    """Whether it is a cost that became smaller, or a side that became faster: by as much as was measured."""
+    """Whether the action is a fix (a lower cost or a faster side); the prediction then uses its measured size."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the measured gain lies in the promised interval."""
+        """Whether the measured gain lies within the predicted interval."""
         return self.promised.low <= self.measured_ratio <= self.promised.high
 
     @property
     def missed_by_ratio(self) -> float:
-        """By how much the measured gain lies outside: above 0 beyond the interval, below 0 short of it."""
+        """Distance of the measured gain from the predicted interval: positive above it, negative below it."""
         if self.measured_ratio > self.promised.high:
             return self.measured_ratio - self.promised.high
         return min(0.0, self.measured_ratio - self.promised.low)
@@ -152,39 +154,39 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What was changed, and what each change brought."""
+    """The changed settings, and the effect of each cause on the rate."""
 
     changes: tuple[SettingChange, ...]
     causes: tuple[Cause, ...]
-    """What contributes most first; those that the model cannot be asked about last."""
+    """The largest contribution first; causes that the model cannot predict last."""
     together_ratio: float | None
-    """Gain by the model with all causes."""
+    """Predicted gain with all causes together."""
     unexplained_log_ratio: float | None
-    """Measured, less what the causes bring together; None without a model to ask."""
+    """Logarithm of the measured ratio minus the contributions of all causes; None if no model can predict them."""
     unexplained_share_ratio: float | None
     promise: Promise | None
     lengths: LengthCredit
-    """What a changed cap and dropping explain of the change of the response lengths."""
+    """The part of the change of response lengths that a changed cap and dropping explain."""
 
     @property
     def largest(self) -> Cause | None:
-        """The cause that contributes most, in the direction of the measured change or against it.
+        """The cause with the largest contribution, in the direction of the measured change or against it.
 
-        Where no cause has a share, the only one that there is.
+        If no cause has a contribution, the only cause, if there is exactly one.
         """
         known = [each for each in self.causes if each.log_ratio is not None]
         return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=self.only)
 
     @property
     def only(self) -> Cause | None:
-        """The only thing that was set otherwise, else the only one that was measured otherwise; None with several."""
+        """The only changed setting, else the only measured difference; None if there are several."""
         settings = [each for each in self.causes if each.kind == "setting"]
         found = settings or list(self.causes)
         return found[0] if len(found) == 1 else None
 
 
 def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> Attribution:
-    """Name what changed and share the measured change of the rate out to it."""
+    """Find the causes of the change, and divide the measured change of the rate among them."""
     changes = setting_changes(before, after)
     rate = found.row("tokens_per_s")
     silence = _silence(before, after)
@@ -216,14 +218,14 @@ class _Lengths:
     """Response lengths of both runs, and the cap if it changed."""
 
     law: LengthLaw | None
-    """Of the baseline; None without a model that can be asked."""
+    """The baseline's length distribution; None if no model can predict the causes."""
     cap: CapChange | None
     measured: Difference
     credit: LengthCredit
     engines: float | None
-    """How much faster engines were at equal work, as a factor; None where that does not matter."""
+    """Factor by which engines were faster at equal work; None if it is unknown or below 5%."""
     engines_of_cap: float
-    """The part of it that the cap explains; 1 unless it is all that was set otherwise."""
+    """The part of this factor that the cap explains; 1 unless the cap is the only setting that changed."""
 
     @classmethod
     def of(
@@ -244,19 +246,19 @@ class _Lengths:
         return cls(law, cap, measured, credit, engines, of_cap)
 
     def of_cap(self) -> Change | None:
-        """What the model is asked for the changed cap; None where it cannot be."""
+        """Return the model input for the changed cap; None if the cap did not change or there is no model."""
         if self.law is None or self.cap is None:
             return None
         change = change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
         return change if self.engines_of_cap == 1.0 else replace(change, forward_speed=self.engines_of_cap)
 
     def engines_beyond_cap(self) -> float | None:
-        """The factor on the speed of engines that no cap explains; None for less than 5%."""
+        """Return the factor on engine speed that the cap does not explain; None if it is below 5%."""
         beyond = (self.engines or 1.0) / self.engines_of_cap
         return beyond if abs(beyond - 1.0) >= SPEED_RATIO else None
 
     def beyond_cap(self) -> Change:
-        """What the model is asked for the change that no cap explains, beside that for the cap."""
+        """Return the model input for the length change that the cap does not explain, to be merged with the cap's."""
         change, with_cap = self.credit.of_generated, self.of_cap() or Change()
         if self.law is None:
             return Change(length_factor=1.0 + change)
@@ -265,7 +267,7 @@ class _Lengths:
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
-    """The layout, the devices and every entry of the config that differ."""
+    """Return every part of the layout, device and config entry that differs."""
     found: dict[str, tuple[object, object]] = {}
     for role in ("trainer_gpus", "sampler_gpus", "colocated_gpus"):
         found[role] = (getattr(before.layout, role), getattr(after.layout, role))
@@ -288,7 +290,7 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A cause before the model is asked; `change` is None where it cannot be."""
+    """A cause before the model predicts its effect; `change` is None if the model has no input for it."""
 
     kind: CauseKind
     name: str
@@ -296,11 +298,11 @@ class _Asked:
     after: str
     change: Change | None
     why_not: Unpriced = "not_modelled"
-    """Where there is no change to ask for."""
+    """Why there is no model input, if `change` is None."""
 
 
 def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
-    """All causes, the first few of them with what the model is asked."""
+    """Return all causes; those beyond the first `MOST_CAUSES` lose their model input."""
     left, found = MOST_CAUSES, list[_Asked]()
     for each in asked:
         left -= each.change is not None
@@ -348,7 +350,7 @@ def _text(setting: Setting) -> str:
 
 
 def _limit(field_name: str, each: SettingChange) -> Change | None:
-    """A change of one limit; None where the model cannot take it."""
+    """Return the model input for a changed limit; None if the model has no input for the new value."""
     value = each.after
     if value is None and field_name in _REMOVABLE:
         value = NO_LIMIT
@@ -358,7 +360,7 @@ def _limit(field_name: str, each: SettingChange) -> Change | None:
 
 
 def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Asked]:
-    """What came out otherwise, although nothing that was set says so."""
+    """Return the measured differences that no changed setting explains."""
     causes: list[_Asked] = []
     measured, credit = lengths.measured, lengths.credit
     if credit.beyond is not None and measured.before is not None:
@@ -383,9 +385,10 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
 
 
 def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
-    """Tokens that a trainer GPU trains per second of a pass, over the baseline's.
+    """Return the tokens per GPU-second of training, as a ratio to the baseline's.
 
-    None unless as many GPUs train about as many tokens a step, and the difference is significant and 5% or more.
+    None unless the runs have the same number of training GPUs and similar tokens per step, and the difference is
+    significant and at least 5%.
     """
     tables = [table for table in (before.table, after.table) if table is not None]
     if len(tables) < 2 or before.layout.trainer_gpus != after.layout.trainer_gpus:
@@ -404,8 +407,9 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
 
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
-    """Optimizer steps of one publication in both runs, as their trainers made them; None without models, and where they
-    differ by less than a quarter: a mean of 2.4 and one of 2.6 are of one setting.
+    """Return the measured optimizer steps per published version of both runs.
+
+    None without models, or if the means differ by less than a quarter: 2.4 and 2.6 come from the same setting.
     """
     if before.model is None or after.model is None:
         return None
@@ -416,8 +420,9 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
 
 
 def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Seconds of a step that trainers save and evaluate in both runs; None where they differ by less than 5%, or by
-    less than 1% of the step period.
+    """Return the seconds per step that trainers spend on checkpoints and evaluation in both runs.
+
+    None if they differ by less than 5%, or by less than 1% of the step period.
     """
     tables = [each.table for each in (before, after) if each.table is not None and each.table.state_gpu_s]
     gpus = [each.layout.trainer_gpus + each.layout.colocated_gpus for each in (before, after)]
@@ -436,8 +441,9 @@ def _is_saving(key: StateKey) -> bool:
 
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Seconds of an update in both runs as the model sees them; None where they differ by less than 5%, or by less than
-    1% of the step period.
+    """Return the seconds per weight update in both runs, as modeled.
+
+    None if they differ by less than 5%, or by less than 1% of the step period.
     """
     if before.model is None or after.model is None or before.table is None:
         return None
@@ -449,9 +455,9 @@ def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float]
 
 
 def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
-    """Why the model of the baseline is not asked; None if it is."""
-    # A model that was fitted to another network knows nothing of this one.
-    if not takes_as_long(before, after):
+    """Return why the baseline's model cannot predict the other run; None if it can."""
+    # A model that was fitted to a different network does not apply to this one.
+    if not same_compute_cost(before, after):
         return "other_network"
     if before.model is None:
         return "no_model"
@@ -461,7 +467,7 @@ def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
 def _shared(
     model: ModelResult | None, silence: Unpriced | None, asked: Sequence[_Asked], rate: Difference
 ) -> tuple[Cause, ...]:
-    """The causes with what each brings. silence: why there is no model to ask."""
+    """Return the causes with their contributions. silence: why there is no model, if there is none."""
     alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
     priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
     parts = {} if model is None else _contributions(model, priced)
@@ -494,7 +500,7 @@ def _reason(each: _Asked, gain: float | None, silence: Unpriced | None) -> Unpri
 
 
 def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
-    """What was set is always named; what was measured only where it moves the rate by 1% or more, by the model."""
+    """Whether to list a cause: settings always, measured differences if they change the predicted rate by 1%."""
     if each.kind == "setting":
         return True
     gain = None if model is None or each.change is None else _log_gain(model, [each.change])
@@ -502,7 +508,10 @@ def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
 
 
 def _contributions(model: ModelResult, asked: Sequence[_Asked]) -> dict[str, float]:
-    """What each adds, mean over the order given and the opposite one; empty where not all can be had together."""
+    """Return the increment of each cause, averaged over the given order and its reverse.
+
+    Empty if some combination of causes cannot run.
+    """
     sums = dict.fromkeys((each.name for each in asked), 0.0)
     for order in (asked, asked[::-1]):
         so_far, reached = list[Change](), 0.0
@@ -518,14 +527,21 @@ def _contributions(model: ModelResult, asked: Sequence[_Asked]) -> dict[str, flo
 
 
 def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
-    """Logarithm of the rate with the changes over that without; None where the run could not run so."""
+    """Return the logarithm of the predicted ratio of the rates with and without the changes.
+
+    None if the run cannot run with them.
+    """
     answer = _asked_of(model, changes)
     gain = None if answer is None else answer.gain_ratio
     return None if gain is None or gain.median <= -1.0 else math.log1p(gain.median)
 
 
 def _expected(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
-    """The gain that the model expects; None also where the baseline's responses were cut and nobody saw their ends."""
+    """Return the gain that the model predicts.
+
+    None if the run cannot run with the changes, or if the baseline's responses were cut, so that their full lengths are
+    unknown.
+    """
     answer = _asked_of(model, changes)
     return None if answer is None or ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
 
@@ -538,7 +554,7 @@ def _asked_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
 
 
 def merged(changes: Sequence[Change]) -> Change:
-    """One change that makes all of them; of two that set the same, the last. Factors on lengths and speeds multiply."""
+    """Return the changes as one; the last value of a field wins, except that factors on lengths and speeds multiply."""
     values = {
         each.name: value
         for change in changes
@@ -559,9 +575,9 @@ def _promise(
     asked: Sequence[_Asked],
     model: ModelResult | None,
 ) -> Promise | None:
-    """What was expected of the change: a recommended setting, else a recommended fix, else what the model says of it.
+    """Return the predicted gain: of a recommended setting, else of a recommended fix, else of the model for the change.
 
-    None if nothing was changed, or nothing was expected.
+    None if nothing changed, or nothing was predicted.
     """
     if rate.change is None:
         return None
@@ -574,7 +590,7 @@ def _promise(
     if carried_out:
         action, names = min(carried_out, key=lambda each: (not changed <= each[1], each[0].rank))
         return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, changed <= names)
-    # Lengths and speeds that were measured under a new cap are no part of what was to be expected of it.
+    # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
     priced = [replace(each.change, length_factor=None, forward_speed=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, asked)
     if fix is not None and model is not None and (gain := _expected(model, [fix.change])) is not None:
@@ -586,7 +602,7 @@ def _promise(
 def _carried_out(
     action: PromisedAction, before: ComparedRun, after: ComparedRun, changed: Collection[str]
 ) -> frozenset[str] | None:
-    """The settings that the action changes, if the other run has them as the action says; else None."""
+    """Return the settings that the action changes, if the other run has the recommended values; else None."""
     wanted, layout = action.after, after.layout
     if action.what == "colocated":
         is_shared = "colocated_gpus" in changed and not layout.trainer_gpus and not layout.sampler_gpus
@@ -607,20 +623,20 @@ def _carried_out(
 
 
 def _is_synchronous(run: ComparedRun) -> bool:
-    """Whether sampling and training take turns: as the config states, else as the model found it."""
+    """Whether sampling and training take turns, according to the config, else to the model."""
     stated = run.settings.get("synchronous")
     return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
 
 
 class _Fix(NamedTuple):
-    """A recommended fix, and as much of it as was measured."""
+    """A recommended fix, and its measured size as a model input."""
 
     action: PromisedAction
     change: Change
 
 
 def _fixed(promised: Sequence[PromisedAction], asked: Sequence[_Asked]) -> _Fix | None:
-    """The first recommended fix whose cost became smaller, or whose side became faster."""
+    """Return the first recommended fix whose cost decreased or whose side became faster; None if there is none."""
     costs = [each for each in asked if each.name in _COST_OF.values()]
     better = {each.name: each.change for each in costs if _is_better(each)}
     for action in promised:

@@ -1,4 +1,7 @@
-"""What else may explain a difference between two runs, or hide one. Read these before the numbers."""
+"""Finds confounders: other reasons for a difference between two runs, or for the lack of one.
+
+Reports show them before the numbers.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,69 +14,70 @@ from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_set
 from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
-"""Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
+"""Minimum difference of the mean response length: a smaller one changes the rate too little to be worth a restart."""
 _LEAST_SAME: Final = 3
-"""Different times of steps: fewer may be equal by chance, or by rounding."""
+"""Minimum number of distinct step times in common: fewer may be equal by chance, or by rounding."""
 _OVERLAP_RATIO: Final = 0.5
-"""Of the shorter steady stretch: with less of it in common, the policies were of different ages."""
+"""Minimum share of the shorter steady state that both runs cover: with less, they are at different points of
+training."""
 
 
 class Kind(StrEnum):
-    """One kind of confounder."""
+    """The kind of a confounder."""
 
     NO_WINDOW = "no_window"
-    """A run has no steady stretch."""
+    """A run never reaches steady state."""
     COUNTS_PROMPTS = "counts_prompts"
-    """Trained tokens are those that the trainer counted, prompts included."""
+    """Trained tokens are the trainer's counts, which include prompts."""
     MODEL_MISSES = "model_misses"
-    """The model of the baseline missed the part of it that was held out."""
+    """The baseline's model missed the held-out part of the baseline."""
     SAME_STEPS = "same_steps"
-    """The runs hold the same steps, as a run and a part of its log do."""
+    """The runs contain the same steps, for example a run and a part of its log."""
     HIDDEN_SAMPLERS = "hidden_samplers"
-    """The log of one run does not show what its samplers do, and the other run does."""
+    """The log of one run does not show what its samplers do; the other run does."""
     OTHER_MODEL = "other_model"
     OTHER_DEVICE = "other_device"
     OTHER_GPUS = "other_gpus"
     LENGTHS = "lengths"
     """Mean lengths of the generated responses differ."""
     DROPPED_LENGTHS = "dropped_lengths"
-    """Trained responses are shorter or longer because others are dropped: an effect of the change."""
+    """Trained responses are shorter or longer because of dropping: an effect of the change."""
     PUBLISH_INTERVAL = "publish_interval"
-    """A version is made of more optimizer steps in one run than in the other."""
+    """The runs differ in the number of optimizer steps per version."""
     DRIFT = "drift"
     """Response lengths drift within a run."""
     NOISY = "noisy"
-    """The halves of one run differ by more than the runs."""
+    """The halves of one run differ by more than the two runs do."""
     OTHER_STEPS = "other_steps"
-    """The steady stretches cover different training steps."""
+    """The steady states cover different training steps."""
     SEVERAL_CHANGES = "several_changes"
     SETTINGS_PARTLY_KNOWN = "settings_partly_known"
-    """A run was read from a log that is silent about settings that the other has."""
+    """A run was imported from a log that lacks settings of the other run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confounder:
-    """One reason for care."""
+    """A reason to read the comparison with care."""
 
     kind: Kind
     about: str
-    """What it is about: names of runs, devices or entries of the config, as text."""
+    """Its subject as text: the name of a run, device or config entry, or a number."""
     before: str = ""
     after: str = ""
 
 
 def confounders_of(
-    before: ComparedRun, after: ComparedRun, found: Differences, said: Attribution
+    before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
 ) -> tuple[Confounder, ...]:
-    """All reasons for care, the most important first."""
-    settings = sum(each.kind == "setting" for each in said.causes)
-    asks_model = any(each.log_ratio is not None for each in said.causes)
+    """Return all confounders, the most important first."""
+    settings = sum(each.kind == "setting" for each in attribution.causes)
+    asks_model = any(each.log_ratio is not None for each in attribution.causes)
     checks = (
         _missing(before, after),
         _model(before, after),
         _devices(before, after),
         _gpus(before, after),
-        _lengths(before, after, found, said),
+        _lengths(before, after, found, attribution),
         _published(before, after),
         _noise(found),
         _steps(before, after, found),
@@ -96,21 +100,21 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
 
 
 def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
-    """Steps of the steady stretches that took the same time to the nanosecond; 0 where one of them did not."""
+    """Return the number of common steady-state steps; 0 unless each took exactly the same time in both runs."""
     if before.table is None or after.table is None:
         return 0
-    own, other = (
+    first, second = (
         dict(zip(table.step.tolist(), table.period_s.tolist(), strict=True)) for table in (before.table, after.table)
     )
-    # The first of a stretch is measured from whatever came before it.
-    common = sorted(own.keys() & other.keys())[1:]
-    is_same = all(own[step] == other[step] for step in common)
-    return len(common) if is_same and len({own[step] for step in common}) >= _LEAST_SAME else 0
+    # The period of the first step depends on what came before it.
+    common = sorted(first.keys() & second.keys())[1:]
+    is_same = all(first[step] == second[step] for step in common)
+    return len(common) if is_same and len({first[step] for step in common}) >= _LEAST_SAME else 0
 
 
 def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
-    for name, (own, other) in network_changes(before, after).items():
-        yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(own), str(other))
+    for name, (first, second) in network_changes(before, after).items():
+        yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
 
 
 def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
@@ -124,10 +128,12 @@ def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
         yield Confounder(Kind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
 
 
-def _lengths(before: ComparedRun, after: ComparedRun, found: Differences, said: Attribution) -> Iterator[Confounder]:
-    lengths, credit = found.row("response_tokens"), said.lengths
+def _lengths(
+    before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
+) -> Iterator[Confounder]:
+    lengths, credit = found.row("response_tokens"), attribution.lengths
     if lengths.change is not None:
-        # What a changed cap does to lengths is its effect, not another explanation; so is what dropping does.
+        # Length changes due to the cap or to dropping are effects of the change, not separate explanations.
         rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
         if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or found.basis == "whole"):
             yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
@@ -146,7 +152,7 @@ def _published(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
 
 def _noise(found: Differences) -> Iterator[Confounder]:
     rate = found.row("tokens_per_s")
-    # Two runs alike enough that nothing is claimed need no excuse; a claim withdrawn does.
+    # Explain the noise only if it overrules an interval that excludes 0.
     if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
         yield Confounder(Kind.NOISY, f"{rate.own_change}", f"{rate.change}")
 

@@ -1,7 +1,6 @@
-"""Reads the JSON document of an analysis as the baseline of `rlscope check`: the metrics of rules that it holds.
+"""Reads the JSON document of an analysis as the baseline of `rlscope check`.
 
-Only the keys that a baseline needs are read, so a document of a later version of rlscope is understood as long as it
-keeps them.
+Only the keys that a baseline needs are read, so documents of later rlscope versions work if they keep these keys.
 """
 
 from collections.abc import Mapping
@@ -22,12 +21,12 @@ _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 _Quantity = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-"""A NaN or an infinite number would be a threshold that no run can miss."""
+"""Excludes NaN and infinity, which would be thresholds that every run passes."""
 _Count = Annotated[int, Field(ge=0)]
 
 
 class DocumentMetrics(NamedTuple):
-    """Metrics of alert rules over the whole run; a metric that the document lacks is left out."""
+    """Alert-rule metrics over the whole run, without those that the document lacks."""
 
     run_id: str
     values: Mapping[str, float]
@@ -74,9 +73,9 @@ class _Document(_Part):
 
 
 def read_document(path: Path) -> DocumentMetrics:
-    """Read what `rlscope analyze --json FILE` wrote.
+    """Read a file written by `rlscope analyze --json FILE`.
 
-    Raises AnalysisError for a file that cannot be read or is no such document, with the first key that does not fit.
+    Raises AnalysisError if the file cannot be read or is not such a document, naming the first invalid key.
     """
     try:
         document = _Document.model_validate_json(path.read_bytes())
@@ -91,8 +90,8 @@ def _refused(path: Path, found: str) -> AnalysisError:
     return AnalysisError.of(
         path,
         found=found,
-        expected="the folder of a run, or the JSON document of an analysis",
-        next_step="`rlscope analyze RUN_DIR --json FILE` writes such a document.",
+        expected="a run folder, or the JSON document of an analysis",
+        next_step="Write one with `rlscope analyze RUN_DIR --json FILE`.",
     )
 
 
@@ -104,7 +103,7 @@ def _first_fault(fault: Any) -> str:  # noqa: ANN401  # of pydantic
 def _metrics(document: _Document) -> dict[str, float]:
     rates, tokens = document.throughput, document.staleness.tokens
     metrics: dict[str, float | None] = {
-        # Rules count response tokens alone.
+        # Rules count response tokens only.
         STEADY: rates.steady_tokens_per_s if rates.counted_tokens is None else None,
         "staleness.tokens.mean": None if tokens is None else tokens.mean,
         "staleness.tokens.p95": None if tokens is None else float(tokens.p95),

@@ -1,9 +1,9 @@
-"""How much faster one run's engines were than another's at equal work, and how much of that a changed cap explains.
+"""Compares engine speeds at equal work, and computes how much of the difference a changed response cap explains.
 
-Engines that compute attention up to the longest running sequence, for all of them, get faster with a lower cap although
-no mean changes. Where the cap is all that was set otherwise, a speed in that direction is the cap's, up to the ratio of
-the longest contexts: as if passes took time in proportion to them (own reasoning, an upper bound). The rest has another
-cause.
+Engines that compute attention for every request up to the longest running sequence get faster with a lower cap, even if
+no mean length changes. If the cap is the only setting that changed, a speed change in its direction is attributed to
+it, up to the ratio of the longest contexts: an upper bound of our own that takes step times as proportional to them.
+The rest has another cause.
 """
 
 import math
@@ -11,19 +11,20 @@ import math
 import numpy as np
 import polars as pl
 
-from rlscope.comparison.facts import ComparedRun, takes_as_long
+from rlscope.comparison.facts import ComparedRun, same_compute_cost
 from rlscope.comparison.lengths import CapChange, law_of
 from rlscope.model.lengths import LengthLaw
 
 SPEED_RATIO = 0.05
-"""Two runs on one machine differ by less in what a pass or an update takes."""
+"""Minimum relative difference of step or update times: two runs on one machine differ by less."""
 
 
 def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
-    """How much faster decode passes of one batch size were: the mean over the sizes that both ran, by their passes.
+    """Return the factor by which decode steps were faster at equal batch size.
 
-    Each size is compared at the other run's KV, so that shorter responses make no engine faster. None without sizes in
-    common, and for less than 5%.
+    This is the mean over the batch sizes that both runs used, weighted by steps. Each size is compared at the other
+    run's KV length, so that shorter responses do not count as speed. None if the runs share no batch size, or if the
+    difference is below 5%.
     """
     if before.passes is None or after.passes is None:
         return None
@@ -40,7 +41,7 @@ def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
         return None
     weights = both.select(pl.min_horizontal("passes", "passes_after")).to_series().to_numpy().astype(float)
     pass_s, pass_after_s = (both[f"seconds{side}"] / both[f"passes{side}"] for side in ("", "_after"))
-    # No pass gets shorter by more than all of its KV, whatever the model makes of the slope.
+    # Bound the KV correction at half the step time, in case the model's slope is too steep.
     at_kv_s = (pass_s + both["running"] * _kv_s_per_request(before, after)).clip(lower_bound=0.5 * pass_s)
     ratios = (at_kv_s / pass_after_s).to_numpy()
     speed = math.exp(float((weights * [math.log(each) for each in ratios]).sum() / weights.sum()))
@@ -48,13 +49,13 @@ def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
 
 
 def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
-    """What a running request adds to a pass of the baseline's engine, in seconds, with as much KV as in the other run.
+    """Return the seconds per running request that the other run's KV length adds to a decode step of the baseline.
 
-    A running request has its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
-    (Ross, Stochastic Processes, 1996, 3.6). 0 without models.
+    A running request holds its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
+    (Ross, Stochastic Processes, 1996, 3.6). 0 without models, or if the networks differ.
     """
     models = [run.model for run in (before, after) if run.model is not None]
-    if len(models) < 2 or not takes_as_long(before, after):
+    if len(models) < 2 or not same_compute_cost(before, after):
         return 0.0
     loads = [each.calibration.system.workload for each in models]
     held = [load.prompt_tokens + load.lengths.second_moment / (2.0 * load.lengths.mean_tokens) for load in loads]
@@ -62,31 +63,30 @@ def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
 
 
 def speed_of_cap(before: ComparedRun, after: ComparedRun, cap: CapChange | None) -> float:
-    """Factor on the speed of the baseline's engines that the changed cap explains at most, or at least if below 1; 1
-    without a cap that changed, or without models.
+    """Return the largest factor on engine speed that the changed cap explains (the smallest, if below 1).
 
-    A lower cap is asked of the baseline's own lengths. How long responses get under a higher one is seen in the other
-    run only.
+    A lower cap is applied to the baseline's own lengths; lengths under a higher cap are known from the other run only.
+    1 if the cap did not change or there are no models.
     """
-    own, other = law_of(before), law_of(after)
-    if cap is None or own is None or before.passes is None or before.passes.is_empty() or before.model is None:
+    law, other = law_of(before), law_of(after)
+    if cap is None or law is None or before.passes is None or before.passes.is_empty() or before.model is None:
         return 1.0
-    then = own.with_cap(cap.after) if cap.is_lower and cap.after is not None else other
+    then = law.with_cap(cap.after) if cap.is_lower and cap.after is not None else other
     if then is None:
         return 1.0
     prompt = before.model.calibration.system.workload.prompt_tokens
     running = float(np.average(before.passes["running"].to_numpy(), weights=before.passes["passes"].to_numpy()))
-    return (prompt + longest_age(own, running)) / (prompt + longest_age(then, running))
+    return (prompt + longest_age(law, running)) / (prompt + longest_age(then, running))
 
 
 def longest_age(law: LengthLaw, running: float) -> float:
-    """Mean of the longest response so far among so many running ones, tokens.
+    """Return the mean length so far of the longest of `running` responses, in tokens.
 
-    Each has the age of a renewal process, with density P(L > x) / E[L] (Ross, Stochastic Processes, 1996, 3.6); the
-    mean of the largest of n is the integral of 1 - F(x)^n.
+    Each running response has the age of a renewal process, with density P(L > x) / E[L] (Ross, Stochastic Processes,
+    1996, 3.6); the mean of the largest of n is the integral of 1 - F(x)^n.
     """
     ages = np.linspace(0.0, law.max_tokens, 513)
-    # P(L > x), from the law's own steps; the cap is in its lengths.
+    # P(L > x), from the law's support, which already reflects the cap.
     over = np.array([float(law.probabilities[law.support > age].sum()) for age in ages])
     if law.cap_tokens is not None:
         over = np.where(ages >= law.cap_tokens, 0.0, over)

@@ -284,7 +284,7 @@ def version_steps(before: ComparedRun, after: ComparedRun) -> tuple[float, float
     return None if not own or not other or max(own, other) < ALIKE_RATIO * min(own, other) else (own, other)
 
 
-def takes_as_long(before: ComparedRun, after: ComparedRun) -> bool:
+def same_compute_cost(before: ComparedRun, after: ComparedRun) -> bool:
     """Whether a pass of both networks does the same work, as far as both say: another checkpoint of one network does.
 
     Another name alone is another network, unless both state the number of parameters or the whole shape.

@@ -1,6 +1,6 @@
-"""Checks a run against alert rules and against a baseline: the thresholds of some rules are the baseline's own values.
+"""Checks a run against alert rules and against a baseline, whose values are the thresholds of regression rules.
 
-The baseline is a run, or the JSON document of an analysis, of which only rate, staleness and idle shares are known.
+The baseline is a run, or the JSON document of an analysis, which has only the rate, staleness and idle shares.
 """
 
 import math
@@ -24,12 +24,12 @@ from rlscope.trace.store import Divide, OpenRun, open_run
 
 
 class _Baseline(NamedTuple):
-    """What is known of the baseline."""
+    """The values of the baseline."""
 
     name: str
     values: Mapping[str, float]
     steps: Series | None
-    """Its steady rate step by step; None for a document and without a steady stretch."""
+    """Its steady-state rate step by step; None for a document, or without a steady state."""
 
 
 def check_against(
@@ -42,9 +42,11 @@ def check_against(
 ) -> RuleReport:
     """Evaluate alert rules and regression rules over the whole run in a folder.
 
-    One-offs that name the baseline replace the built-in regression rules, as one-offs replace the built-in alert rules.
-    divide: that of `open_run`, for the rules; the baseline, and the noise of the run, are read by this process.
-    Raises RunFolderError for a folder that is no run, AnalysisError for a document that cannot be read, RuleError.
+    One-offs that name the baseline replace the built-in regression rules; other one-offs replace the built-in alert
+    rules. divide: passed to `open_run` for the rules; this process reads the baseline and the run's noise itself.
+
+    Raises RunFolderError if a folder is not a run, AnalysisError if a document cannot be read, or RuleError if a rule
+    is invalid.
     """
     own = [baseline_rule(text) for text in one_offs if names_baseline(text)]
     plain = [text for text in one_offs if not names_baseline(text)]
@@ -66,15 +68,15 @@ def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
     with open_run(folder) as run:
         steps = steady_steps(run)
     if known.steps is None or steps is None:
-        return wanted.rule(value, f"{note}; its noise is unknown")
+        return wanted.rule(value, f"{note} (noise unknown)")
     noise = _noise_ratio(difference(known.steps, steps, "ratio"))
     if noise is None or 1.0 - noise >= wanted.factor:
         return wanted.rule(value, note)
-    return replace(wanted, factor=1.0 - noise).rule(value, f"{note}; the steps of both vary, so {noise:.1%} is allowed")
+    return replace(wanted, factor=1.0 - noise).rule(value, f"{note}; {noise:.1%} is allowed for step-to-step noise")
 
 
 def _noise_ratio(found: Difference) -> float | None:
-    """How far below the baseline a rate may lie by chance; None where that is unknown."""
+    """Return how far below the baseline a rate may lie by chance; None if unknown."""
     if found.interval is None:
         return None
     reach = (math.log1p(found.interval.high) - math.log1p(found.interval.low)) / 2.0
@@ -82,7 +84,7 @@ def _noise_ratio(found: Difference) -> float | None:
 
 
 def steady_steps(run: OpenRun) -> Series | None:
-    """The steady trained rate of an open run, step by step; None without a steady stretch or trained tokens."""
+    """Return the steady-state rate of an open run, step by step; None without a steady state or trained tokens."""
     steps = ask(run, "training_steps")
     window = steady_window(steps)
     if window is None:

@@ -1,9 +1,9 @@
-"""What differs between two runs, with intervals, and breakdowns of it that close.
+"""Differences between two runs with intervals, and breakdowns that add up.
 
-A breakdown splits one difference into parts that add up to it: the step period and the GPU time of a trained token by
-state, the shares of each role's GPU time, staleness by where it arises, trained tokens of a step by batch and length,
-and the rate by all three. Parts are computed as exact fractions of whole nanoseconds and tokens, so that nothing is
-left over. Where both runs have a steady stretch it is compared; otherwise whole runs.
+A breakdown splits one difference into parts: the step period and the GPU time per trained token by state, the shares of
+each role's GPU time, staleness by origin, trained tokens per step by batch size and length, and the rate by all three.
+Parts are exact fractions of whole nanoseconds and tokens, so that nothing is left over. The runs are compared in steady
+state if both have one; otherwise whole runs are compared.
 """
 
 import math
@@ -19,7 +19,7 @@ from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, State
 from rlscope.comparison.statistics import Difference, Scale, Series, changed, corrected, difference
 
 Basis = Literal["steady", "whole"]
-"""The stretch that is compared: the steady one of each run, or the whole runs."""
+"""The compared part of each run: its steady state, or the whole run."""
 Quantity = Literal[
     "tokens_per_s",
     "tokens_per_gpu_s",
@@ -37,10 +37,10 @@ Quantity = Literal[
     "update_s",
     "dropped_ratio",
 ]
-"""tokens_per_s: trained response tokens per second. tokens_per_gpu_s: the same per GPU of the run. response_tokens: of
-a trained sample, mean. staleness_mean: in versions. staleness_mean_steps: in optimizer steps, where the runs publish at
-other intervals. update_s: from publication to an engine. dropped_ratio: dropped as stale or abandoned, of the tokens
-that left the queue."""
+"""tokens_per_s: trained response tokens per second. tokens_per_gpu_s: tokens_per_s per GPU of the run. response_tokens:
+mean length of the trained samples. staleness_mean: in versions. staleness_mean_steps: in optimizer steps, if the runs
+differ in their publish interval. update_s: from publication to an engine. dropped_ratio: share of the tokens leaving
+the queue that was dropped as stale or abandoned."""
 Learned = Literal["reward", "loss", "entropy"]
 BreakdownName = Literal[
     "rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness_steps", "staleness", "tokens_per_step"
@@ -52,16 +52,16 @@ _IN_STEPS: Final[Mapping[Quantity, Quantity]] = {
     "staleness_in_flight": "staleness_in_flight_steps",
     "staleness_in_queue": "staleness_in_queue_steps",
 }
-"""Quantities in versions, and the same in optimizer steps."""
+"""The quantity in optimizer steps for each quantity in versions."""
 _ABSOLUTE: Final = frozenset({*_IN_STEPS, *_IN_STEPS.values(), "dropped_ratio"})
-"""Quantities that may be 0 and are compared by their difference."""
+"""Quantities that may be 0, so they are compared by difference, not by ratio."""
 LEARNING_STEPS: Final = 10
-"""Steps that reward and loss are averaged over: as many as a steady stretch has at least."""
+"""Number of steps over which reward and loss are averaged: the minimum length of a steady state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One quantity of both runs."""
+    """A quantity of both runs."""
 
     quantity: Quantity
     difference: Difference
@@ -80,7 +80,7 @@ class LearningRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a breakdown. For a state: its role, name and reason; otherwise a name alone."""
+    """A part of a breakdown. A state has a role, name and reason; any other part only a name."""
 
     name: str
     role: str | None
@@ -89,7 +89,7 @@ class Part:
     after: float
     change: float
     difference: Difference | None = None
-    """With its interval, where both runs have steps."""
+    """The difference with its interval, if both runs have steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Breakdown:
 
     name: BreakdownName
     role: str | None
-    """Of role_share."""
+    """The role of a role_share breakdown; None for all others."""
     before: float
     after: float
     change: float
@@ -108,7 +108,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All that differs."""
+    """All differences between two runs."""
 
     basis: Basis
     rows: tuple[Row, ...]
@@ -116,16 +116,16 @@ class Differences:
     breakdowns: tuple[Breakdown, ...]
 
     def row(self, quantity: Quantity) -> Difference:
-        """The difference of one quantity."""
+        """Return the difference of a quantity."""
         return next(each.difference for each in self.rows if each.quantity == quantity)
 
     def breakdown(self, name: BreakdownName, role: str | None = None) -> Breakdown | None:
-        """A breakdown by its name; None where there is none."""
+        """Return a breakdown by name; None if there is none."""
         return next((each for each in self.breakdowns if each.name == name and each.role in (role, None)), None)
 
     @property
     def tested(self) -> int:
-        """Differences that were tested for significance."""
+        """Number of differences tested for significance."""
         shares = [part.difference for each in self.breakdowns if each.name == "role_share" for part in each.parts]
         every = [*(row.difference for row in self.rows), *(row.difference for row in self.learning), *shares]
         return sum(each is not None and each.p_value is not None for each in every)
@@ -142,7 +142,7 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
 
 
 def _with_correction(found: Differences) -> Differences:
-    """The rate is the question and is tested alone; all else is corrected for being tested many times."""
+    """Correct all differences for multiple testing, except the rate, which is the main question and tested alone."""
     others = [row.difference for row in found.rows[1:]] + [row.difference for row in found.learning]
     shares = [part.difference for each in found.breakdowns if each.name == "role_share" for part in each.parts]
     judged = iter(corrected([each for each in (*others, *shares) if each is not None]))
@@ -168,7 +168,7 @@ def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, .
         scale: Scale = "absolute" if quantity in _ABSOLUTE else "ratio"
         values = [each[quantity] for each in measured]
         if spans is not None and quantity in _IN_STEPS:
-            # Versions of other lengths: a difference in their number says nothing, so it is not tested.
+            # Versions span different numbers of steps, so a difference in versions carries no information.
             values = [value.value if isinstance(value, Series) else value for value in values]
         if spans is not None and quantity == "staleness_mean":
             rows += _rows_in_steps(measured, spans)
@@ -198,7 +198,7 @@ def _between(before: Series | float | None, after: Series | float | None, scale:
 
 
 def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
-    """Every quantity of a run, the rate first: step by step where the run has steps, else its total."""
+    """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
     (totals, time), facts = _stretch(run, basis), run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
     whole: dict[Quantity, Series | float | None] = {
@@ -249,7 +249,7 @@ def _stretch(run: ComparedRun, basis: Basis) -> tuple[Totals, GpuTime]:
 
 
 def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
-    """Reward, loss and entropy where both runs had made as many steps, and where both had used as many GPU-hours."""
+    """Compare reward, loss and entropy at the last step, and at the most GPU-hours, that both runs reached."""
     if before.learning is None or after.learning is None or before.learning.is_empty() or after.learning.is_empty():
         return
     curves = [with_gpu_hours(run) for run in (before, after)]
@@ -268,14 +268,14 @@ def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
 
 
 def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
-    """The run's learning, with the GPU-hours from its start to the end of each step."""
+    """Return the run's training metrics, with the GPU-hours from its start to the end of each step."""
     assert run.learning is not None
     hours = (pl.col("end_ns") - run.facts.started_ns) / 3.6e12 * run.layout.gpus
     return run.learning.with_columns(gpu_hours=hours)
 
 
 def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Series | None:
-    """The last steps up to a point, weighted by samples if they are known; None if nothing was recorded."""
+    """Return the last steps up to a point, weighted by samples if known; None if nothing was recorded."""
     weighted = curve.with_columns(pl.col("samples").fill_null(1))
     up_to = weighted.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
     last = up_to.tail(LEARNING_STEPS)
@@ -310,7 +310,7 @@ def _trainers(time: GpuTime) -> int:
 def _of_states(
     name: BreakdownName, times: Sequence[GpuTime], runs: tuple[ComparedRun, ComparedRun] | None, role: str | None = None
 ) -> Breakdown:
-    """A breakdown by state; a state that a run was never in took no time there."""
+    """Return a breakdown by state; a state that a run was never in counts as 0 there."""
     keys = {key: None for time in times for key in time.states if _belongs(name, key, role)}
     below = [_divisor(name, time, role) for time in times]
     parts: list[Part] = []
@@ -332,7 +332,7 @@ def _belongs(name: BreakdownName, key: StateKey, role: str | None) -> bool:
 
 
 def _divisor(name: BreakdownName, time: GpuTime, role: str | None) -> Fraction:
-    """What GPU-nanoseconds of a state are divided by."""
+    """Return the divisor of a state's GPU-nanoseconds."""
     if name == "step_s":
         return Fraction(10**9) * _trainers(time) * time.steps
     if name == "gpu_s_per_1k_tokens":
@@ -360,7 +360,7 @@ def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: st
 
 
 def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
-    """A token's staleness is what was published until its sample ended, and what was published until its step."""
+    """Split staleness into versions published before the sample ended and those published before its step."""
     sides: list[Mapping[str, Fraction]] = []
     for run in (before, after):
         parts = _staleness_parts(run, basis)
@@ -410,7 +410,7 @@ class _Factors(NamedTuple):
 
 
 def _factors(run: ComparedRun) -> _Factors | None:
-    """None where samples or their response tokens are not known: a token count with prompts is no length."""
+    """Return the sums; None if samples or response tokens are unknown: token counts with prompts are not lengths."""
     table = run.table
     if table is None or run.counts_prompts or table.samples is None or table.trained_tokens is None:
         return None
@@ -418,7 +418,10 @@ def _factors(run: ComparedRun) -> _Factors | None:
 
 
 def _of_tokens(before: _Factors, after: _Factors) -> Breakdown:
-    """Trained tokens of a step are samples by tokens of a sample; each part is taken at the mean of the other."""
+    """Split trained tokens per step into samples per step and tokens per sample.
+
+    The contribution of each factor is computed at the mean of the other factor.
+    """
     (batch, length), (later_batch, later_length) = (
         (Fraction(each.samples, each.steps), Fraction(each.tokens, each.samples)) for each in (before, after)
     )
@@ -433,7 +436,7 @@ def _of_tokens(before: _Factors, after: _Factors) -> Breakdown:
 
 
 def _of_rate(before: ComparedRun, after: ComparedRun, factors: Sequence[_Factors]) -> Breakdown:
-    """The logarithm of the rate is that of the batch, plus that of the length, less that of the step period."""
+    """Split the logarithm of the rate: log(samples per step) + log(tokens per sample) - log(step period)."""
     sides: list[dict[str, float]] = []
     for run, each in zip((before, after), factors, strict=True):
         assert run.table is not None

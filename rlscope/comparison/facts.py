@@ -1,6 +1,6 @@
-"""What one run contributes to a comparison, from its analysis.
+"""Collects the facts of one run that a comparison needs, from its analysis.
 
-GPU time is kept in whole nanoseconds, so that every breakdown closes. Nothing is compared here.
+GPU time is kept in whole nanoseconds, so that every breakdown adds up. This module compares only networks and settings.
 """
 
 import math
@@ -25,21 +25,21 @@ from rlscope.model.system import Layout
 from rlscope.trace.imported import Certainty, Imported
 
 ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
-"""Questions of which a comparison takes the answers, and the analysis of a run does not."""
+"""Queries that only a comparison needs, in addition to those of an analysis."""
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
-"""GPU time of the stretch in which no worker of the role was there."""
+"""State of GPU time during which the role had no worker."""
 _ROUNDING_NS: Final = 100_000
-"""A stretch is a whole number of buckets to some microseconds: less than this is rounding, not a missing worker."""
+"""Maximum rounding error per GPU: buckets fit the compared time to within microseconds; more is a missing worker."""
 _MODEL: Final = "model."
 _SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
-"""A pass takes at most in proportion to them. A table of positions, or an output layer, adds a few percent."""
+"""Sizes of a network. Step times grow at most in proportion; a position table or output layer adds a few percent."""
 _SIZE_RATIO: Final = 1.05
-"""Of two sizes that are taken as one: two runs on one machine differ by as much in what a pass takes."""
+"""Maximum ratio of two sizes that count as equal: step times of two runs on one machine differ by as much."""
 _SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
 ALIKE_RATIO: Final = 1.25
-"""Steps of about as many tokens: attention and overhead then change the time of a token by little. Means of 2.4 and 2.6
-optimizer steps per version are of one publish interval."""
+"""Maximum ratio of similar values. Up to this ratio of tokens per step, attention and overhead hardly change the time
+per token, and means of 2.4 and 2.6 optimizer steps per version come from the same publish interval."""
 
 Setting = int | float | str | bool | None
 """A value of the config."""
@@ -47,16 +47,16 @@ Setting = int | float | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """The ledger of one stretch of a run, in GPU-nanoseconds; every GPU-nanosecond is in one state."""
+    """The ledger of a part of a run, in GPU-nanoseconds; every GPU-nanosecond is in exactly one state."""
 
     states: Mapping[StateKey, int]
     gpus: Mapping[str, int]
-    """By role; those above 0."""
+    """GPUs by role, without roles that have none."""
     length_ns: int
     tokens: int
-    """Response tokens trained in the stretch; 0 if they are not known."""
+    """Response tokens trained in this part; 0 if unknown."""
     steps: int
-    """Training steps that ended in it."""
+    """Training steps that ended in this part."""
 
     @property
     def total_ns(self) -> int:
@@ -70,42 +70,42 @@ class GpuTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTable:
-    """The steps of the steady stretch, one entry a step in every array."""
+    """The steps in steady state; every array has one entry per step."""
 
     step: Counts
     period_s: Reals
     samples: Counts | None
-    """None where the files of the run do not say."""
+    """None if not recorded."""
     trained_tokens: Counts | None
-    """Response tokens, or with their prompts where `ComparedRun.counts_prompts`; None where no file says."""
+    """Response tokens, including prompts if `ComparedRun.counts_prompts`; None if not recorded."""
     state_gpu_s: Mapping[StateKey, Reals]
-    """GPU-seconds that each state took between the ends of two steps."""
+    """GPU-seconds in each state between the ends of consecutive steps."""
     staleness: Reals
-    """Sum over the trained tokens of their staleness, in versions."""
+    """Sum of the staleness of all trained tokens, in versions."""
     in_flight: Reals
-    """The part of it from before the end of the sample."""
+    """The part of `staleness` added before the sample ended."""
     in_queue: Reals
     known_tokens: Reals
     """Trained tokens of known staleness."""
     train_gpu_s: Reals
-    """Training passes, GPU-seconds."""
+    """GPU-seconds of training passes."""
     processed_tokens: Counts | None
-    """Prompt and response tokens trained on; None where no file says."""
+    """Prompt and response tokens trained on; None if not recorded."""
 
 
 class PromisedAction(NamedTuple):
-    """One action that the analysis of a run recommended, and what it was to bring."""
+    """An action that the analysis of a run recommended, and its predicted gain."""
 
     what: ActionWhat
     after: Layout | float | None
-    """The setting as it would be; None: removed."""
+    """The recommended value of the setting; None to remove it."""
     gain_ratio: Spread
     rank: int
-    """1: what to do first."""
+    """1 is the first to do."""
 
 
 class RunLayout(NamedTuple):
-    """GPUs by role, and how many requests an engine may run; None: not recorded."""
+    """GPUs by role, and the running requests per engine (None if not recorded)."""
 
     trainer_gpus: int
     sampler_gpus: int
@@ -114,13 +114,13 @@ class RunLayout(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return self.trainer_gpus + self.sampler_gpus + self.colocated_gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Means over a stretch of a run; None: not known."""
+    """Means over a part of a run; None if unknown."""
 
     tokens_per_s: float | None
     """Trained response tokens per second."""
@@ -132,39 +132,39 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRun:
-    """Everything that one run contributes."""
+    """All facts of one run that a comparison needs."""
 
     name: str
-    """What it is called beside the others: its id, or its folder where two have one id."""
+    """The run's id, or its folder if several runs have the same id."""
     facts: RunFacts
     layout: RunLayout
     bottleneck: Bottleneck
     first_step: int | None
-    """Of its steady stretch."""
+    """First step in steady state."""
     last_step: int | None
     steady_tokens_per_s: float | None
     whole: GpuTime
     """The whole run."""
     whole_totals: Totals
     staleness_tokens: tuple[tuple[int, int], ...]
-    """(staleness, trained tokens), over the whole run."""
+    """Pairs of staleness in versions and trained tokens, over the whole run."""
     promised: tuple[PromisedAction, ...]
     settings: Mapping[str, object]
-    """The run's config, nested entries by dotted names."""
+    """The run's config, with nested entries under dotted names."""
     devices: Mapping[str, str]
-    """GPU models by role, as far as recorded."""
+    """GPU models by role, without roles whose model is not recorded."""
     table: StepTable | None = None
-    """None without a steady stretch."""
+    """None without a steady state."""
     steady: GpuTime | None = None
-    """The ledger of the steady stretch."""
+    """The ledger of the steady state."""
     steady_totals: Totals | None = None
     update_s: Reals = field(default_factory=lambda: np.zeros(0))
-    """From publication to each engine, of the updates applied in the steady stretch, in order."""
+    """Mean seconds from publication until an engine applied it, for each version applied in steady state, in order."""
     dropped_ratio: float | None = None
-    """Of the tokens that left the queue in the stretch of the verdict, those dropped as stale or abandoned."""
+    """Share of the tokens leaving the queue that was dropped as stale or abandoned, over the verdict's time window."""
     dropping_ratio: float = 0.0
-    """Mean length of the trained samples over that of all that were trained or dropped as stale or abandoned, less 1.
-    Over the whole run; 0 if nothing was dropped."""
+    """Mean length of the trained samples relative to all trained or dropped ones, minus 1, over the whole run; 0 if
+    nothing was dropped."""
     steps_per_version: float | None = None
     """Optimizer steps from one published version to the next; None if none was published, or no step has a period."""
     passes: pl.DataFrame | None = None
@@ -176,18 +176,18 @@ class ComparedRun:
     delivered_lengths: pl.DataFrame | None = None
     """The answer of delivered_lengths."""
     drifts: bool = False
-    """Whether response lengths drifted within its steady stretch."""
+    """Whether response lengths drifted within the steady state."""
     counts_prompts: bool = False
-    """Whether its trained tokens are those that the trainer counts, prompts included: no delivery was recorded."""
+    """Whether trained tokens are the trainer's counts, which include prompts, because no delivery was recorded."""
     imported: Imported | None = None
-    """Where an imported run comes from; None for one that hooks recorded."""
+    """Origin of an imported run; None for a run recorded by hooks."""
     hides_samplers: bool = False
-    """Whether it has samplers, and its log does not show what they do but while the trainers wait for them."""
+    """Whether the run has samplers whose log shows their work only while the trainers wait for them."""
     model: ModelResult | None = None
 
 
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
-    """What an analysis contributes."""
+    """Return the facts of an analyzed run."""
     facts, window, answers = analysis.run, analysis.run.window, analysis.answers
     model = analysis.model if isinstance(analysis.model, ModelResult) else None
     tokens = analysis.staleness.tokens
@@ -233,7 +233,7 @@ def _with_steps(run: ComparedRun, analysis: AnalysisResult, table: StepTable) ->
 
 
 def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, object]:
-    """Nested entries by dotted names."""
+    """Return nested entries under dotted names."""
     flat: dict[str, object] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -245,14 +245,14 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
 
 
 def plain(value: object) -> Setting:
-    """A value of the config as JSON holds it: what is neither a finite number, text nor null becomes text."""
+    """Return a config value in JSON types; anything but a finite number, text or null becomes text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, int | float | str | bool) else str(value)
 
 
 def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str]:
-    """Entries of one run's config that the other, read from a log, is silent about: unknown there, not unset."""
+    """Return the config entries of one run that the log of the other, imported run does not state."""
     unknown: set[str] = set()
     for run, other in ((before.settings, after), (after.settings, before)):
         if other.imported is not None:
@@ -261,7 +261,7 @@ def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str
 
 
 def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[object, object]]:
-    """Entries of config.model that both runs state and that differ; sizes within 5% are of one network."""
+    """Return the entries of config.model that both runs have and that differ; sizes within 5% count as equal."""
     return {
         name: (before.settings[name], after.settings[name])
         for name in sorted(before.settings.keys() & after.settings.keys())
@@ -272,22 +272,27 @@ def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[
 
 
 def is_same_size(name: str, before: object, after: object) -> bool:
-    """Whether an entry of the config is the size of a network, and both values are within 5%."""
+    """Whether a config entry is the size of a network, and both values are within 5% of each other."""
     if name not in _SIZES or not isinstance(before, int | float) or not isinstance(after, int | float):
         return False
     return min(before, after) > 0 and max(before, after) <= _SIZE_RATIO * min(before, after)
 
 
 def version_steps(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Optimizer steps of a version in both runs, if they differ: versions are then no common unit. None otherwise."""
-    own, other = before.steps_per_version, after.steps_per_version
-    return None if not own or not other or max(own, other) < ALIKE_RATIO * min(own, other) else (own, other)
+    """Return the optimizer steps per version of both runs if they differ, so that versions are no common unit.
+
+    None if they are similar or unknown.
+    """
+    first, second = before.steps_per_version, after.steps_per_version
+    if not first or not second or max(first, second) < ALIKE_RATIO * min(first, second):
+        return None
+    return first, second
 
 
 def same_compute_cost(before: ComparedRun, after: ComparedRun) -> bool:
-    """Whether a pass of both networks does the same work, as far as both say: another checkpoint of one network does.
+    """Whether both networks need the same compute per pass, for example two checkpoints of one network.
 
-    Another name alone is another network, unless both state the number of parameters or the whole shape.
+    A different name alone means a different network, unless both runs state the number of parameters or the full shape.
     """
     changes = network_changes(before, after)
     if changes.keys() - {"model.name"}:
@@ -297,8 +302,9 @@ def same_compute_cost(before: ComparedRun, after: ComparedRun) -> bool:
 
 
 def counting_prompts(run: ComparedRun) -> ComparedRun:
-    """The run with prompts counted among its trained tokens, as far as it is known how many: to compare it with one
-    whose files say no other number. Its totals are not known so, and become None.
+    """Return the run with prompts counted among its trained tokens, to compare it with a run that counts them.
+
+    Whole-run totals are unknown on this basis and become None.
     """
     if run.counts_prompts:
         return run
@@ -379,7 +385,7 @@ def _gpus(run: RunFacts) -> dict[str, int]:
 
 
 def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
-    """The steps that lie wholly in the stretch; None where none does."""
+    """Return the steps that lie entirely in the steady state; None if there are none."""
     window = analysis.run.window
     assert window is not None
     steps = analysis.answers["training_steps"].filter(
@@ -406,7 +412,7 @@ def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
 
 
 def _known(column: pl.Series) -> Counts | None:
-    """None where a step is without a number, and where every one is 0: nothing was recorded."""
+    """Return the column; None if a step lacks a value, or all are 0 because nothing was recorded."""
     return column.to_numpy() if not column.null_count() and column.sum() else None
 
 
@@ -415,7 +421,7 @@ def _sum(column: Counts | None) -> int:
 
 
 def _by_step(ages: pl.DataFrame | None, steps: pl.Series) -> pl.DataFrame:
-    """Sums over the tokens of each step, in the order of the steps."""
+    """Return sums over the tokens of each step, in step order."""
     names = ("staleness", "in_flight", "in_queue", "known_tokens")
     if ages is None or ages.is_empty():
         return pl.DataFrame({name: np.zeros(len(steps)) for name in names})
@@ -431,7 +437,10 @@ def _by_step(ages: pl.DataFrame | None, steps: pl.Series) -> pl.DataFrame:
 
 
 def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Reals]:
-    """GPU-seconds by state from each step's end to the next; within a bucket a state is taken to be spread evenly."""
+    """Return GPU-seconds by state between the ends of consecutive steps.
+
+    Time in a state is assumed to be spread evenly within each bucket.
+    """
     starts = timeline["bucket_start_ns"].unique().sort().to_numpy()
     if not starts.size:
         return {}
@@ -442,7 +451,7 @@ def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Real
         amounts = np.zeros(edges.size - 1)
         np.add.at(amounts, (rows["bucket_start_ns"].to_numpy() - edges[0]) // bucket_ns, rows["gpu_s"].to_numpy())
         so_far = np.concatenate([[0.0], np.cumsum(amounts)])
-        # Counted from the first edge: nanoseconds since the epoch do not fit into a float.
+        # Relative to the first edge, because a float cannot represent nanoseconds since the epoch exactly.
         taken = np.interp((ends_ns - edges[0]).astype(np.float64), (edges - edges[0]).astype(np.float64), so_far)
         spent = np.maximum(np.diff(taken), 0.0)
         if spent.any():
@@ -462,13 +471,16 @@ def _time_of(table: StepTable, gpus: Mapping[str, int], length_ns: int) -> GpuTi
 
 
 def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: int) -> dict[StateKey, int]:
-    """The states with what is missing of each role's GPU time: rounding in its largest state, more as not running."""
+    """Return the states so that they add up to each role's GPU time.
+
+    A rounding error goes to the role's largest state; a larger gap becomes `NOT_RUNNING`.
+    """
     closed = {key: gpu_ns for key, gpu_ns in states.items() if key.role in gpus}
     for role, count in gpus.items():
-        own = [key for key in closed if key.role == role]
-        missing = count * length_ns - sum(closed[key] for key in own)
-        if own and abs(missing) <= _ROUNDING_NS * count:
-            closed[max(own, key=lambda key: closed[key])] += missing
+        keys = [key for key in closed if key.role == role]
+        missing = count * length_ns - sum(closed[key] for key in keys)
+        if keys and abs(missing) <= _ROUNDING_NS * count:
+            closed[max(keys, key=lambda key: closed[key])] += missing
         elif missing:
             closed[StateKey(role, NOT_RUNNING, None)] = missing
     return closed
@@ -528,7 +540,7 @@ def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) 
 
 
 def devices_of(workers: pl.DataFrame | None) -> dict[str, str]:
-    """GPU models by role, from the answer of worker_devices."""
+    """Return GPU models by role, from the result of worker_devices."""
     if workers is None:
         return {}
     named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())

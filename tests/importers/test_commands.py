@@ -103,7 +103,7 @@ def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: P
     analysis = rlscope.analyze(tmp_path)
     imported = analysis.data_quality.imported
     assert imported is not None and imported.carriers == ("wandb",)
-    assert imported.notes[0].startswith("Not read: metrics.jsonl, console.log. Pass one by its name")
+    assert imported.notes[0].startswith("Not read: metrics.jsonl, console.log. Pass one by name")
     assert analysis.run.run_id == tmp_path.name
 
 

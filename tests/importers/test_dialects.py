@@ -15,7 +15,7 @@ from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
-from rlscope.importers.steps import tells_samplers, has_trainer_steps
+from rlscope.importers.steps import has_trainer_steps, tells_samplers
 from rlscope.trace.store import open_run
 
 SECOND = 10**9

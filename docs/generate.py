@@ -1,6 +1,6 @@
-"""Writes the pages generated from the code: trace format, findings, queries, metrics, JSON documents and schemas.
+"""Write the generated pages: trace format, findings, queries, metrics, JSON documents and schemas.
 
-`python docs/generate.py` writes them; with --check it fails if one of them is out of date.
+`python docs/generate.py` writes them; with --check it fails if a page is out of date.
 """
 
 import importlib
@@ -41,44 +41,61 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
     "list": ListDocument,
     "doctor": DoctorDocument,
 }
-"""What the commands print as JSON, by the names of the schemas."""
+"""JSON documents that the commands print, by the names of their schemas."""
+
+
+_TRACE_INTRODUCTION: Final = """# Trace format {version}
+
+This page defines the files of a run folder: their names, tables, columns and settings.
+
+A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder of Parquet files per table,
+`<table>/<worker_id>-<sequence>.parquet`. It has recorded facts only. Times are nanoseconds since the UTC epoch. Missing
+data is NULL, never 0. The schemas are in `instrumentation/rlscope_otel/schema.py`.
+
+Every time in a row is by the clock of the worker that recorded it, except `queued_ns` of `deliveries`: that time is by
+the clock of the process that put the sample into the queue. [clocks.md](clocks.md) says how clock skew is corrected,
+and what `clock_samples` in a worker file is.
+
+## Worker files
+
+Every start of a recorder has its own worker file and `worker_id`. `name` is the requested name, which the starts of one
+worker share, and `config` has the settings passed to the recorder. If trainers start again at a step that was recorded
+before, **a reader uses only the last recording**. Otherwise all starts are one run. A `sample_id` that two starts used
+stands for two samples: a delivery refers to the last of them that had finished.
+
+A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are numbered from
+1) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). The metadata of a file states where it belongs
+({stamp_keys}), and each of its pages has a checksum.
+[security.md](security.md) says how an analysis uses them.
+
+## Merged files
+
+A recorder merges its files: `<table>/<worker_id>-<first>_<last>.parquet` has the rows of the files with these numbers,
+in their order, and says so in its metadata ({merged_keys}).
+The metadata of a file takes precedence over its name. The worker file has the CRC-32 of a merged file in `merged`
+before that file gets its name. The original files are removed later, or never if the process is killed: **a reader
+leaves out every file whose range of numbers is inside that of another file of the same run, table and worker**.
+`checksum` in the worker file is that of the original files; `joined_checksum` computes it from merged ones.
+
+## Compacted files
+
+`rlscope compact` writes `<table>/compacted.<crc32>.parquet`, named by the CRC-32 of its bytes, with rows of many
+workers. Its metadata (`{segments_key}`) lists its segments in the order of the rows, as a JSON list of [run, worker,
+first number, last number, files, checksum, rows, first time, last time]. The checksum is the `chained_checksum` of
+those files, starting at 0. **A reader leaves out every file whose numbers are inside those of a segment of the same run
+and worker**, and a compacted file if this is true of all of its segments.
+"""
 
 
 def trace_format_page() -> str:
-    """Every table of the trace, from the Arrow schemas."""
-    lines = [
-        GENERATED,
-        f"# Trace format {FORMAT_VERSION}\n\n",
-        "A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder of Parquet\n",
-        "files per table, `<table>/<worker_id>-<sequence>.parquet`. It holds recorded facts only. Times are\n",
-        "nanoseconds since the UTC epoch. Missing data is NULL, never 0. The schemas are in\n",
-        "`instrumentation/rlscope_otel/schema.py`.\n\n",
-        "Every start of a recorder has a worker file and a `worker_id` of its own; `name` is the name that it asked\n",
-        "for, which starts of one worker share, and `config` the settings that it was given. Where trainers start\n",
-        "again at a step that was made before, **a reader takes the last recording alone**. Elsewhere all starts are\n",
-        "one run, and a `sample_id` that two starts used stands for two samples: a delivery is of the last of them\n",
-        "that had finished.\n\n",
-        "A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are\n",
-        "numbered from 1 on) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). A file states\n",
-        "in its metadata where it belongs (" + ", ".join(f"`{key}`" for key in STAMP_KEYS) + "), and\n",
-        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n\n",
-        "A recorder merges its files: `<table>/<worker_id>-<first>_<last>.parquet` holds the rows of the files with\n",
-        "these numbers, in their order, and says so in its metadata\n(",
-        ", ".join(f"`{key}`" for key in MERGED_KEYS),
-        "). The worker file has its CRC-32 in `merged`, from before the file has its name. The files that it was\n",
-        "merged from are removed later, or never when the process is killed: **a reader leaves out every file whose\n",
-        "range of numbers lies inside that of another file of the same run, table and worker**. What a file says in\n",
-        "its metadata goes before its name. `checksum` of the worker file is that of the files as they were flushed;\n",
-        "`joined_checksum` computes it from merged ones.\n\n",
-        "`rlscope compact` writes `<table>/compacted.<crc32>.parquet`, named by the CRC-32 of its bytes: rows of\n",
-        f"many workers. Its metadata (`{SEGMENTS_KEY}`) lists its segments in the order of the rows, as a JSON list\n",
-        "of [run, worker, first number, last number, files, checksum, rows, first time, last time]. The checksum is\n",
-        "the `chained_checksum` of those files from 0 on. **A reader leaves out every file whose numbers lie inside\n",
-        "those of a segment of the same run and worker**, and a compacted file of which every segment does.\n\n",
-        "Every time in a row is by the clock of the worker that recorded it, `queued_ns` of `deliveries` excepted:\n",
-        "that is by the clock of whatever put the sample into the queue. [clocks.md](clocks.md) says how clocks that\n",
-        "disagree are found and corrected, and what `clock_samples` in a worker file is.\n",
-    ]
+    """Return the page of the trace format, from the Arrow schemas."""
+    introduction = _TRACE_INTRODUCTION.format(
+        version=FORMAT_VERSION,
+        stamp_keys=", ".join(f"`{key}`" for key in STAMP_KEYS),
+        merged_keys=", ".join(f"`{key}`" for key in MERGED_KEYS),
+        segments_key=SEGMENTS_KEY,
+    )
+    lines = [GENERATED, introduction]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")
         for column in columns:
@@ -91,12 +108,12 @@ def trace_format_page() -> str:
 
 
 def _config_lines() -> list[str]:
-    """The entries of run.json's config that an analysis reads."""
+    """Return the lines about the entries of run.json's config that an analysis reads."""
     schema = run_config_schema()
     return [
-        "\n## run.json: config\n\nThe settings passed to `start_run(config=...)`. All are optional; other entries"
-        " are kept.\nFor a missing setting rlscope uses what the run shows, or a default that the report names.\n\n"
-        "| entry | type | meaning |\n|---|---|---|\n",
+        "\n## run.json: config\n\nThese are the settings passed to `start_run(config=...)`. All are optional; other"
+        " entries are kept.\nIf a setting is missing, rlscope uses the value that the run shows, or a default that the"
+        " report names.\n\n| entry | type | meaning |\n|---|---|---|\n",
         *(
             f"| `{name}` | {re.sub('^an? ', '', entry_kind(name, schema))} | {entry['description']} |\n"
             for name, entry in schema["properties"].items()
@@ -105,8 +122,8 @@ def _config_lines() -> list[str]:
 
 
 def findings_page() -> str:
-    """Every finding, from the docstring of its module."""
-    lines = [GENERATED, "# Findings\n\nThe performance problems that `rlscope analyze` looks for.\n"]
+    """Return the page of findings, from the docstrings of their modules."""
+    lines = [GENERATED, "# Findings\n\nThis page lists the performance problems that `rlscope analyze` looks for.\n"]
     for rule in RULES:
         text = importlib.import_module(f"rlscope.diagnose.{rule.name}").__doc__ or ""
         listed = re.sub(r"^([A-Z][a-z]+): ", r"- **\1**: ", text.strip(), flags=re.MULTILINE)
@@ -115,8 +132,8 @@ def findings_page() -> str:
 
 
 def queries_page() -> str:
-    """Every query, from the header of its file."""
-    lines = [GENERATED, "# Queries\n\n`rlscope query RUN_DIR NAME` runs each; the SQL is in `queries/`.\n", _SHARES]
+    """Return the page of queries, from the headers of their files."""
+    lines = [GENERATED, _QUERIES_INTRODUCTION]
     for question in questions().values():
         lines.append(
             f"\n## {question.name}\n\n{question.question} {question.grain[0].upper() + question.grain[1:]}.\n\n"
@@ -128,19 +145,25 @@ def queries_page() -> str:
     return "".join([*lines, *_partition_lines()])
 
 
-_SHARES: Final = """
-The table at the end of this page says which questions `rlscope analyze --ray` answers in shares of the run, and how the
-answers of the shares become that of the run ([large_runs.md](large_runs.md)).
+_QUERIES_INTRODUCTION: Final = """# Queries
+
+This page lists the built-in queries. `rlscope query RUN_DIR NAME` runs one; the SQL is in `queries/`.
+
+The table at the end says which queries `rlscope analyze --ray` answers in shares of the run, and how it merges their
+answers ([large_runs.md](large_runs.md#clusters)).
 """
 
 
 def _partition_lines() -> list[str]:
-    """How each question is divided into shares, and how their answers are merged."""
+    """Return the lines about how each query is divided into shares, and how their answers are merged."""
     lines = [
         "\n## Shares of a run\n\n"
-        "By worker, each row of a table is in the share of its worker. By sample, each sample and its deliveries are\n"
-        "in one share, and the tables of training steps, weight updates and workers are whole in each. Questions of\n"
-        "the driver are answered from the whole run. The merged answer is that of the whole run to the last bit.\n\n"
+        "| partition | meaning |\n|---|---|\n"
+        "| worker | each row of a table is in the share of its worker |\n"
+        "| sample | each sample and its deliveries are in one share; every share has all training steps, weight updates"
+        " and workers |\n"
+        "| driver | the query reads the whole run |\n\n"
+        "The merged answer equals the answer from the whole run to the last bit.\n\n"
         "| query | partition | merge |\n|---|---|---|\n"
     ]
     for question in questions().values():
@@ -153,16 +176,21 @@ def _partition_lines() -> list[str]:
     return lines
 
 
+_METRICS_INTRODUCTION: Final = """# Metrics of alert rules
+
+This page lists the metrics for [alert rules](alerts.md). Over the whole run, each equals the number in the report; the
+named query computes it. A window with less than the minimum evidence has no value; if a window can hold less than twice
+the minimum in GPU-s or s, it needs half of what it can hold. Metrics with a cost report the GPU-seconds lost while a
+rule fires.
+
+| metric | unit | meaning | query | minimum evidence | cost |
+|---|---|---|---|---|---|
+"""
+
+
 def metrics_page() -> str:
-    """Every metric of the alert rules, from their list."""
-    lines = [
-        GENERATED,
-        "# Metrics of alert rules\n\nThe metrics that an alert rule can use ([alerts.md](alerts.md)). Over the whole\n",
-        "run, each equals the number in the report, which the named query computes. A window with less than the\n",
-        "minimum evidence has no value; a window that holds less than twice the minimum in GPU-s or s needs half of\n",
-        "what it holds. Metrics with a cost report the GPU-seconds lost while a rule fires.\n\n",
-        "| metric | unit | meaning | query | minimum evidence | cost |\n|---|---|---|---|---|---|\n",
-    ]
+    """Return the page of the metrics of alert rules, from their list."""
+    lines = [GENERATED, _METRICS_INTRODUCTION]
     for metric in METRICS:
         meaning = metric.meaning + ("" if metric.is_live else "; only after the run")
         noun = metric.evidence.replace("gpu_s", "GPU-s")
@@ -173,20 +201,23 @@ def metrics_page() -> str:
 
 
 def schema_text(name: str) -> str:
-    """The JSON Schema of a document."""
+    """Return the JSON Schema of a document."""
     return json.dumps(DOCUMENTS[name].published_schema(name), indent=2) + "\n"
 
 
 _JSON_INTRODUCTION: Final = """# JSON documents
 
-What the commands print for programs. Every key is always there; unknown values are null. Units are in the names: `_s`
-seconds, `_ns` nanoseconds, `_ratio` a share or a relative change (0.1 is 10%). Staleness is in policy versions. Within
-a `schema_version` keys are only ever added, so validate a document with the schema of the version that printed it.
+This page lists the keys of the documents that the commands print for programs.
 
-Measured: `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
-`staleness`, and `gpu_s` of `verdict.losses`. Modeled: gains, intervals, probabilities and staleness of layouts and
-actions. `tokens_per_s` of a layout or an action of a run is both: its modeled gain on the measured steady rate, so
-`recommendation.current.tokens_per_s` is that rate.
+A document has every key; unknown values are null. Units are in the names: `_s` is seconds, `_ns` nanoseconds, `_ratio`
+a share or a relative change (0.1 is 10%). Staleness is in policy versions. Within a `schema_version` keys are only
+added, so validate a document with the schema of the version that printed it.
+
+- **Measured**: `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
+  `staleness`, and `gpu_s` of `verdict.losses`.
+- **Modeled**: gains, intervals, probabilities and staleness of layouts and actions.
+- **Both**: `tokens_per_s` of a layout or an action of a run is its modeled gain applied to the measured steady rate, so
+  `recommendation.current.tokens_per_s` is that rate.
 
 | printed by | keys | schema |
 |---|---|---|
@@ -194,23 +225,26 @@ actions. `tokens_per_s` of a layout or an action of a run is both: its modeled g
 
 
 def json_page() -> str:
-    """Every key of every document, from the schemas."""
+    """Return the page of the JSON documents, from their schemas."""
     lines = [GENERATED, _JSON_INTRODUCTION]
     schemas = {name: document.published_schema(name) for name, document in DOCUMENTS.items()}
     for name, schema in schemas.items():
         lines.append(f"| `{schema['title']}` | [{name}](#{name}) | [schema](schema/{name}.schema.json) |\n")
-    parts = {part: schema for each in schemas.values() for part, schema in each["$defs"].items()}
+    parts = {part: schema for document in schemas.values() for part, schema in document["$defs"].items()}
     lines += [_json_section(name, schema, parts) for name, schema in [*schemas.items(), *sorted(parts.items())]]
     return "".join(lines)
 
 
 def _json_section(name: str, schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """The keys of one object, or the values of an enum; parts: the objects that they may hold."""
+    """Return the lines about the keys of one object, or the values of an enum.
+
+    `parts` has the objects that keys may refer to.
+    """
     if "enum" in schema:
         return f"\n## {name}\n\n{schema['description']}\n\n{_json_type(schema)}.\n"
     lines = [f"\n## {name}\n\n{schema['description']}\n\n| key | type | meaning |\n|---|---|---|\n"]
     for key, value in schema["properties"].items():
-        # Where a key is described as the object in it is, the schema says it once.
+        # A key with the description of its object has none of its own in the schema.
         meaning = value["description"] if "description" in value else parts[_part(value)]["description"]
         meaning = " ".join(meaning.split()).replace("|", "\\|")
         lines.append(f"| `{key}` | {_json_type(value)} | {meaning} |\n")
@@ -218,12 +252,12 @@ def _json_section(name: str, schema: Mapping[str, Any], parts: Mapping[str, Any]
 
 
 def _part(schema: Mapping[str, Any]) -> str:
-    """The name of the object that is referred to."""
+    """Return the name of the object that a schema refers to."""
     return schema["$ref"].rpartition("/")[2]
 
 
 def _json_type(schema: Mapping[str, Any]) -> str:
-    """A type in words."""
+    """Return a type in words."""
     if "$ref" in schema:
         return f"[{_part(schema)}](#{_part(schema).lower()})"
     if "anyOf" in schema:
@@ -240,7 +274,7 @@ def _json_type(schema: Mapping[str, Any]) -> str:
 
 
 def schema_page(title: str, schema: dict[str, Any]) -> str:
-    """A JSON Schema of a file that a person or the capture writes."""
+    """Return the JSON Schema of a file that a person or the recorder writes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     return json.dumps(head | schema | {"title": title}, indent=2) + "\n"
 
@@ -263,7 +297,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def main() -> int:
-    """Write the pages, or with --check name those that are out of date."""
+    """Write the pages, or with --check name the pages that are out of date."""
     stale = [name for name, page in PAGES.items() if _current(name) != page()]
     if "--check" in sys.argv:
         for name in stale:

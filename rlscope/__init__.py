@@ -1,9 +1,9 @@
-"""rlscope: where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change.
+"""rlscope: find out where the GPU time of an asynchronous RL run goes, how stale its tokens are, and what to change.
 
     import rlscope
 
     with rlscope.open("runs/monday") as run:
-        run.query("token_staleness_by_step")          # polars; `rlscope queries` lists the questions
+        run.query("token_staleness_by_step")          # polars; `rlscope queries` lists the queries
         run.sql("SELECT role, count(*) FROM workers GROUP BY role")
     a = rlscope.analyze("runs/monday", max_staleness=4, also=["runs/tuesday"])
     a.verdict, a.recommendation, a.staleness.tokens.p95
@@ -20,8 +20,8 @@
     rlscope.compact("runs/monday", verify=True).files_after
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
-Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
-quick, and neither `check` nor a query waits for the model or for charts.
+Every error that a user can cause is an RlscopeError. Names are imported when they are first used, so `import rlscope`
+is fast, and neither `check` nor a query waits for the model or the charts.
 """
 
 from importlib import import_module

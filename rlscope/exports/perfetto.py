@@ -137,7 +137,7 @@ def _cut_note(at_ns: int, to_ns: int, max_bytes: int) -> str:
 
 
 class _TraceFile:
-    """Packets on their way into a file, and what the sequence has interned and declared so far."""
+    """Packets on their way into a file, with the names and tracks that the sequence has defined so far."""
 
     def __init__(self, file: IO[bytes], start_ns: int) -> None:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
@@ -160,7 +160,7 @@ class _TraceFile:
         return self._written_bytes
 
     def write(self, event: Event) -> None:
-        """One event, not before the last one."""
+        """Write an event. Events must come in the order of time."""
         self._declare(event.track)
         packet = self._packet(event.at_ns)
         told = packet.track_event
@@ -189,7 +189,7 @@ class _TraceFile:
             self.write(Event(at_ns, 0, "instant", track, "applied after the cut", "note", True, ends=number))
 
     def note(self, sentences: Sequence[str]) -> None:
-        """Sentences about the trace, as events of a process of their own at its end."""
+        """Write sentences about the trace, as events of a separate process at its end."""
         if not sentences:
             return
         track = Track(_NOTES_UUID + 1, "notes", Track(_NOTES_UUID, "rlscope"))
@@ -197,7 +197,7 @@ class _TraceFile:
             self.write(Event(self._last_ns, 0, "instant", track, sentence, "note"))
 
     def flush(self) -> None:
-        """Hand what is held to the file."""
+        """Write the buffered packets to the file."""
         content = self._batch.SerializeToString()
         self._file.write(content)
         self._written_bytes += len(content)
@@ -265,7 +265,7 @@ class _TraceFile:
             del self._flows[event.ends]
 
     def _intern(self, packet: "TracePacket", kind: str, name: str) -> int:
-        """The number of a name; the packet that first uses it defines it."""
+        """Return the number of a name. The packet that first uses a name defines it."""
         number = self._interned.get((kind, name))
         if number is None:
             number = self._interned[kind, name] = len(self._interned) + 1

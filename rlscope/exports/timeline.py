@@ -1,4 +1,4 @@
-"""A run as one stream of timeline events in the order of time, read a page at a time. Knows no file format.
+"""Timeline events of a run as one stream in the order of time, read one page at a time. Knows no file format.
 
 Every worker is a process with rows: its states as the ledger counts them, its weight updates, its counters, and the
 samples that it generated. The run itself is a process too, with its optimizer steps, its queues and the staleness of
@@ -34,7 +34,7 @@ _COUNTER_UNITS: Final[Mapping[str, Unit]] = {
 }
 _STALENESS: Final = ("staleness_mean", "staleness_p95", "staleness_max")
 _END, _PUBLICATION, _BEGIN, _COUNT = range(4)
-"""The order of events at one time: what ends makes room; a publication comes before what it leads to."""
+"""Order of events at the same time: ends come first, and a publication comes before its applications."""
 _VERSION_BITS: Final = 20
 """A flow's number is its version, then this many bits for the engine."""
 
@@ -44,10 +44,10 @@ class Track:
     """A process, or one of its rows. A row of slices that overlap has several tracks of one name."""
 
     uuid: int
-    """From 1, in the order in which they were first used."""
+    """Number of the track, from 1 in the order of first use."""
     name: str
     parent: "Track | None" = None
-    """The process; None for a process."""
+    """Process of the track. None if the track is a process."""
     unit: Unit | None = None
     """Unit of a counter. None for slices."""
     labels: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Flow(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event; the fields that its kind has no use for are empty."""
+    """One event. Fields that its kind does not use are empty."""
 
     at_ns: int
     order: int
@@ -87,7 +87,7 @@ class Stretch:
     from_ns: int
     to_ns: int
     workers: frozenset[str] | None = None
-    """None: all."""
+    """Ids of the workers to show. None shows all."""
 
     def shows(self, worker_id: str) -> bool:
         """Whether a worker is shown."""
@@ -110,7 +110,7 @@ class _Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Timeline:
-    """The events of an open run within a stretch, and the tracks that they lie on."""
+    """Events of an open run within an interval, and their tracks."""
 
     run: OpenRun
     stretch: Stretch
@@ -127,7 +127,7 @@ class Timeline:
     _flows: set[int] = field(default_factory=set[int])
 
     def events(self) -> Iterator[Event]:
-        """Every event, by time. Raises UnreadableDataError when a file breaks under it."""
+        """Yield every event, by time. Raises UnreadableDataError if a file is damaged."""
         arguments = standard_arguments(self.run)
         self._name_processes()
         streams = (
@@ -174,7 +174,7 @@ class Timeline:
         return self._tracks[key]
 
     def _lane(self, process: Track, row: str) -> tuple[int, Track]:
-        """The first free track of a row."""
+        """Take the first free track of a row."""
         key = (process.uuid, row)
         free = self._lanes.setdefault(key, [])
         if not free:
@@ -246,7 +246,7 @@ class Timeline:
             yield made._replace(starts=self._led_to(row, version), order=_PUBLICATION if phase == "publish" else _BEGIN)
 
     def _led_to(self, row: Mapping[str, object], version: int) -> tuple[Flow, ...]:
-        """The flows that begin with a publication: one to each shown engine that begins to apply it in the stretch."""
+        """Yield the flows of a publication: one to each shown engine that starts to apply it in the interval."""
         engines, moments = row["applied_by"], row["applied_at_ns"]
         if not isinstance(engines, list) or not isinstance(moments, list) or _whole(row["start_ns"]) < self._from_ns:
             return ()
@@ -287,7 +287,7 @@ class Timeline:
         self.left_out_segments = left_out
 
     def _counters(self, arguments: Mapping[str, Argument]) -> Iterator[Event]:
-        """The changes of each counter; at the start of the stretch, the value that it has there."""
+        """Yield the changes of each counter, and its value at the start of the interval."""
         before: dict[Track, int] = {}
         for page in ask_in_pages(self.run, "counter_changes", arguments):
             for counter, owner, at_ns, value in page.iter_rows():
@@ -316,7 +316,7 @@ class Timeline:
         before.clear()
 
     def _staleness(self) -> Iterator[Event]:
-        """The staleness of the tokens of each step, at the step's end."""
+        """Yield the token staleness of each step, at the step's end."""
         ends = ask(self.run, "training_steps").select("step", "end_ns")
         rows = ask(self.run, "token_staleness_by_step").join(ends, on="step").sort("end_ns", "step")
         inside = rows.filter(pl.col("end_ns").is_between(self.stretch.from_ns, self.stretch.to_ns, closed="left"))

@@ -120,7 +120,7 @@ class Action:
     """Names of the slow engines, for slow_engines; empty if engines have no names."""
 
 
-class Bench:
+class Counterfactuals:
     """Solver of the current layout with one thing changed."""
 
     def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds, settings: Settings) -> None:
@@ -352,7 +352,7 @@ class Bench:
             grounds = replace(grounds, capped=False)
         if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
             staleness = replace(staleness, version_steps=staleness.version_steps * after / before)
-        return grounds.affords(staleness)
+        return grounds.within_staleness_budget(staleness)
 
     def _solve(
         self, change: Callable[[System], System], *, evened: bool = False

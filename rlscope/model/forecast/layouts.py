@@ -198,7 +198,7 @@ def forecast_layouts(
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
-def anchored_forecasts(forecasts: Forecasts, ratio: float, own: StalenessForecast | None = None) -> Forecasts:
+def scale_to_measured(forecasts: Forecasts, ratio: float, own: StalenessForecast | None = None) -> Forecasts:
     """Scale all rates and steps by the measured rate over the modeled one.
 
     The measurement sets the level, the model the gains. own: measured staleness of the current layout; None keeps the
@@ -208,7 +208,7 @@ def anchored_forecasts(forecasts: Forecasts, ratio: float, own: StalenessForecas
     return Forecasts(replace(today, staleness=own or today.staleness), tuple(others))
 
 
-def trainers_ceiling(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
+def trainer_rate_bound(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
     """Factor on the trained rate, in each draw, if the trainers never had to wait.
 
     No engine, limit or queue makes the same trainers faster: the factor is the period of the steps over the part of it
@@ -223,7 +223,7 @@ def trainers_ceiling(observed: Observed, draws: int, *, publishing: bool = True)
     return np.maximum(1.0, ratio * drawn_factors(steps.period_s, work_s, _SEED, draws))
 
 
-def held_to_trainers(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
+def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
     """Cap the rates of layouts with as many trainer GPUs at the current rate times the ceiling, draw by draw."""
     today = forecasts.today
     if today.drawn_tokens_per_s is None or today.tokens_per_s is None:

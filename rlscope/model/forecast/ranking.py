@@ -14,8 +14,8 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Bench, Cause
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, trainers_ceiling
+from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Cause, Counterfactuals
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, trainer_rate_bound
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -99,18 +99,18 @@ def rank_actions(
     """Rank everything that can be done about the run; empty if the model does not reproduce the run."""
     if not grounds.replayed:
         return Ranking()
-    bench = Bench(calibration, forecasts.today, grounds, settings)
+    counterfactuals = Counterfactuals(calibration, forecasts.today, grounds, settings)
     layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    every = (*layouts, *bench.actions(observed))
+    every = (*layouts, *counterfactuals.actions(observed))
     has_cap = calibration.system.admission.max_staleness is not None
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
-        actions.append(bench.overlapped())
-    ceiling = {work: trainers_ceiling(observed, DRAWS, publishing=work) for work in (True, False)}
+        actions.append(counterfactuals.overlapped())
+    ceiling = {work: trainer_rate_bound(observed, DRAWS, publishing=work) for work in (True, False)}
     actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
-    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s, ceiling[True])
+    removed = _measured(counterfactuals.removals(), observed, grounds.lost_gpu_s, ceiling[True])
     slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
-    shared = bench.colocated(slower)
+    shared = counterfactuals.colocated(slower)
     actions += [shared] if shared is not None else []
     actions = [_within_removal(each, removed) for each in actions]
     return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))

@@ -119,7 +119,7 @@ class Grounds:
         """Log of the model error to allow for; 0 if the steady state is long enough to hold out a part of it."""
         return 0.0 if self.long_enough else UNTESTED_LOG
 
-    def affords(self, staleness: StalenessForecast | None) -> bool:
+    def within_staleness_budget(self, staleness: StalenessForecast | None) -> bool:
         """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
         if self.capped or staleness is None:
             return self.capped
@@ -167,7 +167,7 @@ class Recommendation:
 def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) -> Recommendation:
     """Recommend one of the forecast layouts."""
     today = forecasts.today
-    affordable = [each for each in forecasts.rivals if grounds.affords(each.staleness)]
+    affordable = [each for each in forecasts.rivals if grounds.within_staleness_budget(each.staleness)]
     too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
     sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
     best = best_of(sure or affordable or [today], today)

@@ -22,12 +22,12 @@ from rlscope.model.forecast.layouts import (
     Forecasts,
     Preemption,
     Spread,
-    anchored_forecasts,
+    cap_at_trainer_rate,
     forecast_layouts,
-    held_to_trainers,
     measured_staleness,
     preemption_seen,
-    trainers_ceiling,
+    scale_to_measured,
+    trainer_rate_bound,
 )
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
@@ -208,9 +208,9 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
 def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
     """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
     own = measured_staleness(whole, calibration.steps_per_version)
-    anchored = anchored_forecasts(forecasts, anchor, own)
-    ceiling = trainers_ceiling(whole, len(calibration.draws))
-    return anchored if ceiling is None else held_to_trainers(anchored, ceiling)
+    anchored = scale_to_measured(forecasts, anchor, own)
+    ceiling = trainer_rate_bound(whole, len(calibration.draws))
+    return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 
 
 def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
@@ -218,7 +218,7 @@ def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
     layouts = _layouts(calibration, model_config.granularity)
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
     if not forecasts.today.tokens_per_s:
-        raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
+        raise UncalibratableError("the model says that the run's own layout cannot run under its limits")
     return correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
 
 

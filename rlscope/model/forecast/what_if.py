@@ -17,7 +17,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
-from rlscope.model.forecast.layouts import Forecast, Spread, anchored_forecasts, forecast_layouts
+from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts, scale_to_measured
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -88,7 +88,7 @@ def forecast_change(
     )
     predicted = Forecast(asked.layout, None, None, None, None, None, None)
     if judged is not None:
-        predicted = anchored_forecasts(judged.forecasts, anchor_ratio).today
+        predicted = scale_to_measured(judged.forecasts, anchor_ratio).today
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)

@@ -14,8 +14,8 @@ from rlscope.model.forecast.actions import (
     Action,
     ActionKind,
     ActionWhat,
-    Bench,
     Cause,
+    Counterfactuals,
 )
 from rlscope.model.forecast.layouts import Forecasts, Spread, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _losses, _measured, rank_actions
@@ -364,8 +364,8 @@ def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_al
     found = calibrate(observed(SMALL, starved, steps=24), Admission(), None, np.random.default_rng(0))
     # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
     slowed = replace(found, draws=found.draws[:3], engine_slowness=(7 / 3, 7 / 9, 7 / 9))
-    bench = Bench(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
-    made = bench._evened(9 / 7)
+    counterfactuals = Counterfactuals(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
+    made = counterfactuals._evened(9 / 7)
     assert made is not None
     assert made.gain_ratio.median == pytest.approx(2 / 7, abs=0.06)
 
@@ -405,16 +405,18 @@ def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
     run, grounds = saving(of_small("trainers"), 1.0, rewards_s=3.0)
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    bench = Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
-    assert bench._checkpoint_s(run) == pytest.approx(1.0)
-    assert Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
+    counterfactuals = Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
+    assert counterfactuals._checkpoint_s(run) == pytest.approx(1.0)
+    assert Counterfactuals(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
 
 
 def test_every_limit_is_moved_by_a_step():
     admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
     found = calibrate(of_small("samplers"), admission, None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    moved = [each for each in Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each]
+    moved = [
+        each for each in Counterfactuals(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each
+    ]
     assert {each.what: (each.cause, each.before, each.after) for each in moved} == {
         "staleness_cap": ("staleness_cap", 1, 2),
         "in_flight_limit": ("staleness_cap", 96, 192),
@@ -457,10 +459,10 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
     grounds = replace(PLAIN, capped=True, own_aged_p95=4)
-    bench = Bench(found, forecast_layouts(found, ()).today, grounds, Settings())
+    counterfactuals = Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
-    made = bench._action("change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness))
+    made = counterfactuals._action("change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness))
     assert made.is_staler is is_staler
 
 

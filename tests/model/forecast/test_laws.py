@@ -9,7 +9,7 @@ import pytest
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
 from rlscope.diagnose import RULES
-from rlscope.model.forecast.layouts import Forecast, trainers_ceiling
+from rlscope.model.forecast.layouts import Forecast, trainer_rate_bound
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.system import Layout
@@ -47,7 +47,7 @@ def page_of(run: Told) -> str:
     return next_step(analysis)
 
 
-def affords(run: Told, forecast: Forecast) -> bool:
+def within_staleness_budget(run: Told, forecast: Forecast) -> bool:
     """Without a cap that bounds it in steps, staleness may rise to half as much again, or to 4 versions."""
     model = model_of(run)
     admission = model.model_config.admission
@@ -116,7 +116,7 @@ def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
 
 def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: Told) -> Iterator[str]:
     model, trainers = model_of(run), run.observed.trainer_gpus
-    ceiling = trainers_ceiling(run.observed, len(model.calibration.draws), publishing=False)
+    ceiling = trainer_rate_bound(run.observed, len(model.calibration.draws), publishing=False)
     for each in model.ranking.actions:
         is_of_trainers = each.what in ("trainer_speed", "checkpoints", "colocated")
         moves_gpus = isinstance(each.after, Layout) and each.after.trainer_gpus != trainers
@@ -185,7 +185,7 @@ def a_change_is_sure_fresh_enough_and_the_first_of_the_actions(run: Told) -> Ite
         return
     if worthwhile_probability(advice.best, today) < 0.9:
         yield f"only {worthwhile_probability(advice.best, today):.0%} of the draws gain 5%"
-    if not affords(run, advice.best):
+    if not within_staleness_budget(run, advice.best):
         yield f"staleness rises from {today.staleness} to {advice.best.staleness}"
     changes = [each for each in model.ranking.actions if each.kind == "change" and isinstance(each.after, Layout)]
     if not changes or changes[0].after != advice.best.layout:
@@ -197,7 +197,7 @@ def a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent(run: Tol
     if model.recommendation.advice != "keep":
         return
     for each in model.forecasts.rivals:
-        if affords(run, each) and worthwhile_probability(each, model.forecasts.today) >= 0.9:
+        if within_staleness_budget(run, each) and worthwhile_probability(each, model.forecasts.today) >= 0.9:
             yield f"{each.layout} is surely faster"
 
 

@@ -127,7 +127,7 @@ def versions(p95: int) -> StalenessForecast:
 )
 def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int | None, p95: int, fresh: bool):
     grounds = replace(PLAIN, own_aged_p95=own)
-    assert grounds.affords(versions(p95)) is fresh
+    assert grounds.within_staleness_budget(versions(p95)) is fresh
     said = advised(forecast(1_200.0, p95=p95), grounds=grounds)
     assert said.reason == ("worthwhile" if fresh else "no_other_layout")
 
@@ -135,15 +135,15 @@ def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int 
 @pytest.mark.parametrize(("version_steps", "fresh"), [(1.0, True), (1.5, True), (1.51, False), (3.0, False)])
 def test_a_version_that_lasts_for_more_steps_makes_samples_staler(version_steps: float, fresh: bool):
     grounds = replace(PLAIN, own_aged_p95=4.0)
-    assert grounds.affords(replace(versions(4), version_steps=version_steps)) is fresh
+    assert grounds.within_staleness_budget(replace(versions(4), version_steps=version_steps)) is fresh
 
 
 def test_samples_that_grow_staler_for_ever_are_recommended_only_where_a_cap_keeps_them():
-    assert not PLAIN.affords(None)
-    assert not replace(PLAIN, own_aged_p95=None).affords(None)
+    assert not PLAIN.within_staleness_budget(None)
+    assert not replace(PLAIN, own_aged_p95=None).within_staleness_budget(None)
     capped = replace(PLAIN, capped=True)
-    assert capped.affords(None)
-    assert capped.affords(versions(1_000))
+    assert capped.within_staleness_budget(None)
+    assert capped.within_staleness_budget(versions(1_000))
 
 
 def test_a_faster_layout_that_is_unsure_hides_no_sure_one_and_is_named_to_be_tried():

@@ -12,11 +12,11 @@ from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import (
     Forecasts,
-    anchored_forecasts,
+    cap_at_trainer_rate,
     forecast_layouts,
-    held_to_trainers,
     measured_staleness,
-    trainers_ceiling,
+    scale_to_measured,
+    trainer_rate_bound,
 )
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
@@ -294,22 +294,22 @@ def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate()
     run = observed()
     works_s = {"train_s": 3.0, "logprobs_s": 1.0, "publish_s": 2.0, "other_s": 0.5, "wait_s": 3.5, "period_s": 10.0}
     even = replace(run, steps=replace(run.steps, **{name: 0.0 * run.steps.period_s + s for name, s in works_s.items()}))
-    assert trainers_ceiling(even, 3) == pytest.approx(np.full(3, 10.0 / 6.5))
-    assert trainers_ceiling(even, 3, publishing=False) == pytest.approx(np.full(3, 10.0 / 4.5))
+    assert trainer_rate_bound(even, 3) == pytest.approx(np.full(3, 10.0 / 6.5))
+    assert trainer_rate_bound(even, 3, publishing=False) == pytest.approx(np.full(3, 10.0 / 4.5))
 
 
 def test_how_long_trainers_work_is_as_unsure_as_their_steps_vary():
     run = observed()
     uneven_s = run.steps.train_s * np.where(np.arange(run.steps.train_s.size) % 3, 0.5, 2.0)
     uneven = replace(run, steps=replace(run.steps, train_s=uneven_s, period_s=4.0 * run.steps.period_s))
-    drawn = trainers_ceiling(uneven, 400)
+    drawn = trainer_rate_bound(uneven, 400)
     assert drawn is not None
     assert 0.01 < np.log(drawn).std() < 0.3
 
 
 def test_a_run_whose_steps_do_not_say_how_long_they_trained_has_no_ceiling():
     run = observed()
-    assert trainers_ceiling(replace(run, steps=replace(run.steps, train_s=0.0 * run.steps.train_s)), 10) is None
+    assert trainer_rate_bound(replace(run, steps=replace(run.steps, train_s=0.0 * run.steps.train_s)), 10) is None
 
 
 def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not():
@@ -318,7 +318,7 @@ def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not
     twin = replace(plain.rivals[0], layout=replace(today.layout, running_per_engine=7))
     ceiling = np.full(today.drawn_tokens_per_s.size, 1.0)
     fast = replace(twin, tokens_per_s=2.0 * today.tokens_per_s, drawn_tokens_per_s=2.0 * today.drawn_tokens_per_s)
-    held = held_to_trainers(Forecasts(today, (fast, *plain.others)), ceiling)
+    held = cap_at_trainer_rate(Forecasts(today, (fast, *plain.others)), ceiling)
     (found,) = (each for each in held.others if each.layout == fast.layout)
     assert gains_over(found, today) == pytest.approx(0.0 * ceiling)
     assert found.tokens_per_s == pytest.approx(today.tokens_per_s)
@@ -342,7 +342,7 @@ def test_measured_staleness_knows_how_many_steps_a_version_lasted():
 
 def test_an_anchor_moves_every_rate_and_period_and_no_gain():
     plain = forecasts_of(calibrated())
-    moved = anchored_forecasts(plain, 0.8)
+    moved = scale_to_measured(plain, 0.8)
     for before, after in zip((plain.today, *plain.rivals), (moved.today, *moved.rivals), strict=True):
         assert after.layout == before.layout
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)

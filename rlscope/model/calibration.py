@@ -111,7 +111,7 @@ def calibrate(
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count or DRAWS, prefills=prefills)
     if fit is None:
-        raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
+        raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
     training = _training(observed, others, rng, draw_count or DRAWS)
     steps_per_version = _steps_per_version(observed, admission)
     phases = _phases(observed, steps_per_version)
@@ -141,7 +141,7 @@ def _training(
 ) -> TrainingRate:
     steps, trained = observed.steps, observed.steps.trained
     if not trained.any():
-        raise UncalibratableError("no step in the stretch says how many tokens it trained on, and for how long")
+        raise UncalibratableError("no step of the steady state records how many tokens it trained on, and for how long")
     tokens, seconds = steps.tokens[trained], steps.train_s[trained]
     elsewhere = [each.elsewhere for each in others]
     return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, draw_count, elsewhere)
@@ -151,7 +151,7 @@ def _steps_per_version(observed: Observed, admission: Admission) -> float:
     """Optimizer steps from one step that is meant to publish to the next."""
     steps = observed.steps.per_version
     if steps is None:
-        raise UncalibratableError("no policy version was published in the stretch")
+        raise UncalibratableError("no policy version was published in the steady state")
     # If publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
     return 1.0 if admission.staleness_policy == "publication_waits" else steps
 
@@ -162,8 +162,7 @@ def _workload(observed: Observed, steps_per_version: float, prefetched_batches: 
     finished_per_s, cached = observed.finished_samples / observed.seconds, _cached_tokens(observed)
     if not delivered.trained_tokens:
         raise UncalibratableError(
-            "no sample that was trained on is among the recorded samples: do `samples` and `deliveries` use the same"
-            " sample ids?"
+            "no trained sample is among the recorded samples: do `samples` and `deliveries` use the same sample ids?"
         )
     return Workload(
         lengths=observed.lengths,

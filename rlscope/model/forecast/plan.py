@@ -77,15 +77,15 @@ class UnknownCost:
 
 @dataclass(frozen=True, slots=True)
 class PoorScaling:
-    """A share of the GPUs that would train nearly as fast as all of them, with the same batch."""
+    """Share of the GPUs that would train nearly as fast as all of them, with the same batch."""
 
     fewer_gpus: int
     gain_ratio: float
-    """Rate of all GPUs over that of the share, less 1."""
+    """Rate of all GPUs over that of the share, minus 1."""
     larger_batch: int
-    """Samples of a step, more than the plan's by as much as the GPUs are more than the share."""
+    """Samples of a step with a batch larger than the plan's by the ratio of all GPUs to the share."""
     larger_batch_gain_ratio: float
-    """Rate of all GPUs with the larger batch over that with the plan's, less 1."""
+    """Rate of all GPUs with the larger batch over that with the plan's, minus 1."""
 
     @property
     def batch_is_too_small(self) -> bool:
@@ -118,7 +118,7 @@ class PlanResult:
     simulated: frozenset[Layout]
     """Layouts whose forecast comes from the event simulator."""
     scaling: PoorScaling | None = None
-    """None if the GPUs are put to use, or no layout can be used."""
+    """Set if a share of the GPUs would train nearly as fast; None if all are put to use, or no layout can be used."""
     asked: Forecast | None = None
     """Forecast of the plan's `asked` layout, drawn even if it exceeds the staleness cap; no rate if it cannot run."""
 
@@ -161,7 +161,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
 def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
     """Rate of the fastest layout that can be used, by the closed forms: its median over some draws. None without one.
 
-    Raises UnplannableError where the GPUs make no split.
+    Raises UnplannableError if the GPUs make no split.
     """
     layouts = layouts_of(plan)
     swept = sweep(assumed_calibration(plan, layouts[0]), plan, layouts)

@@ -232,7 +232,7 @@ def engine_prior(plan: PlanInputs) -> HardwarePrior:
     shares = Shares(decode.weight_bandwidth_ratio, decode.compute_ratio, decode.kv_bandwidth_ratio)
     prior = hardware_prior(plan.shape, plan.device, gpus, shares)
     if prior is None:
-        raise UnplannableError("parameters, their bytes or the experts of the model are not known")
+        raise UnplannableError("the parameters of the model, their bytes or its experts are unknown")
     experts = prior.experts
     return replace(
         prior,

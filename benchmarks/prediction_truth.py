@@ -57,8 +57,8 @@ def fresh_enough(system: RecordedSystem, true: Mapping[Layout, Truth]) -> list[L
     limits = system.world.limits
     if limits.max_staleness is not None and limits.staleness_policy != "publication_waits":
         return list(true)
-    most = max(STALER_RATIO * true[system.recorded].aged_p95, FEW_VERSIONS)
-    return [layout for layout, each in true.items() if each.aged_p95 <= most]
+    most = max(STALER_RATIO * true[system.recorded].p95_steps, FEW_VERSIONS)
+    return [layout for layout, each in true.items() if each.p95_steps <= most]
 
 
 def true_system(world: World) -> System:

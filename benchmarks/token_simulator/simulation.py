@@ -99,7 +99,7 @@ class Truth(NamedTuple):
     """That a version lasts."""
 
     @property
-    def aged_p95(self) -> float:
+    def p95_steps(self) -> float:
         """The staleness in steps."""
         return self.staleness_p95 * self.version_steps
 

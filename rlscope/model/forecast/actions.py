@@ -351,7 +351,7 @@ class Counterfactuals:
         if what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
         if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
-            staleness = replace(staleness, version_steps=staleness.version_steps * after / before)
+            staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
     def _solve(

@@ -80,14 +80,14 @@ class StalenessForecast:
     sample_p95: int
     """p95 over samples, by their oldest token."""
     sample_max: int
-    version_steps: float = 1.0
+    steps_per_version: float = 1.0
     """Mean number of steps that could have published per step that did. Above 1 if publications wait for the staleness
     cap, which then keeps samples fresh in versions, but not in optimizer steps."""
 
     @property
-    def aged_p95(self) -> float:
+    def p95_steps(self) -> float:
         """p95 in steps that could have published; layouts are compared on this."""
-        return self.sample_p95 * self.version_steps
+        return self.sample_p95 * self.steps_per_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Forecast:
     """None if the layout cannot run, or the queue grows without bound."""
     grade: Grade | None
     """Distance of its decode passes from those that the run visited."""
-    pace: StepTiming | None = None
+    timing: StepTiming | None = None
     """Timing by the best estimate, or by the event simulator if the layout was simulated."""
     preemption: Preemption | None = None
     """Preemptions by the event simulator; None if the layout was not simulated."""
@@ -140,7 +140,9 @@ class Forecast:
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None if the layout cannot run."""
         return (
-            None if self.pace is None or not tokens_per_s else self.pace.step_tokens / tokens_per_s / steps_per_version
+            None
+            if self.timing is None or not tokens_per_s
+            else self.timing.step_tokens / tokens_per_s / steps_per_version
         )
 
 
@@ -231,7 +233,7 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
     most, drawn_most = today.tokens_per_s * float(np.median(ceiling)), today.drawn_tokens_per_s * ceiling
 
     def held(forecast: Forecast) -> Forecast:
-        rate, drawn, pace = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.pace
+        rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
         if forecast.layout.trainer_gpus != today.layout.trainer_gpus or rate is None:
             return forecast
         slower = max(1.0, rate / most)
@@ -239,7 +241,7 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
             forecast,
             tokens_per_s=rate / slower,
             drawn_tokens_per_s=None if drawn is None else np.minimum(drawn, drawn_most),
-            pace=None if pace is None else replace(pace, step_s=pace.step_s * slower),
+            timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 
     return Forecasts(today, tuple(sorted(map(held, forecasts.others), key=_rank)))
@@ -258,19 +260,19 @@ def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> St
 
 
 def _anchored(forecast: Forecast, ratio: float) -> Forecast:
-    rate, drawn, pace = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.pace
+    rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
     return replace(
         forecast,
         tokens_per_s=None if rate is None else rate * ratio,
         drawn_tokens_per_s=None if drawn is None else drawn * ratio,
-        pace=None if pace is None else replace(pace, step_s=pace.step_s / ratio),
+        timing=None if timing is None else replace(timing, step_s=timing.step_s / ratio),
     )
 
 
 def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
     step = split_step(calibration.system, calibration.layout)
-    pace = None if step is None else timing_of_step(step, calibration.layout)
-    return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), pace=pace)
+    timing = None if step is None else timing_of_step(step, calibration.layout)
+    return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), timing=timing)
 
 
 def forecast_of(
@@ -289,7 +291,7 @@ def forecast_of(
         drawn_tokens_per_s=None,
         staleness=staleness,
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        pace=timing_of_state(state),
+        timing=timing_of_state(state),
     )
 
 

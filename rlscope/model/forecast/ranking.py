@@ -226,7 +226,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
         first = left[0]
         alike = [first, *(each for each in left[1:] if rank(each) == rank(first) and _is_alike(each, first))]
         # Ties go first to settings that cannot cost throughput, then to the one that keeps samples freshest.
-        ordered.append(min(alike, key=lambda each: (each.gain_ratio.low <= 0.0, _aged_p95(each))))
+        ordered.append(min(alike, key=lambda each: (each.gain_ratio.low <= 0.0, _p95_steps(each))))
         left.remove(ordered[-1])
     return tuple(ordered)
 
@@ -237,11 +237,11 @@ def _is_alike(action: Action, first: Action) -> bool:
     return is_setting and first.gain_ratio.median - action.gain_ratio.median <= _TIE_RATIO
 
 
-def _aged_p95(action: Action) -> float:
+def _p95_steps(action: Action) -> float:
     """p95 staleness after the action, in steps that could have published in the current run."""
     if action.staleness is None:
         return math.inf
-    before, after, steps = action.before, action.after, action.staleness.aged_p95
+    before, after, steps = action.before, action.after, action.staleness.p95_steps
     if action.what != "publish_every" or not isinstance(before, float) or not isinstance(after, float):
         return steps
     return steps * after / before

@@ -94,7 +94,7 @@ class Grounds:
     """Whether the model reproduces the run that it was fitted to."""
     lengths: Drift | None = None
     """Drift of response lengths over the steady state; None if unknown."""
-    own_aged_p95: float | None = None
+    current_p95_steps: float | None = None
     """Measured p95 staleness of the current samples, in steps that could have published; None if not measured."""
     capped: bool = False
     """Whether a staleness cap limits how stale a layout may be. False if publications wait for the cap: versions then
@@ -123,8 +123,8 @@ class Grounds:
         """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
         if self.capped or staleness is None:
             return self.capped
-        own = self.own_aged_p95
-        return own is None or staleness.aged_p95 <= max(STALER_RATIO * own, FEW_VERSIONS)
+        own = self.current_p95_steps
+        return own is None or staleness.p95_steps <= max(STALER_RATIO * own, FEW_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,7 +231,7 @@ def _fastest(forecasts: Forecasts) -> Reals:
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, bool, int]:
     running = forecast.layout.running_per_engine
-    staleness = forecast.staleness.aged_p95 if forecast.staleness else math.inf
+    staleness = forecast.staleness.p95_steps if forecast.staleness else math.inf
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
     return (grade, staleness, running != limit, running)
 

@@ -246,7 +246,7 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: floa
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
         long_enough=True,
-        own_aged_p95=None if staleness is None else staleness.aged_p95,
+        current_p95_steps=None if staleness is None else staleness.p95_steps,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
         anchor_ratio=anchor_ratio,

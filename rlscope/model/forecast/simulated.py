@@ -110,7 +110,9 @@ def _moved(
     """
     before = {**rivals, today.layout: today}
     known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
-    spans = {layout: each.staleness.version_steps for layout, each in simulated.items() if each.staleness is not None}
+    spans = {
+        layout: each.staleness.steps_per_version for layout, each in simulated.items() if each.staleness is not None
+    }
     moved: dict[Layout, Forecast] = {}
     for layout, each in rivals.items():
         if layout in simulated or layout not in doubtful or not known:
@@ -140,20 +142,20 @@ def _log_ratio(after: Forecast, before: Forecast) -> float:
     return float(np.log((after.tokens_per_s or 1.0) / (before.tokens_per_s or 1.0)))
 
 
-def _scaled(forecast: Forecast, factor: float, version_steps: float) -> Forecast:
+def _scaled(forecast: Forecast, factor: float, steps_per_version: float) -> Forecast:
     """Scale a forecast without simulating it, and widen it by the differences between neighbors.
 
-    version_steps: steps per version, interpolated between neighbors; the closed form does not predict it.
+    steps_per_version: interpolated between neighbors, since the closed form does not predict it.
     """
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
         return forecast
     rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
     errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
-    pace = forecast.pace and replace(forecast.pace, step_s=forecast.pace.step_s / factor)
-    aged = forecast.staleness and replace(forecast.staleness, version_steps=version_steps)
+    timing = forecast.timing and replace(forecast.timing, step_s=forecast.timing.step_s / factor)
+    aged = forecast.staleness and replace(forecast.staleness, steps_per_version=steps_per_version)
     drawn = drawn * factor * errors
-    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn, pace=pace, staleness=aged)
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn, timing=timing, staleness=aged)
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
@@ -190,7 +192,7 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         if drawn is None or too_stale
         else drawn * ratio * simulation_noise(simulated, drawn.size),
         staleness=staleness,
-        pace=None if forecast.pace is None else timing_of_simulated(simulated, forecast.pace.regime),
+        timing=None if forecast.timing is None else timing_of_simulated(simulated, forecast.timing.regime),
         excluded="too_stale" if too_stale else None,
         preemption=preemption_simulated(simulated, calibration.system),
     )

@@ -185,7 +185,7 @@ def candidate_json(
 
     odds: by layout, the probability of being the fastest, for the layouts that the posterior draws cover.
     """
-    pace, staleness = forecast.pace, forecast.staleness
+    timing, staleness = forecast.timing, forecast.staleness
     rate, is_drawn = advice.rate_of(forecast, base), forecast.drawn_tokens_per_s is not None
     return CandidateJson(
         **dict(modelled_layout_json(forecast, base)),
@@ -195,7 +195,7 @@ def candidate_json(
         probability_best=odds.get(forecast.layout),
         grade=forecast.grade,
         excluded=forecast.excluded,
-        regime=None if pace is None else waits_for(pace.regime),
+        regime=None if timing is None else waits_for(timing.regime),
         step_s=step_seconds(calibration, forecast, base),
         staleness_p95=None if staleness is None else staleness.sample_p95,
         **dict(preemption_json(forecast.preemption)),

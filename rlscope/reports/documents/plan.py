@@ -166,12 +166,12 @@ def _candidate(planned: PlanResult, forecast: Forecast) -> CandidateJson:
 
 
 def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayoutJson:
-    pace = forecast.pace
+    timing = forecast.timing
     gain = NO_GAIN if forecast is planned.best else gain_over(forecast, planned.best)
     return AskedLayoutJson(
         **dict(candidate_json(planned.calibration, forecast, planned.best, gain, planned.best_probability)),
-        trainer_idle_ratio=None if pace is None else pace.trainer_idle_ratio,
-        sampler_idle_ratio=None if pace is None else pace.sampler_idle_ratio,
+        trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
+        sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
         simulated=forecast.layout in planned.simulated,
     )
 

@@ -155,15 +155,15 @@ def _asked(change: Change) -> AskedJson:
 
 def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
     """Return one side of the comparison."""
-    rate, pace = advice.rate_of(forecast, answer.now), forecast.pace
+    rate, timing = advice.rate_of(forecast, answer.now), forecast.timing
     return WhatIfSideJson(
         **dict(modelled_layout_json(forecast, answer.now)),
         low=None if rate is None else rate.low,
         high=None if rate is None else rate.high,
         step_s=None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast)),
-        trainer_idle_ratio=None if pace is None else pace.trainer_idle_ratio,
-        sampler_idle_ratio=None if pace is None else pace.sampler_idle_ratio,
-        regime=None if pace is None else waits_for(pace.regime),
+        trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
+        sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
+        regime=None if timing is None else waits_for(timing.regime),
         grade=forecast.grade,
         **dict(preemption_json(forecast.preemption)),
     )

@@ -227,10 +227,10 @@ def _versions_last(action: Action, own: StalenessForecast | None) -> str:
     after = action.staleness
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
-    old, new = (age_text(each.version_steps) for each in (own, after))
+    old, new = (age_text(each.steps_per_version) for each in (own, after))
     if old == new:
         return f" (a version lasts {old} steps)"
-    moves = "shrink" if after.version_steps < own.version_steps else "grow"
+    moves = "shrink" if after.steps_per_version < own.steps_per_version else "grow"
     return f", because versions {moves} from {old} to {new} steps"
 
 
@@ -266,16 +266,16 @@ def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
     if not _has_staleness(action) or after is None or own is None:
         return None
     if action.what == "publish_every":
-        steps = own.aged_p95 * _number(action.before), after.aged_p95 * _number(action.after)
+        steps = own.p95_steps * _number(action.before), after.p95_steps * _number(action.after)
         return ActionAges(*steps, in_steps=True)
     if lasts_longer(own) or lasts_longer(after):
-        return ActionAges(own.aged_p95, after.aged_p95, in_steps=True)
+        return ActionAges(own.p95_steps, after.p95_steps, in_steps=True)
     return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
 
 
 def lasts_longer(staleness: StalenessForecast | None) -> bool:
     """Whether a version lasts for more steps than it is meant to, so that versions of two layouts are no one unit."""
-    return staleness is not None and staleness.version_steps > _ONE_STEP
+    return staleness is not None and staleness.steps_per_version > _ONE_STEP
 
 
 def _caps(action: Action, cap: int | None) -> tuple[int, int] | None:

@@ -99,8 +99,8 @@ def reason(model: ModelResult) -> str:
 def _too_stale(model: ModelResult) -> Forecast | None:
     """The fastest of the layouts that would gain 5%: if the layout is kept, all of them are staler."""
     today = model.forecasts.today
-    own = math.inf if today.staleness is None else today.staleness.aged_p95
-    staler = [each for each in model.forecasts.rivals if each.staleness is None or each.staleness.aged_p95 > own]
+    own = math.inf if today.staleness is None else today.staleness.p95_steps
+    staler = [each for each in model.forecasts.rivals if each.staleness is None or each.staleness.p95_steps > own]
     medians = [(Spread.of(gains_over(each, today)).median, each) for each in staler]
     most, fastest = max(medians, key=lambda each: each[0], default=(0.0, None))
     return fastest if most >= WORTHWHILE_RATIO else None
@@ -242,7 +242,7 @@ def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
         return fmt.NO_DATA
     if not lasts_longer(model.forecasts.today.staleness):
         return fmt.count(forecast.staleness.sample_p95)
-    return f"{age_text(forecast.staleness.aged_p95)} steps"
+    return f"{age_text(forecast.staleness.p95_steps)} steps"
 
 
 def _odds(model: ModelResult) -> str:
@@ -263,8 +263,8 @@ def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:
     own = model.recommendation.best.staleness
     least = best_tokens_per_s / (1.0 - LIMIT_RATIO)
     faster = [each for each in model.forecasts.rivals if _typical(each, model) > least]
-    aged = [math.inf if each.staleness is None else each.staleness.aged_p95 for each in faster]
-    return own is not None and all(each > own.aged_p95 for each in aged)
+    aged = [math.inf if each.staleness is None else each.staleness.p95_steps for each in faster]
+    return own is not None and all(each > own.p95_steps for each in aged)
 
 
 def _typical(forecast: Forecast, model: ModelResult) -> float:

@@ -252,7 +252,7 @@ def _range(change_ratio: Spread) -> str:
 def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
-    limit = "" if best.pace is None else f" Limited by: {REGIMES[best.pace.regime]}."
+    limit = "" if best.timing is None else f" Limited by: {REGIMES[best.timing.regime]}."
     return f"Modelled throughput: {text} (median and 90% interval of the draws).{limit}"
 
 
@@ -321,11 +321,11 @@ def _asked_sentences(planned: PlanResult) -> list[str]:
 
 
 def _idle(planned: PlanResult, forecast: Forecast) -> str:
-    rate, pace = advice.rate_of(forecast, planned.best), forecast.pace
-    if pace is None or rate is None:
+    rate, timing = advice.rate_of(forecast, planned.best), forecast.timing
+    if timing is None or rate is None:
         return ""
     step_s = forecast.step_seconds(rate.median, planned.calibration.steps_per_version)
-    trainers, samplers = fmt.percent(pace.trainer_idle_ratio), fmt.percent(pace.sampler_idle_ratio)
+    trainers, samplers = fmt.percent(timing.trainer_idle_ratio), fmt.percent(timing.sampler_idle_ratio)
     return f" A step takes {fmt.duration(step_s)}; trainers are idle {trainers} of the time, samplers {samplers}."
 
 
@@ -374,7 +374,7 @@ def _memory_sentences(planned: PlanResult) -> list[str]:
 
 
 def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
-    layout, rate, pace = forecast.layout, advice.rate_of(forecast, planned.present), forecast.pace
+    layout, rate, timing = forecast.layout, advice.rate_of(forecast, planned.present), forecast.timing
     drawn = forecast.drawn_tokens_per_s is not None
     marks = (
         "present" if forecast is planned.present else "",
@@ -387,7 +387,7 @@ def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
         rate="" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate),
         odds=fmt.percent(planned.best_probability.get(layout)) if drawn else "",
         staleness=fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
-        step="" if pace is None else fmt.duration(pace.step_s),
-        remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if pace is None else REGIMES[pace.regime],
+        step="" if timing is None else fmt.duration(timing.step_s),
+        remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else REGIMES[timing.regime],
         excluded=forecast.excluded is not None,
     )

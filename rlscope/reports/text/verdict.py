@@ -404,8 +404,8 @@ def version_lasts(analysis: AnalysisResult) -> str:
     own = own_staleness(analysis)
     if own is None or not actions.lasts_longer(own):
         return ""
-    aged = f"{actions.age_text(own.aged_p95)} steps for samples at the p95"
-    lasting = f"{fmt.significant(own.version_steps, 2)} optimizer steps on average"
+    aged = f"{actions.age_text(own.p95_steps)} steps for samples at the p95"
+    lasting = f"{fmt.significant(own.steps_per_version, 2)} optimizer steps on average"
     return f"{lasting}, because publishing waits for the cap: {aged}"
 
 

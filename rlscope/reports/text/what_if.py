@@ -110,7 +110,7 @@ def _times(factor: float | None) -> str:
 
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
     """The values of one column, in the order of _ROWS."""
-    layout, pace, ages = forecast.layout, forecast.pace, forecast.staleness
+    layout, timing, ages = forecast.layout, forecast.timing, forecast.staleness
     rate = advice.rate_of(forecast, answer.now)
     return [
         fmt.count(layout.trainer_gpus),
@@ -119,11 +119,11 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
         fmt.significant(rate.median if rate else None),
         f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
         fmt.duration(_step_s(answer, forecast)),
-        fmt.percent(pace.trainer_idle_ratio if pace else None),
-        fmt.percent(pace.sampler_idle_ratio if pace else None),
+        fmt.percent(timing.trainer_idle_ratio if timing else None),
+        fmt.percent(timing.sampler_idle_ratio if timing else None),
         fmt.versions(ages.token_mean if ages else None),
         fmt.versions(ages.sample_max if ages else None),
-        REGIMES[pace.regime] if pace else fmt.NO_DATA,
+        REGIMES[timing.regime] if timing else fmt.NO_DATA,
         forecast.grade or fmt.NO_DATA,
     ]
 
@@ -137,8 +137,8 @@ def _differences(answer: WhatIf) -> list[str]:
     """The differences, in the order of _ROWS; empty for rows without one."""
     now, asked = answer.now, answer.predicted
     steps_s = [_step_s(answer, each) for each in (now, asked)]
-    trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
-    samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
+    trainers = [each.timing.trainer_idle_ratio if each.timing else None for each in (now, asked)]
+    samplers = [each.timing.sampler_idle_ratio if each.timing else None for each in (now, asked)]
     differences = {
         "trained tokens/s": advice.gain_text(answer.gain_ratio),
         "step time": fmt.gain(_change(*steps_s)),

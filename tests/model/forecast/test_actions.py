@@ -27,7 +27,7 @@ from tests.model.few_draws import few_draws
 from tests.model.known_run import TODAY, TRUTH, observed
 
 DRAWS = 60
-PLAIN = Grounds(long_enough=True, own_aged_p95=1)
+PLAIN = Grounds(long_enough=True, current_p95_steps=1)
 CAPPED = replace(PLAIN, capped=True)
 """Where staleness keeps no layout from being recommended."""
 
@@ -458,7 +458,7 @@ def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admis
 def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[float, float], is_staler: bool):
     found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
     found = replace(found, draws=found.draws[:3])
-    grounds = replace(PLAIN, capped=True, own_aged_p95=4)
+    grounds = replace(PLAIN, capped=True, current_p95_steps=4)
     counterfactuals = Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
@@ -471,7 +471,7 @@ def test_a_limit_that_makes_samples_too_stale_is_said_to_and_comes_last(own: int
     # Small steps: 128 samples in flight are eight of them.
     short = replace(SMALL, workload=replace(SMALL.workload, samples_per_step=16))
     run = observed(short, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
-    grounds = replace(PLAIN, own_aged_p95=own)
+    grounds = replace(PLAIN, current_p95_steps=own)
     ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=grounds, draws=nullcontext())
     found = first_of(ranking, "in_flight_limit")
     assert found.is_staler is is_staler

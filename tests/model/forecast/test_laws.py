@@ -57,7 +57,7 @@ def within_staleness_budget(run: Told, forecast: Forecast) -> bool:
     today = model.forecasts.today.staleness
     if forecast.staleness is None:
         return False
-    return today is None or forecast.staleness.aged_p95 <= max(1.5 * today.aged_p95, 4)
+    return today is None or forecast.staleness.p95_steps <= max(1.5 * today.p95_steps, 4)
 
 
 def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) -> Iterator[str]:

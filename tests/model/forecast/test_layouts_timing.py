@@ -1,4 +1,4 @@
-"""The pace of a layout, from each of the three ways in which it is found."""
+"""The timing of a layout, from each of the three ways in which it is found."""
 
 from dataclasses import replace
 
@@ -38,13 +38,13 @@ def test_a_run_by_turns_waits_most_for_what_costs_the_most_gpu_time(layout: Layo
 
 def test_a_simulated_run_paces_as_its_seconds_say_and_close_to_the_closed_form():
     simulated = simulate(TRUTH, TODAY, steps=20, seed=1)
-    pace, closed = timing_of_simulated(simulated, "trainers"), timing_of_state(steady())
+    timing, closed = timing_of_simulated(simulated, "trainers"), timing_of_state(steady())
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
     worked_s = trainers.train_s + trainers.phases_s
-    assert pace.trainer_idle_ratio == pytest.approx(1.0 - worked_s / simulated.seconds)
-    assert pace.sampler_idle_ratio == pytest.approx(
+    assert timing.trainer_idle_ratio == pytest.approx(1.0 - worked_s / simulated.seconds)
+    assert timing.sampler_idle_ratio == pytest.approx(
         (engines.recompute_s + engines.weight_update_s + sum(engines.idle_s.values())) / engines.total_s
     )
-    assert pace.step_tokens / pace.step_s == pytest.approx(simulated.trained_tokens_per_s)
-    assert pace.step_s == pytest.approx(closed.step_s, rel=0.03)
-    assert pace.trainer_idle_ratio == pytest.approx(closed.trainer_idle_ratio, abs=0.02)
+    assert timing.step_tokens / timing.step_s == pytest.approx(simulated.trained_tokens_per_s)
+    assert timing.step_s == pytest.approx(closed.step_s, rel=0.03)
+    assert timing.trainer_idle_ratio == pytest.approx(closed.trainer_idle_ratio, abs=0.02)

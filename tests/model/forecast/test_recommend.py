@@ -23,7 +23,7 @@ from rlscope.model.system import Layout
 from tests.model.known_run import TODAY, calibrated
 
 DRAWS = 200
-PLAIN = Grounds(long_enough=True, own_aged_p95=1)
+PLAIN = Grounds(long_enough=True, current_p95_steps=1)
 
 
 def calibration() -> Calibration:
@@ -126,21 +126,21 @@ def versions(p95: int) -> StalenessForecast:
     ],
 )
 def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int | None, p95: int, fresh: bool):
-    grounds = replace(PLAIN, own_aged_p95=own)
+    grounds = replace(PLAIN, current_p95_steps=own)
     assert grounds.within_staleness_budget(versions(p95)) is fresh
     said = advised(forecast(1_200.0, p95=p95), grounds=grounds)
     assert said.reason == ("worthwhile" if fresh else "no_other_layout")
 
 
-@pytest.mark.parametrize(("version_steps", "fresh"), [(1.0, True), (1.5, True), (1.51, False), (3.0, False)])
-def test_a_version_that_lasts_for_more_steps_makes_samples_staler(version_steps: float, fresh: bool):
-    grounds = replace(PLAIN, own_aged_p95=4.0)
-    assert grounds.within_staleness_budget(replace(versions(4), version_steps=version_steps)) is fresh
+@pytest.mark.parametrize(("steps_per_version", "fresh"), [(1.0, True), (1.5, True), (1.51, False), (3.0, False)])
+def test_a_version_that_lasts_for_more_steps_makes_samples_staler(steps_per_version: float, fresh: bool):
+    grounds = replace(PLAIN, current_p95_steps=4.0)
+    assert grounds.within_staleness_budget(replace(versions(4), steps_per_version=steps_per_version)) is fresh
 
 
 def test_samples_that_grow_staler_for_ever_are_recommended_only_where_a_cap_keeps_them():
     assert not PLAIN.within_staleness_budget(None)
-    assert not replace(PLAIN, own_aged_p95=None).within_staleness_budget(None)
+    assert not replace(PLAIN, current_p95_steps=None).within_staleness_budget(None)
     capped = replace(PLAIN, capped=True)
     assert capped.within_staleness_budget(None)
     assert capped.within_staleness_budget(versions(1_000))

@@ -322,7 +322,7 @@ def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not
     (found,) = (each for each in held.others if each.layout == fast.layout)
     assert gains_over(found, today) == pytest.approx(0.0 * ceiling)
     assert found.tokens_per_s == pytest.approx(today.tokens_per_s)
-    assert found.pace.step_s == pytest.approx(2.0 * fast.pace.step_s)
+    assert found.timing.step_s == pytest.approx(2.0 * fast.timing.step_s)
     others = {each.layout: each for each in held.others if each.layout.trainer_gpus != today.layout.trainer_gpus}
     assert others == {each.layout: each for each in plain.others if each.layout in others}
 
@@ -333,11 +333,11 @@ def test_measured_staleness_knows_how_many_steps_a_version_lasted():
     published[::4] = 1
     rarely = replace(run, steps=replace(run.steps, published=published))
     every, fourth = measured_staleness(run), measured_staleness(rarely)
-    assert (every.version_steps, every.aged_p95) == (1.0, every.sample_p95)
-    assert fourth.version_steps == pytest.approx(published.size / published.sum())
-    assert fourth.aged_p95 == pytest.approx(4.0 * every.sample_p95, rel=0.05)
+    assert (every.steps_per_version, every.p95_steps) == (1.0, every.sample_p95)
+    assert fourth.steps_per_version == pytest.approx(published.size / published.sum())
+    assert fourth.p95_steps == pytest.approx(4.0 * every.sample_p95, rel=0.05)
     # Where every fourth step is meant to publish, none was skipped.
-    assert measured_staleness(rarely, published.size / published.sum()).version_steps == pytest.approx(1.0)
+    assert measured_staleness(rarely, published.size / published.sum()).steps_per_version == pytest.approx(1.0)
 
 
 def test_an_anchor_moves_every_rate_and_period_and_no_gain():
@@ -346,7 +346,7 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
     for before, after in zip((plain.today, *plain.rivals), (moved.today, *moved.rivals), strict=True):
         assert after.layout == before.layout
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)
-        assert after.pace.step_s == pytest.approx(before.pace.step_s / 0.8)
+        assert after.timing.step_s == pytest.approx(before.timing.step_s / 0.8)
         assert gains_over(after, moved.today) == pytest.approx(gains_over(before, plain.today))
 
 

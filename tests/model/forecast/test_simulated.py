@@ -46,7 +46,7 @@ def test_a_doubtful_layout_that_was_not_asked_is_moved_as_its_neighbours_were() 
     # Halfway between no correction and 0.64: its square root. Beyond the outermost, as there.
     assert moved[Layout(3, 5, 32)].tokens_per_s == pytest.approx(80.0)
     assert moved[Layout(1, 7, 32)].tokens_per_s == pytest.approx(100.0)
-    before, after = rivals[Layout(3, 5, 32)].pace, moved[Layout(3, 5, 32)].pace
+    before, after = rivals[Layout(3, 5, 32)].timing, moved[Layout(3, 5, 32)].timing
     assert before is not None and after is not None
     assert after.step_s == pytest.approx(before.step_s / 0.8)
     drawn = moved[Layout(3, 5, 32)].drawn_tokens_per_s
@@ -150,4 +150,4 @@ def test_without_a_neighbour_of_the_same_limit_the_limits_of_the_same_split_are_
     assert moved[Layout(4, 4, 64)].tokens_per_s == pytest.approx(80.0)
     staleness = moved[Layout(4, 4, 64)].staleness
     assert staleness is not None
-    assert staleness.version_steps == pytest.approx(3.0)
+    assert staleness.steps_per_version == pytest.approx(3.0)

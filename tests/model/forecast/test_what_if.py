@@ -69,9 +69,9 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
         found = what_if(said, Change())
         assert found.predicted.tokens_per_s == said.forecasts.today.tokens_per_s
         assert np.array_equal(found.predicted.drawn_tokens_per_s, said.forecasts.today.drawn_tokens_per_s)
-        assert (found.predicted.staleness, found.predicted.pace) == (
+        assert (found.predicted.staleness, found.predicted.timing) == (
             said.forecasts.today.staleness,
-            said.forecasts.today.pace,
+            said.forecasts.today.timing,
         )
         assert found.gain_ratio == (0.0, 0.0, 0.0)
         assert found.warnings == (() if said.replay.explains else (ModelWarning.NOT_EXPLAINED,))
@@ -127,10 +127,12 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
     assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=error_ratio)
     low, high = np.quantile(found.predicted.drawn_tokens_per_s, [outside, 1.0 - outside])
     assert low <= expected.trained_tokens_per_s <= high
-    assert found.predicted.pace is not None
-    assert found.predicted.pace.step_s == pytest.approx(expected.step_s, rel=error_ratio)
-    assert found.predicted.pace.trainer_idle_ratio == pytest.approx(expected.trainer_idle_ratio, abs=0.57 * error_ratio)
-    assert found.predicted.pace.regime == expected.regime
+    assert found.predicted.timing is not None
+    assert found.predicted.timing.step_s == pytest.approx(expected.step_s, rel=error_ratio)
+    assert found.predicted.timing.trainer_idle_ratio == pytest.approx(
+        expected.trainer_idle_ratio, abs=0.57 * error_ratio
+    )
+    assert found.predicted.timing.regime == expected.regime
 
 
 def test_what_the_run_does_not_wait_for_brings_nothing_and_surely_so():
@@ -149,9 +151,9 @@ def test_gpus_alone_are_split_the_fastest_way():
 def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
     found = what_if(synchronous_model(), Change(trainer_gpus=3))
     assert found.predicted.staleness is not None and found.predicted.staleness.token_mean == 0.0
-    pace = found.predicted.pace
-    assert pace is not None
-    assert pace.trainer_idle_ratio + pace.sampler_idle_ratio >= 1.0
+    timing = found.predicted.timing
+    assert timing is not None
+    assert timing.trainer_idle_ratio + timing.sampler_idle_ratio >= 1.0
     assert what_if(synchronous_model(), Change(gpus=12)).predicted.staleness == found.predicted.staleness
 
 

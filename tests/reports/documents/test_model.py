@@ -278,8 +278,8 @@ def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
     one, two = (as_document(with_model(said))["recommendation"]["best"]["step_s"] for said in (model, halved))
     assert two == pytest.approx(one / 2.0)
     best = model.recommendation.best
-    assert best.pace is not None
-    assert one == pytest.approx(best.pace.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
+    assert best.timing is not None
+    assert one == pytest.approx(best.timing.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
 
 
 def test_the_candidates_stand_by_the_rate_that_is_said_of_them():

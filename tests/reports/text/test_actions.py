@@ -133,9 +133,9 @@ def test_what_makes_samples_sooner_says_how_that_helps_against_the_cap(what, cau
     assert actions.effect(sooner) == f"Throughput {actions.gain_words(sooner.gain_ratio)}{reason}"
 
 
-def aged(p95: int, version_steps: float = 1.0) -> StalenessForecast:
+def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
     """Staleness of which only the percentile matters."""
-    return StalenessForecast(1.0, p95, p95, version_steps)
+    return StalenessForecast(1.0, p95, p95, steps_per_version)
 
 
 @pytest.mark.parametrize(

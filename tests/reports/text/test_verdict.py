@@ -213,7 +213,7 @@ def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limi
 
 
 @pytest.mark.parametrize(
-    ("version_steps", "words"),
+    ("steps_per_version", "words"),
     [
         (1.0, ""),
         (1.05, ""),
@@ -223,9 +223,9 @@ def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limi
         ),
     ],
 )
-def test_how_long_a_version_lasts_is_said_where_publications_wait(version_steps, words):
+def test_how_long_a_version_lasts_is_said_where_publications_wait(steps_per_version, words):
     made = changing_model()
-    today = replace(made.forecasts.today, staleness=StalenessForecast(1.0, 1, 1, version_steps))
+    today = replace(made.forecasts.today, staleness=StalenessForecast(1.0, 1, 1, steps_per_version))
     made = replace(made, forecasts=replace(made.forecasts, today=today))
     assert verdict_words.version_lasts(replace(full_analysis(), model=made)) == words
 

@@ -204,12 +204,13 @@ def _cached_tokens(observed: Observed) -> _CachedTokens | None:
     outside the engine half of a length drawn by samples.
     """
     passes, lengths, prompt_tokens = observed.passes, observed.lengths, observed.prompt_tokens
-    known = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
+    recorded = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
     away = observed.environment_samples / observed.engines
-    if not known.any() or not away:
+    if not recorded.any() or not away:
         return None
     resident, running = (
-        float(np.average(each[known], weights=passes.passes[known])) for each in (passes.kv_tokens, passes.running)
+        float(np.average(each[recorded], weights=passes.passes[recorded]))
+        for each in (passes.kv_tokens, passes.running)
     )
     of_running = running * (prompt_tokens + lengths.second_moment / lengths.mean_tokens / 2.0)
     return _CachedTokens(resident, of_running, away * (prompt_tokens + lengths.mean_tokens / 2.0))

@@ -241,14 +241,14 @@ def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses |
     prefills: `running` is the tokens computed in a pass, prompts and decoded ones, and `kv_tokens` the tokens that it
     also reads. cells: decode passes of the same engines. Sizes are grouped by half doublings, weighted by rows.
     """
-    known = prefills.where((prefills.running > 0) & (prefills.typical_s > 0) & (prefills.rows > 0))
-    if not len(known) or not len(cells):
+    usable = prefills.where((prefills.running > 0) & (prefills.typical_s > 0) & (prefills.rows > 0))
+    if not len(usable) or not len(cells):
         return None
-    numbers = np.floor(_CELLS_PER_DOUBLING * np.log2(known.running)).astype(np.int64)
+    numbers = np.floor(_CELLS_PER_DOUBLING * np.log2(usable.running)).astype(np.int64)
     _, place = np.unique(numbers, return_inverse=True)
-    rows = np.bincount(place, weights=known.rows)
-    columns = (known.running, known.typical_s, np.nan_to_num(known.kv_tokens))
-    tokens, pass_s, kv_tokens = (np.bincount(place, weights=column * known.rows) / rows for column in columns)
+    rows = np.bincount(place, weights=usable.rows)
+    columns = (usable.running, usable.typical_s, np.nan_to_num(usable.kv_tokens))
+    tokens, pass_s, kv_tokens = (np.bincount(place, weights=column * usable.rows) / rows for column in columns)
     kept = pass_s >= _LEAST_SHARE * _decoding_s(tokens, cells)
     if not kept.any():
         return None

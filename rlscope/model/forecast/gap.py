@@ -104,11 +104,11 @@ def explain_gap(
     free = _freed(calibration.system, observed)
     bounds = _bounds(calibration.layout, free, forecasts)
     drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
-    said = [*reached, *(Spread.of(rates) for rates in drawn if rates is not None)]
+    spreads = [*reached, *(Spread.of(rates) for rates in drawn if rates is not None)]
     best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
-    bound = max(*bounds.values(), *best_estimates, *(each.median for each in said), observed.trained_tokens_per_s)
+    bound = max(*bounds.values(), *best_estimates, *(each.median for each in spreads), observed.trained_tokens_per_s)
     ends = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
-    low, high = (max(end, *(each[at] for each in said)) for at, end in enumerate(ends, 1))
+    low, high = (max(end, *(each[at] for each in spreads)) for at, end in enumerate(ends, 1))
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.running_per_engine]
     whole = _whole_rate(calibration, free, forecasts)
@@ -175,10 +175,10 @@ def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEffic
 def _context_tokens(observed: Observed) -> float:
     """Resident tokens per running request, mean over passes; 0 if not recorded."""
     passes = observed.passes
-    known = np.isfinite(passes.kv_tokens) & (passes.running > 0)
-    if not known.any():
+    recorded = np.isfinite(passes.kv_tokens) & (passes.running > 0)
+    if not recorded.any():
         return 0.0
-    return float(np.average(passes.kv_tokens[known] / passes.running[known], weights=passes.passes[known]))
+    return float(np.average(passes.kv_tokens[recorded] / passes.running[recorded], weights=passes.passes[recorded]))
 
 
 def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> Reals:

@@ -379,5 +379,5 @@ def _unknown_costs(
         regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
         return UnknownCost(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
 
-    found = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
-    return tuple(sorted(found, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))
+    costs = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
+    return tuple(sorted(costs, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

@@ -186,15 +186,15 @@ def _losses(
     removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
 ) -> tuple[CauseLoss, ...]:
     """Cost of each cause: the gain of removing it, or of the best action against it, whichever is larger."""
-    found = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
+    losses_by_cause = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
     # Colocation removes no cause: it counts only if nothing else would name one.
     for action in sorted(actions, key=lambda each: each.what == "colocated"):
-        known, by_now = found.get(action.cause), found.values()
+        known, by_now = losses_by_cause.get(action.cause), losses_by_cause.values()
         if action.what == "colocated" and any(map(_is_worth_naming, by_now)):
             continue
         if known is None or action.gain_ratio.median > known.gain_ratio.median:
-            found[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:DRAWS])
-    losses = [each for each in found.values() if each.gain_ratio.median > 0.0]
+            losses_by_cause[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:DRAWS])
+    losses = [each for each in losses_by_cause.values() if each.gain_ratio.median > 0.0]
     losses.sort(key=lambda each: -each.gain_ratio.median)
     # The measurements decide between causes that the model cannot tell apart.
     tied = _tied(losses) if losses else ()

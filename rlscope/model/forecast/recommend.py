@@ -123,8 +123,8 @@ class Grounds:
         """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
         if self.capped or staleness is None:
             return self.capped
-        own = self.current_p95_steps
-        return own is None or staleness.p95_steps <= max(STALER_RATIO * own, FEW_VERSIONS)
+        current = self.current_p95_steps
+        return current is None or staleness.p95_steps <= max(STALER_RATIO * current, FEW_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -196,14 +196,14 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
     if calibration.synchronous:
         return _of_one(calibration, observed, candidates[0], _synchronous(calibration), "synchronous_form")
     replays = [_simulated_replay(calibration, observed, each) for each in candidates]
-    found = [each for each in replays if each is not None]
-    if not found:
+    completed = [each for each in replays if each is not None]
+    if not completed:
         return _of_one(calibration, observed, candidates[0], _closed_form(calibration), "closed_form")
-    slower = _with_turnaround(calibration, observed, _best(found))
-    found += [] if slower is None else [slower]
-    chosen = _best(found)
+    slower = _with_turnaround(calibration, observed, _best(completed))
+    completed += [] if slower is None else [slower]
+    chosen = _best(completed)
     failed = [Tried(each, math.inf, None) for each, run in zip(candidates, replays, strict=True) if run is None]
-    others = [each.tried[0] for each in found if each is not chosen] + failed
+    others = [each.tried[0] for each in completed if each is not chosen] + failed
     return replace(chosen, tried=(*chosen.tried, *sorted(others, key=lambda each: each.misfit)))
 
 
@@ -276,8 +276,8 @@ def _of_one(
 def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
     """Root mean square of the misfits; without the step period, which only repeats the rate."""
     misfits = [each.misfit(batch_samples) for each in compared if each.name != "step_s"]
-    known = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
-    return math.sqrt(sum(each * each for each in known) / len(known)) if known else math.inf
+    capped = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
+    return math.sqrt(sum(each * each for each in capped) / len(capped)) if capped else math.inf
 
 
 def measured_of(observed: Observed) -> dict[ObservableName, float | None]:

@@ -207,8 +207,8 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
 
 def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
     """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
-    own = measured_staleness(whole, calibration.steps_per_version)
-    anchored = scale_to_measured(forecasts, anchor, own)
+    measured = measured_staleness(whole, calibration.steps_per_version)
+    anchored = scale_to_measured(forecasts, anchor, measured)
     ceiling = trainer_rate_bound(whole, len(calibration.draws))
     return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 

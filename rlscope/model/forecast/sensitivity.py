@@ -95,11 +95,11 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = _rates(calibration, draws, calibration.layout)
-    found = [
+    results = [
         _sensitivity(calibration, quantity, nudge, draws, base, rough)
         for quantity, nudge in _nudges(calibration, granularity).items()
     ]
-    return tuple(sorted(found, key=lambda each: -abs(each.gain_ratio.median if each.gain_ratio else 0.0)))
+    return tuple(sorted(results, key=lambda each: -abs(each.gain_ratio.median if each.gain_ratio else 0.0)))
 
 
 def _is_rough(calibration: Calibration) -> bool:

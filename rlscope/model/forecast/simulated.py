@@ -109,16 +109,16 @@ def _moved(
     constant beyond the outermost ones.
     """
     before = {**rivals, today.layout: today}
-    known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
+    log_ratios = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
     spans = {
         layout: each.staleness.steps_per_version for layout, each in simulated.items() if each.staleness is not None
     }
     moved: dict[Layout, Forecast] = {}
     for layout, each in rivals.items():
-        if layout in simulated or layout not in doubtful or not known:
+        if layout in simulated or layout not in doubtful or not log_ratios:
             moved[layout] = simulated.get(layout, each)
             continue
-        factor = float(np.exp(_between_neighbours(layout, known)))
+        factor = float(np.exp(_between_neighbours(layout, log_ratios)))
         moved[layout] = _scaled(each, factor, _between_neighbours(layout, spans) if spans else 1.0)
     return moved
 

@@ -197,8 +197,8 @@ def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
         return refusal
     # The run did run with its own limits, even if they are smaller than a step, so the model's reading of them is
     # wrong.
-    own = _small_limits(calibration.system)
-    return next((each for each in _small_limits(asked.system) if each not in own), None)
+    current_limits = _small_limits(calibration.system)
+    return next((each for each in _small_limits(asked.system) if each not in current_limits), None)
 
 
 def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:

@@ -103,12 +103,12 @@ def without_isolated(edges: Edges) -> Edges:
     that resolves most of the contradiction. A drift or a step is shared by many edges and stays. If a drift or step
     hides the bad edges, those far below all of their neighbors are removed.
     """
-    found, is_settled = _without_cycles(edges)
+    kept, is_settled = _without_cycles(edges)
     if not is_settled:
-        found, is_settled = _without_cycles(found.only(~_refuted(found)))
-    if not is_settled and (far := _far_below(found)).any():
-        found, _ = _without_cycles(found.only(~far))
-    return found
+        kept, is_settled = _without_cycles(kept.only(~_refuted(kept)))
+    if not is_settled and (far := _far_below(kept)).any():
+        kept, _ = _without_cycles(kept.only(~far))
+    return kept
 
 
 def _refuted(edges: Edges) -> Flags:

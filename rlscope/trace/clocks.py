@@ -1,8 +1,7 @@
-"""The clocks of a run's hosts: causal pairs are gathered in SQL, the clocks estimated, and all times corrected at once.
+"""Corrects the clocks of a run's hosts: SQL gathers causal pairs, the clocks are estimated, and all times are shifted.
 
-Corrected tables are views under the names of the contract over those that were recorded, so that nothing downstream
-knows of several clocks. A run of one host, or of hosts whose clocks contradict no order of cause and effect, is left as
-it was recorded.
+The corrected tables are views with the contract's table names over the recorded tables, so no code downstream deals
+with several clocks. A run on one host, or on hosts whose clocks keep every effect after its cause, is not changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +23,17 @@ from rlscope.trace.questions import find_question
 
 PAIRS: Final = "clock_pairs"
 RECORDED: Final = "recorded_"
-"""What the names of corrected tables begin with as they were recorded."""
+"""Prefix of the recorded version of a corrected table."""
 CELLS: Final = 64
 _QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
 _WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
-"""Columns that hold a time by the clock of the worker; others of this unit hold a duration, or the queue's time."""
+"""Columns with times by the worker's clock. Other columns in ns hold durations or times by the queue's clock."""
 _READING_TIMES: Final = ("sent_ns", "heard_ns", "answered_ns", "received_ns")
 _MOST_READINGS: Final = 100_000
-"""Of one worker."""
+"""Maximum clock readings used per worker."""
 _MOST_WRONG: Final = 20
-"""One pair in so many may be of a bad row."""
+"""At most one pair in this many may come from a bad row."""
 _SHIFTS: Final = "clock_shifts"
 _EARLIEST_NS: Final = -(1 << 62)
 _ENGINES: Final = "of each engine"
@@ -43,7 +42,7 @@ _TAKERS: Final = "of each taker"
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """The clock of one host, compared with that of the reference."""
+    """The clock of one host, compared with the reference clock."""
 
     host: str
     against: str
@@ -52,22 +51,22 @@ class HostClock:
 
     @property
     def uncertainty_ns(self) -> int | None:
-        """How far its corrected times may be off, at worst; None where nothing bounds it."""
+        """Maximum error of the corrected times, in ns; None if it is unbounded."""
         known = [each.uncertainty_ns for each in self.estimate.stretches]
         return None if None in known else max((each for each in known if each is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The clocks of all hosts but the reference."""
+    """The clocks of all hosts except the reference."""
 
     hosts: tuple[HostClock, ...] = ()
     bad_pairs: int = 0
-    """Pairs of a cause and its effect that contradict the others by themselves: bad rows."""
+    """Pairs of cause and effect that contradict all other pairs, because of bad rows."""
     bad_hosts: tuple[str, ...] = ()
-    """Hosts that every one of these pairs is of."""
+    """Hosts that take part in every bad pair."""
     contradiction_ns: int = 0
-    """By how much causes and effects contradict each other whatever the clocks; 0 where they do not."""
+    """Time by which effects precede their causes under any clock correction; 0 if the pairs are consistent."""
 
     @property
     def corrected(self) -> frozenset[str]:
@@ -76,7 +75,7 @@ class Clocks:
 
     @property
     def references(self) -> frozenset[str]:
-        """The host that others are compared with."""
+        """The host with the reference clock."""
         return frozenset(each.against for each in self.hosts)
 
 
@@ -84,16 +83,16 @@ ONE_CLOCK: Final = Clocks()
 
 
 class Found(NamedTuple):
-    """The clocks, and whose clock the queue's times are of."""
+    """The clocks, and the host whose clock timed the queue."""
 
     clocks: Clocks
     queue_host: str
 
 
 def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]]) -> Found:
-    """The clocks of the hosts of a run, from its tables as they were recorded; workers: the documents of their files.
+    """Estimate the clocks of a run's hosts from its recorded tables. workers: the documents of the worker files.
 
-    Raises duckdb.Error for a file that breaks.
+    Raises duckdb.Error if a file cannot be read.
     """
     names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
     if len(names) < 2:
@@ -120,7 +119,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
 
 
 def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
-    """The host with most of the trainers' GPUs; where no host has a trainer, that with most GPUs."""
+    """Return the host with the most trainer GPUs; if there is no trainer, the host with the most GPUs."""
     gpus = {name: [0, 0] for name in names}
     for worker in workers:
         count, host = worker.get("gpu_count"), host_of(worker)
@@ -142,11 +141,10 @@ def _joined(one: Pairs, other: Pairs) -> Pairs:
 
 
 def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]) -> Pairs:
-    """What workers read from the clocks of other hosts: a question is heard after it is sent, and so is its answer.
+    """Return causal pairs from the workers' readings of other hosts' clocks: a message arrives after it is sent.
 
-    A worker file may state them as `clock_samples`: objects with the `host` that was asked and four times, `sent_ns`
-    and `received_ns` by the worker's clock, `heard_ns` and `answered_ns` by that host's. What is not of this form is
-    ignored.
+    A worker file may list readings in `clock_samples`: objects with the `host` that was asked and four times, `sent_ns`
+    and `received_ns` by the worker's clock, `heard_ns` and `answered_ns` by the host's. Malformed entries are ignored.
     """
     rows: list[tuple[int, int, int, int]] = []
     for worker in workers:
@@ -165,7 +163,7 @@ def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]
 
 
 def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:
-    """The pairs of the queue between different hosts, if its times are of that clock."""
+    """Return the queue's pairs between different hosts, assuming that queue_host's clock timed the queue."""
     is_finish = pl.col("kind") == "finished_queued"
     engine, taker = pl.col("cause_host"), pl.col("effect_host")
     own = {_ENGINES: engine, _TAKERS: taker}.get(queue_host, pl.lit(queue_host))
@@ -179,11 +177,11 @@ def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:
 def _queue_host(
     queue: pl.DataFrame, between: Sequence[str], places: Mapping[str, int], clocks: Sequence[ClockEstimate]
 ) -> tuple[str, pl.DataFrame]:
-    """Whose clock the times of entering the queue are of, and the pairs that prove it: none where another fits too.
+    """Return the clock that timed entry to the queue, and the pairs that prove it; no pairs if another clock fits too.
 
-    Frameworks differ: the engine, the taker or a process between them notes the time. It fits where samples enter the
-    queue after they finish and before they are taken. Where several fit, the one with the soonest entry is taken.
-    between: hosts that a queue can be on, besides those of engines and takers.
+    Frameworks differ: the engine, the taker or a process between them records the time. A clock fits if samples enter
+    the queue after they finish and before they are taken. If several fit, the one with the earliest entry is chosen.
+    between: hosts that the queue can be on, besides those of engines and takers.
     """
     if queue.is_empty():
         return _TAKERS, queue
@@ -199,7 +197,7 @@ def _queue_host(
 def _fitting(
     queue: pl.DataFrame, queue_host: str, places: Mapping[str, int], clocks: Sequence[ClockEstimate]
 ) -> tuple[Flags, int]:
-    """The pairs in which samples enter the queue in time by that clock, and the soonest entry in ns."""
+    """Return which pairs are in causal order by that clock, and the shortest delay before entry, in ns."""
     is_finish = (queue["kind"] == "finished_queued").to_numpy()
     engines, takers = (
         np.array([places[name] for name in queue[column]], np.int64) for column in ("cause_host", "effect_host")
@@ -228,7 +226,7 @@ def _corrected(times_ns: Counts, owners: Counts, clocks: Sequence[ClockEstimate]
 
 
 def offsets_ns(times_ns: Counts, stretches: Sequence[Stretch]) -> Counts:
-    """How far a clock is ahead of the reference at times by that clock; what `_shifted` has DuckDB compute."""
+    """Return how far a clock is ahead of the reference, in ns, at times by that clock; `_shifted` does so in SQL."""
     offsets = np.zeros(len(times_ns), np.int64)
     for each in stretches:
         since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
@@ -245,10 +243,10 @@ def correct_tables(
     *,
     workers_too: bool = True,
 ) -> tuple[str, ...]:
-    """Put corrected views in the place of the tables; return those that are tables now, not views.
+    """Replace the tables by corrected views; return the names of those that are now tables instead of views.
 
-    kept: tables that were no views before. workers_too: whether the table of workers is to be corrected, or is. Raises
-    duckdb.Error.
+    kept: relations that were tables, not views, before. workers_too: whether to correct the workers too; False if their
+    times are correct already. Raises duckdb.Error.
     """
     clocks = {each.host: each.estimate for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
@@ -270,7 +268,7 @@ def correct_tables(
 def _correct_deliveries(
     connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], queue_host: str, width: int
 ) -> tuple[str, ...]:
-    """The deliveries, each time by the clock that it is of. A table where every engine has its own."""
+    """Correct the deliveries, each time by the clock that recorded it; a table if each engine timed the queue."""
     if queue_host == _TAKERS:
         _create_view(connection, "deliveries", {"taken_ns": "own", "queued_ns": "own"}, width)
         return ()
@@ -296,10 +294,10 @@ def _create_view(
 
 
 def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: str) -> str:
-    """A SELECT of a table with its times corrected; owners: by column, the row of shifts that is its clock's."""
+    """Return a SELECT of a table with corrected times. owners: by column, the alias of the shifts of its clock."""
     changed = [f'{_shifted(name, owner, width)} AS "{name}"' for name, owner in owners.items()]
     if table == "engine_steps":
-        # A row by a clock that gains lasts less when it is corrected, and passes never last longer than their row.
+        # Correcting a fast clock shortens the row, and the busy time must not exceed the row.
         lasting = f"{_shifted('end_ns', 'own', width)} - ({_shifted('start_ns', 'own', width)})"
         fits = "recorded.busy_ns <= recorded.end_ns - recorded.start_ns"
         changed.append(f"if({fits}, least(recorded.busy_ns, {lasting}), recorded.busy_ns) AS busy_ns")
@@ -310,7 +308,7 @@ def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: st
 
 
 def _shifted(name: str, owner: str, width: int) -> str:
-    """A time less what its clock is ahead: of the last stretch of the clock that begins before it."""
+    """Return SQL that subtracts the clock's offset, taken from the last stretch that begins at or before the time."""
     time = f'recorded."{name}"'
     offset = "0"
     for place in range(width):
@@ -322,7 +320,7 @@ def _shifted(name: str, owner: str, width: int) -> str:
 
 
 def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, ClockEstimate], width: int) -> pa.Table:
-    """One row for each worker of a corrected host: its clock's stretches beside each other, NULL where it has fewer."""
+    """Return a row per worker on a corrected host: its clock's stretches side by side, padded with NULL."""
     rows: list[dict[str, object]] = []
     for worker in workers:
         clock = clocks.get(host_of(worker) or "")

@@ -1,7 +1,7 @@
-"""Which files of a run can be compacted: those that their worker will neither write, merge nor count again.
+"""Selects the files of a run that can be compacted: those that their worker will not write, merge or count again.
 
-A recorder that merges its own files is left to do so until it has ended. One that does not gets all but its newest
-files compacted while it records.
+If a recorder merges its own files, they are left alone until it has ended. Otherwise all but its newest file can be
+compacted while it records.
 """
 
 import time
@@ -17,15 +17,15 @@ from rlscope.trace.files import is_integer
 from rlscope.trace.segments import file_crc32, is_as_named
 
 SILENT_NS: Final = 3_600 * 10**9
-"""A worker that did not stop, and has written nothing for an hour, was killed."""
+"""A worker without a stop time that has written nothing for this long was killed."""
 WRITES_NS: Final = 600 * 10**9
-"""A worker that records writes its own file at least this often, whatever its host's clock says."""
+"""A recording worker writes its worker file at least this often, whatever its host's clock says."""
 SETTLED_NS: Final = 600 * 10**9
-"""Files of a worker that still records are taken at this age: `rlscope watch` has read them by then."""
+"""Minimum age of the files of a recording worker: `rlscope watch` has read them by then."""
 
 
 class ClosedFiles:
-    """What the worker files state about a run's files at one moment."""
+    """Snapshot of what the worker files state about a run's data files."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ClosedFiles:
         is_copy: bool = False,
     ) -> None:
         self.recording: set[str] = set()
-        """Workers that still record, of those that were asked for."""
+        """Workers that were found to be still recording."""
         self._folder = folder
         self._run_id = run_id
         self._workers = {str(worker["worker_id"]): worker for worker in workers}
@@ -45,14 +45,14 @@ class ClosedFiles:
         self._now_ns = time.time_ns()
 
     def about(self, workers: Collection[str]) -> "ClosedFiles":
-        """The same of these workers alone: what another process needs to know that compacts only files of theirs."""
+        """Return a copy limited to some workers."""
         own = copy(self)
         own._workers = {name: self._workers[name] for name in workers if name in self._workers}
         own.recording = set()
         return own
 
     def of(self, table: str, sources: Sequence[Source]) -> list[Source]:
-        """The sources that can be compacted, in the order in which they came."""
+        """Return the sources that can be compacted, in their given order."""
         newest: dict[str, int] = {}
         for source in sources:
             for file in source.files:
@@ -61,11 +61,11 @@ class ClosedFiles:
         return [source for source in sources if self._is_closed(table, source, newest)]
 
     def counted(self, table: str, worker_id: str) -> int | None:
-        """The number of the last file that the worker counts; a killed one may have written more. None: not known."""
+        """Return the number of the last file that the worker counts, None if unknown; a killed one may have more."""
         return _whole(self._stated(table, worker_id).get("last_file"))
 
     def fault(self, table: str, source: Source) -> str | None:
-        """Why a file is not what it says: its name and its footer disagree, or its content and its checksum."""
+        """Return how a file contradicts its name, its footer or its checksum; None if it does not."""
         numbers, stamp = source.files[0].numbers, source.files[0].footer.stamp
         if source.is_compacted:
             return None if is_as_named(source.path) else "its content does not match the checksum in its name"
@@ -76,7 +76,7 @@ class ClosedFiles:
         if (stamp.table, numbers.name) != (table, source.path.name):
             return f"it was written as {stamp.table}/{numbers.name}"
         if stamp.run_id not in (self._run_id, self._workers.get(numbers.worker_id, {}).get("run_id")):
-            # A reader leaves out the whole of a compacted file with rows of another run.
+            # A reader would leave out the whole compacted file if it held rows of another run.
             return f"it belongs to run {stamp.run_id!r} according to its footer"
         if stamp.merged is None:
             return None
@@ -98,17 +98,17 @@ class ClosedFiles:
         return numbers.last < newest[numbers.worker_id] and (counted is None or numbers.last <= counted)
 
     def _merges(self, worker_id: str) -> bool:
-        """Whether the recorder of a worker has merged files of its own: it says so once it has."""
+        """Return whether the recorder of a worker has merged files, according to its worker file."""
         return any("merged" in self._stated(table, worker_id) for table in TABLES)
 
     def _is_recording(self, worker_id: str, path: Path) -> bool:
         worker = self._workers.get(worker_id)
         if worker is None:
-            # Of a worker without a file only the age of its files is known.
+            # If a worker has no worker file, only the age of its data files is known.
             return not self._is_settled(path, SILENT_NS)
         if worker.get("stopped_ns") is not None:
             return False
-        # The file's age is by the clock of this machine; times in it are by that of a host whose clock may be off.
+        # The age of the file is by this machine's clock; times in it are by the host's clock, which may be wrong.
         record = self._folder / "workers" / f"{worker_id}.json"
         if not self._is_settled(record, WRITES_NS):
             return True
@@ -122,7 +122,7 @@ class ClosedFiles:
             return False
 
     def _stated(self, table: str, worker_id: str) -> Mapping[str, object]:
-        """What a worker says it wrote to a table."""
+        """Return a worker's own count of what it wrote to a table; empty if it has none."""
         written = self._workers.get(worker_id, {}).get("written")
         tables = cast("Mapping[str, object]", written) if isinstance(written, dict) else {}
         stated = tables.get(table)

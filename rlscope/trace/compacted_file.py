@@ -1,7 +1,7 @@
-"""Writes one compacted file from many flushed ones, in memory that does not grow with them.
+"""Writes one compacted file from many flushed ones, in bounded memory.
 
-A file that cannot be taken as it is (another schema, a damaged page) is refused with the reason, and nothing of it is
-written. The compacted file has a temporary name until it is published.
+A file with another schema or a damaged page is rejected with the reason, and none of its rows are written. The
+compacted file has a temporary name until it is published.
 """
 
 import os
@@ -20,16 +20,16 @@ from rlscope.trace.files import StoredFile
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, compacted_name, encoded, file_crc32
 
 PART_PREFIX: Final = ".compacted."
-"""Of the name of a file that is being written. One that stays behind belongs to a compaction that was cut off."""
+"""Name prefix of a file that is being written. A leftover file with it belongs to an interrupted compaction."""
 _GROUP_ROWS: Final = 122_880
-"""Of a row group: what DuckDB gives to one thread at a time."""
+"""Rows of a row group: DuckDB gives one thread this many at a time."""
 _BATCH_ROWS: Final = 32_768
 _WHOLE_BYTES: Final = 4 * 10**6
-"""A file of at most this size is read whole before any of it is written."""
+"""Maximum size of a file that is held in memory while it is checked. A larger file is read twice."""
 
 
 class Source(NamedTuple):
-    """A file to compact: one that was flushed or merged by a recorder, or an earlier compacted file."""
+    """A file to compact: a file that a recorder flushed or merged, or an earlier compacted file."""
 
     path: Path
     files: tuple[StoredFile, ...]
@@ -37,17 +37,17 @@ class Source(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size of the file."""
         return self.files[0].footer.bytes
 
     @property
     def is_compacted(self) -> bool:
-        """Whether it is an earlier compacted file."""
+        """Whether this is an earlier compacted file."""
         return self.files[0].segment is not None
 
     @property
     def rows(self) -> int:
-        """All its rows."""
+        """Number of rows, over all segments."""
         return sum(file.footer.rows for file in self.files)
 
 
@@ -69,14 +69,14 @@ class CompactedFile:
 
     @property
     def bytes(self) -> int:
-        """Written so far; up to one row group more is held in memory."""
+        """Bytes written so far; up to one more row group is held in memory."""
         return self._sink.tell()
 
     def add(self, source: Source, joins_until: int | None = None) -> str | None:
-        """Add all rows of a file, or return why that cannot be.
+        """Add all rows of a file; return None, or the reason if the file is rejected.
 
-        joins_until: the number of a file after which a new segment begins, since the worker counted up to that one.
-        Raises OSError where the compacted file cannot be written.
+        joins_until: number of the last file that the worker counted; a new segment begins after it.
+        Raises OSError if the compacted file cannot be written, or the source changed while it was read.
         """
         why = _why_not(source, self._schema)
         if why is not None:
@@ -103,7 +103,7 @@ class CompactedFile:
         return None
 
     def close(self) -> None:
-        """Finish the file under its temporary name, and write it through to the disk. Raises OSError."""
+        """Finish the file under its temporary name and sync it to disk. Raises OSError."""
         self._write_held(0)
         self._writer.add_key_value_metadata({SEGMENTS_KEY: encoded(self._segments)})
         self._writer.close()
@@ -111,14 +111,14 @@ class CompactedFile:
         _sync(self.part)
 
     def publish(self) -> Path:
-        """Give the finished file its name. Raises OSError."""
+        """Give the finished file its final name. Raises OSError."""
         path = self.part.with_name(compacted_name(file_crc32(self.part)))
         os.replace(self.part, path)
         _sync(path.parent)
         return path
 
     def discard(self) -> None:
-        """Remove what was written; after `publish` there is nothing to remove."""
+        """Remove the unfinished file; does nothing after `publish`."""
         if not self._sink.closed:
             self._writer.close()
             self._sink.close()
@@ -139,7 +139,7 @@ class CompactedFile:
         return batch.num_rows
 
     def _write_held(self, group_rows: int) -> None:
-        """Write the rows that are held; with group_rows, only as many whole groups as they fill."""
+        """Write the held rows; if group_rows is not 0, only whole groups of that many rows."""
         if not self._held:
             return
         held = pa.Table.from_batches(self._held, self._schema).combine_chunks()
@@ -150,9 +150,9 @@ class CompactedFile:
 
 
 def fingerprint(table: str, paths: Iterable[Path]) -> tuple[int, int]:
-    """The number of rows in files of a table, and a checksum that the order of the rows does not change.
+    """Return the number of rows in files of a table, and a checksum that does not depend on the order of the rows.
 
-    Raises UnreadableDataError for a file that breaks.
+    Raises UnreadableDataError if a file cannot be read.
     """
     schema = arrow_schema(table)
     batches = (batch for path in paths for batch in _batches(path, schema))
@@ -169,7 +169,7 @@ def fingerprint(table: str, paths: Iterable[Path]) -> tuple[int, int]:
 
 
 def _writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    """As the recorder writes, so that a compacted file needs no more bytes than a merged one."""
+    """Return a writer with the recorder's settings, so that a compacted file is no larger than a merged one."""
     leaves = list(_leaves(schema))
     writer = pq.ParquetWriter(
         sink,
@@ -185,7 +185,7 @@ def _writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Every leaf column by the path that Parquet gives it."""
+    """Yield each leaf column by its Parquet path, with its type."""
     for field in parents:
         if pa.types.is_list(field.type):
             yield from _leaves(field.type.value_type, f"{prefix}{field.name}.list.element.")
@@ -194,7 +194,7 @@ def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tupl
 
 
 def _why_not(source: Source, schema: pa.Schema) -> str | None:
-    """Why a file cannot be taken, by its columns: one that the format does not have would be lost."""
+    """Return why a file is rejected for its columns, None if it is not: a column outside the format would be lost."""
     try:
         found = pq.read_schema(source.path)
     except FileNotFoundError:
@@ -206,9 +206,9 @@ def _why_not(source: Source, schema: pa.Schema) -> str | None:
 
 
 def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows with the columns and types of the format; a column that the file lacks is NULL.
+    """Yield the rows with the columns and types of the format; a column that the file lacks is NULL.
 
-    Raises ValueError or pa.ArrowException for a value that the format cannot hold.
+    Raises ValueError or pa.ArrowException if the format cannot hold a value.
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
@@ -222,7 +222,7 @@ def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
-    """The column as the format has it: another writer may have chosen other widths, or columns that may be NULL."""
+    """Return a column with the format's type: another writer may use other widths or nullable columns."""
     column = column.cast(field.type)
     nulls = 0 if field.nullable else column.null_count
     if nulls or (pa.types.is_list(field.type) and column.flatten().null_count):
@@ -231,7 +231,7 @@ def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _segments_of(source: Source) -> list[Segment]:
-    """What a file stands for. Raises ValueError where nothing says it, or it is not as it was written."""
+    """Return the segments that a file stands for. Raises ValueError if neither name nor footer names its worker."""
     segments = [file.segment for file in source.files if file.segment is not None]
     if segments:
         return segments
@@ -249,7 +249,7 @@ def _segments_of(source: Source) -> list[Segment]:
 
 
 def _sync(path: Path) -> None:
-    """Write a file, or the names in a folder, through to the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

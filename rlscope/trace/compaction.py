@@ -1,8 +1,8 @@
-"""Compacts a run: many small files of a table become few large ones, with the same rows in the same order.
+"""Compacts a run: rewrites many small files of a table as a few large ones, with the same rows in the same order.
 
-Each compacted file is complete, and has its name, before the files that it replaces are removed; a reader that sees
-both uses the compacted one (`segments.py`). So a compaction may be killed at any moment, and the next one removes what
-it left behind.
+Each compacted file is complete and has its final name before the files that it replaces are removed. A reader that sees
+both uses the compacted one (`segments.py`). A compaction can therefore be killed at any moment; the next one removes
+its leftovers.
 """
 
 import os
@@ -33,45 +33,45 @@ from rlscope.trace.remote import is_remote, shown_address
 from rlscope.trace.segments import is_as_named, is_compacted_name, superfluous
 
 TARGET_BYTES: Final = 128 * 10**6
-"""A compacted file ends with the source at which it reaches this size. A source that has it is left as it is."""
+"""Size at which a compacted file is finished. A source of at least this size is left as it is."""
 LOCK_NAME: Final = ".rlscope-compact.lock"
 UNFINISHED: Final = ".rlscope-compact.unfinished"
-"""In a new folder until the run in it is whole."""
+"""Marker file in a new folder, removed when the run in it is complete."""
 _ATTEMPTS: Final = 3
-"""At a table whose files vanish while they are copied."""
+"""Attempts at a table whose files vanish while they are copied."""
 _SAY_EVERY: Final = 200
-"""Files between two words of progress."""
+"""Files between two progress messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What came of a compaction."""
+    """Result of a compaction."""
 
     path: Path
     """The folder of the compacted run."""
     files_before: int
-    """Parquet files."""
+    """Number of Parquet files."""
     files_after: int
     bytes_before: int
     bytes_after: int
     rows: int
-    """Rows in files that were compacted now."""
+    """Rows in the files that this compaction replaced."""
     left: tuple[SkippedFile, ...]
-    """Files that were left as they are, each with why."""
+    """Files that were left as they are, with the reason."""
     recording: tuple[str, ...]
-    """Workers that still record, of which files were left for that."""
+    """Workers that still record, so some of their files were left as they are."""
     leftovers: int
-    """Files removed that an earlier compaction had left behind."""
+    """Number of leftover files of an earlier compaction that were removed."""
     is_verified: bool
-    """Whether the rows were read again and compared before anything was removed."""
+    """Whether the rows were read back and compared before any file was removed."""
 
 
 def say_nothing(_: str) -> None:
-    """Progress that is not shown."""
+    """Discard a progress message."""
 
 
 class _Job(NamedTuple):
-    """Sources of one table that become compacted files of their own."""
+    """Sources of one table to write into compacted files."""
 
     folder: Path
     target: Path
@@ -82,7 +82,7 @@ class _Job(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What came of a job."""
+    """Result of a job."""
 
     rows: int
     left: tuple[SkippedFile, ...]
@@ -95,13 +95,14 @@ def compact_run(
     verify: bool = False,
     say: Callable[[str], None] = say_nothing,
 ) -> Compaction:
-    """Compact the run in a folder, there or into a new folder.
+    """Compact the run in a folder, in place or into a new folder.
 
-    out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
-    a checksum of them that their order does not change, with those of the files that it replaces. say: called with
-    what is done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an
-    object store, OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the
-    comparison fails, and RlscopeError while another compaction works on the run, or where its processes end.
+    out: the new folder; None to compact in place. verify: read each compacted file back, and compare its number of rows
+    and an order-independent checksum with those of the files that it replaces. say: receives progress messages.
+
+    Raises RunFolderError if the folder is not a run, ArgumentError for an address in an object store, OutputError if
+    the output folder cannot be written or is not empty, UnreadableDataError if the verification fails, and RlscopeError
+    if another compaction is in progress.
     """
     for address in filter(is_remote, (folder, out or "")):
         raise ArgumentError.of(
@@ -143,7 +144,7 @@ class _Compactor:
         bytes_before = sum(path.stat().st_size for path in before)
         if self._is_copy:
             _copy_beside_tables(self._folder, self._target)
-        # Read before the files are listed, so that all that the workers count is there.
+        # Read the worker files before listing the data files, so that every file that they count is listed.
         workers, _ = read_workers(self._target)
         manifest = read_manifest(self._folder)
         is_imported = manifest.imported is not None
@@ -171,7 +172,7 @@ class _Compactor:
         )
 
     def _compact_table(self, table: str) -> None:
-        """Compact a table; again if a recorder merges its files while they are copied."""
+        """Compact a table, and retry if a recorder merges its files while they are copied."""
         for _ in range(_ATTEMPTS):
             left, rows = list(self._left), self._rows
             try:
@@ -195,7 +196,7 @@ class _Compactor:
         sources = _sources(listed.files)
         small = [source for source in sources if source.bytes < TARGET_BYTES]
         closed = self._closed.of(table, small)
-        # An earlier compacted file holds many workers and is replaced as a whole, so it comes before what followed it.
+        # An earlier compacted file holds many workers and is replaced as a whole, so it comes before later files.
         taken = sorted(closed, key=lambda source: not source.is_compacted)
         if len(taken) > 1:
             self._compact(table, taken)
@@ -205,11 +206,11 @@ class _Compactor:
         self._keep(source for source in sources if source not in own)
         for skipped in unreadable:
             self._copy(self._folder / skipped.path)
-        # A recorder that was killed may have left what it merged.
+        # A killed recorder may have left files that it had merged.
         self._remove_leftovers(table)
 
     def _compact(self, table: str, sources: Sequence[Source]) -> None:
-        """Write the sources into as few files as they fill."""
+        """Write the sources into as few files as possible."""
         closed = self._closed.about(_workers_of(sources))
         job = _Job(self._folder, self._target, table, tuple(sources), closed, self._verify)
         outcome = _Writer(job, self._say).run()
@@ -217,7 +218,7 @@ class _Compactor:
         self._left += outcome.left
 
     def _keep(self, sources: Iterable[Source]) -> None:
-        """What is not compacted belongs into a copy as it is."""
+        """Copy sources that are not compacted into the new folder, if there is one."""
         for source in sources:
             self._copy(source.path)
 
@@ -225,14 +226,14 @@ class _Compactor:
         _copy(path, self._folder, self._target)
 
     def _remove_leftovers(self, table: str) -> int:
-        """Remove unfinished files, and those that a compacted file replaces; returns how many."""
+        """Remove unfinished files and files that a compacted file replaces; return how many."""
         if self._is_copy:
             return 0
         folder = self._folder / table
         parts = folder.glob(f"{PART_PREFIX}*.part")
-        # What ends otherwise is being written by a worker of such a name.
+        # A name ending in .parquet.part belongs to a worker with such a name that is writing a file.
         leftovers = {path for path in parts if not path.name.endswith(".parquet.part")}
-        # Footers are read where a compacted file may replace others, by its name.
+        # Footers need to be read only if a file is named as a compacted one.
         if any(is_compacted_name(path.name) for path in folder.glob("*.parquet")):
             leftovers |= self._replaced(table)
         for path in leftovers:
@@ -240,7 +241,7 @@ class _Compactor:
         return len(leftovers)
 
     def _replaced(self, table: str) -> set[Path]:
-        """The files of which all rows are in a compacted one; none where one of those is damaged."""
+        """Return the files whose rows are all in a compacted file; none if a compacted file is damaged."""
         listing, unreadable = self._listed(table)
         compacted = {file.path for file in listing if file.segment is not None}
         if not compacted or not all(map(is_as_named, compacted)):
@@ -255,7 +256,7 @@ class _Compactor:
 
 
 class _Writer:
-    """Writes the sources of one job into as few files as they fill."""
+    """Writes the sources of one job into as few files as possible."""
 
     def __init__(self, job: _Job, say: Callable[[str], None]) -> None:
         self._job, self._say = job, say
@@ -264,7 +265,7 @@ class _Writer:
         self._rows = 0
 
     def run(self) -> _Outcome:
-        """Write them. Raises OSError, UnreadableDataError."""
+        """Write the files. Raises OSError, UnreadableDataError."""
         job, file = self._job, None
         try:
             for index, source in enumerate(job.sources):
@@ -292,7 +293,7 @@ class _Writer:
         return file.add(source, counted)
 
     def _finish(self, file: CompactedFile) -> None:
-        """Publish the file and remove what it replaces; one source alone stays as it is."""
+        """Publish the file and remove the files that it replaces; a single source stays as it is."""
         if len(file.sources) < 2:
             file.discard()
             for source in file.sources:
@@ -308,7 +309,7 @@ class _Writer:
                 source.path.unlink(missing_ok=True)
 
     def _compare(self, file: CompactedFile) -> None:
-        """Raises UnreadableDataError where the rows of a finished file are not those of its sources."""
+        """Raise UnreadableDataError if the rows of a finished file differ from those of its sources."""
         self._say(f"verifying {file.table}: {file.rows:,} rows")
         expected = fingerprint(file.table, [source.path for source in file.sources])
         found = fingerprint(file.table, [file.part])
@@ -325,7 +326,7 @@ class _Writer:
 
 
 def _copy(path: Path, folder: Path, target: Path) -> None:
-    """Copy a file of the run into the new folder, if there is one. Raises FileNotFoundError for one that is gone."""
+    """Copy a file of the run into the new folder, if there is one. Raises FileNotFoundError if it has vanished."""
     if target != folder and (_is_inside(path, folder) or not os.path.lexists(path)):
         copied = target / path.relative_to(folder)
         copied.parent.mkdir(parents=True, exist_ok=True)
@@ -333,7 +334,7 @@ def _copy(path: Path, folder: Path, target: Path) -> None:
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether it is a regular file in the folder, or a link to one: what lies elsewhere does not belong into a copy."""
+    """Return whether a path is a regular file in the folder, or a link to one: files elsewhere are not copied."""
     return path.is_file() and path.resolve().is_relative_to(folder)
 
 
@@ -351,7 +352,7 @@ def _vanished(folder: Path) -> VanishedFileError:
 
 
 def _sources(files: Sequence[StoredFile]) -> list[Source]:
-    """The files of a table, each with its segments, in the order of their first ones."""
+    """Group the entries of a table by file, in the order of each file's first segment."""
     by_path: dict[Path, list[StoredFile]] = {}
     for file in files:
         by_path.setdefault(file.path, []).append(file)
@@ -378,7 +379,7 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def _prepare(folder: Path, target: Path) -> None:
-    """Make an empty folder, or empty one in which an earlier compaction was cut off."""
+    """Make an empty folder, or empty the folder of an interrupted compaction."""
     if target.is_relative_to(folder) or folder.is_relative_to(target):
         raise OutputError.of(
             target,
@@ -398,7 +399,7 @@ def _prepare(folder: Path, target: Path) -> None:
 
 
 def _copy_beside_tables(folder: Path, target: Path) -> None:
-    """Copy the worker files, and the files beside run.json but for links that lead out; run.json itself comes last."""
+    """Copy the worker files and the files beside run.json, except links to other places; run.json is copied last."""
     (target / "workers").mkdir(exist_ok=True)
     for path in (*folder.iterdir(), *(folder / "workers").glob("*.json")):
         if _is_inside(path, folder) and path.name not in (RUN_FILE, LOCK_NAME):

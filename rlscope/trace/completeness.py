@@ -1,8 +1,8 @@
-"""Holds what was read against what the recorder says it wrote: rows, files and checksums by worker and table.
+"""Compares the files of a run with what its recorder says it wrote: rows, files and checksums by worker and table.
 
-A worker file states them in `written`; files state in their footer to which worker, table and number they belong, and
-each of their pages has a checksum. Recorders before that state the rows alone, and other programs nothing. A file that
-others were merged into stands for all of their numbers.
+A worker file states these in `written`. The footer of each data file names its worker, table and number, and each page
+has a checksum. Older recorders state only the number of rows, and other programs state nothing. A merged file stands
+for the numbers of all files that were merged into it.
 """
 
 import zlib
@@ -24,21 +24,21 @@ State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
 _FILES_NAMED: Final = 3
 _COUNTS: Final = ("rows", "last_file", "checksum")
-"""What a worker file states for each table."""
+"""Keys of a table's entry in `written`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGap:
-    """Rows of one worker and table that are not as the worker wrote them."""
+    """A difference between the rows that a worker wrote to a table and the rows in its files."""
 
     kind: Kind
-    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
+    """missing: fewer rows than written. beyond: more rows. changed: different content. moved: a file was renamed."""
     table: str
     worker_id: str
     rows: int
-    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
+    """Number of missing or surplus rows; for changed and moved files, the number of their rows."""
     gpu_s: float | None
-    """GPU-seconds of the worker that they concern, at most; None where no time is known."""
+    """Maximum GPU-seconds of the worker that are affected; None if no time is known."""
     detail: str
 
     def __str__(self) -> str:
@@ -52,20 +52,20 @@ class Completeness:
 
     state: State
     gaps: tuple[RowGap, ...] = ()
-    """What differs, by table and worker."""
+    """Differences by table and worker."""
     uncounted_workers: tuple[str, ...] = ()
-    """Workers of which nobody stated how many rows they wrote."""
+    """Workers for which no worker file states the number of rows."""
     is_verified: bool = False
-    """Whether the checksums of all files were compared, and agree."""
+    """Whether the checksums of all files were compared and agree."""
 
     @property
     def missing_rows(self) -> int:
-        """Rows that were written and are not there."""
+        """Number of rows that were written but are not in any file."""
         return sum(gap.rows for gap in self.gaps if gap.kind == "missing")
 
     @property
     def concerned_rows(self) -> int:
-        """Rows that are missing, beyond the count, changed or moved."""
+        """Number of rows that are missing, surplus, changed or moved."""
         return sum(gap.rows for gap in self.gaps)
 
 
@@ -73,35 +73,35 @@ NOT_KNOWN: Final = Completeness("unknown")
 
 
 class Checked(NamedTuple):
-    """The tables as they may be used, and what was found."""
+    """The usable files of each table, and the result of the check."""
 
     tables: dict[str, TableFiles]
     skipped: list[SkippedFile]
     completeness: Completeness
     unsure: frozenset[str]
-    """Tables in which rows may be stored twice."""
+    """Tables that may contain duplicate rows."""
 
 
 class _Stated(NamedTuple):
-    """What a worker says it wrote to a table; the last file and the checksum are None for an old recorder."""
+    """A worker's own count of what it wrote to a table; an old recorder states no last file and no checksum (None)."""
 
     rows: int
     last_file: int | None
     checksum: int | None
     merged: Mapping[str, object] = {}
-    """The CRC-32 of each merged file, by `FIRST_LAST`."""
+    """CRC-32 of each merged file, by `FIRST_LAST`."""
 
 
 _Files = dict[FileNumbers, StoredFile]
-"""Files of one worker and table by the numbers that they stand for."""
+"""Files of one worker and table, by the file numbers that they stand for."""
 
 
 def check_files(
     folder: Path, run_id: str, workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles]
 ) -> Checked:
-    """Compare the readable files of every table with what the workers state. Reads every file that has a checksum.
+    """Compare the readable files of every table with the workers' counts. Every file that has a checksum is read.
 
-    Raises FileNotFoundError for a file that is gone.
+    Raises FileNotFoundError if a file has vanished.
     """
     checker = _Checker(folder, run_id, workers)
     kept = {table: checker.check(table, files) for table, files in tables.items()}
@@ -109,7 +109,7 @@ def check_files(
 
 
 class _Checker:
-    """Collects what differs, table by table."""
+    """Collects the differences, table by table."""
 
     def __init__(self, folder: Path, run_id: str, workers: Sequence[Mapping[str, object]]) -> None:
         self.skipped: list[SkippedFile] = []
@@ -122,20 +122,20 @@ class _Checker:
         self._is_counted = any(map(_states_rows, workers))
         self._strangers: set[str] = set()
         self._changed: set[Path] = set()
-        """Compacted files that are not as they were written, though each page reads well."""
+        """Compacted files whose checksum is wrong although every page is readable."""
 
     def check(self, table: str, files: TableFiles) -> TableFiles:
-        """The table without what does not belong to it."""
+        """Return the table without files that are damaged or belong elsewhere."""
         owned = self._owned(table, self._without_damaged_compacted(table, files))
         kept: list[StoredFile] = []
         for worker_id in sorted({*owned, *self._workers}):
             kept += self._of_worker(table, worker_id, owned.get(worker_id, {}))
-        # In the order of the files, so that a run without a fault is read as before.
+        # Keep the order of the files, so that a faultless run is read in the same order as without this check.
         remaining = {file.path for file in kept}
         return table_of(tuple(file for file in files.files if file.path in remaining))
 
     def completeness(self) -> Completeness:
-        """What all tables came to."""
+        """Return the result over all tables."""
         silent = [worker_id for worker_id, worker in self._workers.items() if not _states_rows(worker)]
         uncounted = tuple(sorted({*silent, *self._strangers}))
         is_unknown = bool(uncounted) or not self._workers
@@ -144,7 +144,7 @@ class _Checker:
         return Completeness(state, tuple(self._gaps), uncounted, self._is_verified and state == "complete")
 
     def _without_damaged_compacted(self, table: str, files: TableFiles) -> list[StoredFile]:
-        """The files without the compacted ones whose pages are damaged, or that belong to another run."""
+        """Return the files without compacted ones that have damaged pages or belong to another run."""
         left_out: set[Path] = set()
         compacted: dict[Path, list[StoredFile]] = {}
         for file in files.files:
@@ -162,7 +162,7 @@ class _Checker:
         owners = [file.segment.owner for file in own if file.segment is not None]
         is_ours = any(run_id in self._run_ids(worker_id) for run_id, worker_id in owners)
         for run_id, worker_id in owners:
-            # Of a worker whose own file is lost the rows are there, and are named as those of no worker.
+            # If a worker's own file is lost, its rows remain and are reported as rows of an uncounted worker.
             may_be = is_ours and worker_id not in self._workers
             if run_id and run_id not in self._run_ids(worker_id) and not may_be:
                 return f"belongs to run {run_id!r} according to its footer"
@@ -178,7 +178,7 @@ class _Checker:
         return None if why is None else f"damaged after it was written: {why}"
 
     def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
-        """The files by worker and number: by their own word, or by their name where they have none."""
+        """Return the files by worker and number, from the footer, or from the file name if the footer has none."""
         owned: dict[str, _Files] = {}
         misplaced: list[tuple[StoredFile, FileNumbers]] = []
         for file in files:
@@ -201,7 +201,7 @@ class _Checker:
         return owned
 
     def _run_ids(self, worker_id: str) -> tuple[object, ...]:
-        """The runs that files of a worker may belong to: folders of several nodes may have been copied into one."""
+        """Return the runs that a worker's files may name: folders of several nodes may have been copied into one."""
         return self._run_id, self._workers.get(worker_id, {}).get("run_id")
 
     def _skip(self, file: StoredFile, why: str, rows: int | None = None) -> None:
@@ -209,13 +209,13 @@ class _Checker:
         self.skipped.append(SkippedFile(name, f"{why}; its {rows:,} rows are left out"))
 
     def _of_worker(self, table: str, worker_id: str, files: _Files) -> list[StoredFile]:
-        """The files of one worker that may be used."""
+        """Return the usable files of one worker."""
         stated = _stated(self._workers.get(worker_id, {}), table)
         if stated is None:
             self._is_verified = False
             if files:
                 self._strangers.add(worker_id)
-                # Where nobody counts, rows that are alike may be so on purpose.
+                # If no worker counts its rows, identical rows may be intended.
                 self.unsure |= {table} if self._is_counted else set()
             return list(files.values())
         if stated.last_file is None or stated.checksum is None:
@@ -226,11 +226,11 @@ class _Checker:
         return list(files.values())
 
     def _verified(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> _Files:
-        """The files whose pages are as they were written."""
+        """Return the files whose pages are undamaged."""
         last_file = stated.last_file or 0
         newer = self._merged_since(worker_id, files, stated).keys()
         if newer:
-            # Nobody states their checksums yet, but each of their pages has one.
+            # The worker file does not state their checksums yet, but each page has one.
             self._is_verified = False
             sound = self._without_damaged(table, {numbers: files[numbers] for numbers in newer})
             files = {numbers: file for numbers, file in files.items() if numbers not in newer} | sound
@@ -248,7 +248,7 @@ class _Checker:
         return sound | self._without_damaged(table, later)
 
     def _merged_since(self, worker_id: str, files: _Files, stated: _Stated) -> dict[FileNumbers, Merged]:
-        """What a worker that still records merged after it had written its own file as that was read."""
+        """Return the files that a worker, still recording, merged after it wrote the worker file that was read."""
         stamps = {numbers: file.footer.stamp for numbers, file in files.items() if file.segment is None}
         is_recording = self._workers[worker_id].get("stopped_ns") is None
         return {
@@ -260,7 +260,7 @@ class _Checker:
     def _without_damaged(self, table: str, files: _Files) -> _Files:
         sound: _Files = {}
         for numbers, file in files.items():
-            # The pages of compacted files have been looked at.
+            # `_compacted_fault` has already checked the pages of compacted files.
             why = page_fault(file.path) if file.segment is None else None
             if why is None:
                 sound[numbers] = file
@@ -269,7 +269,7 @@ class _Checker:
         return sound
 
     def _count(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> None:
-        """Compare the number of rows; a worker that was killed may have written a flush that it did not count."""
+        """Compare the number of rows. A killed worker may have written a flush that it did not count."""
         last = stated.last_file
         found = sum(file.footer.rows for numbers, file in files.items() if last is None or numbers.last <= last)
         for numbers, merged in self._merged_since(worker_id, files, stated).items():
@@ -297,14 +297,14 @@ class _Checker:
 
 
 def owner_of(path: Path) -> FileNumbers:
-    """The worker and the numbers that a file's name says; number 0 where it says none."""
+    """Return the worker and the numbers in a file's name; number 0 if it has none."""
     return FileNumbers.of(path.stem) or FileNumbers(path.stem, 0, 0)
 
 
 def page_fault(path: Path) -> str | None:
-    """Why the pages of a file cannot be trusted; None if each agrees with its checksum, or has none.
+    """Return why the pages of a file cannot be trusted; None if each matches its checksum or has none.
 
-    Raises FileNotFoundError for a file that is gone.
+    Raises FileNotFoundError if the file has vanished.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -318,7 +318,10 @@ def page_fault(path: Path) -> str | None:
 
 
 def _rows_until(merged: Merged, last: int, expected: int) -> int:
-    """How many rows of a merged file were flushed in files up to a number; of a part across it, as many as expected."""
+    """Return how many rows of a merged file come from files up to number `last`.
+
+    A part that spans `last` contributes as many rows as are expected, within its size.
+    """
     least = sum(rows for number, rows in merged.parts if number <= last)
     across = next((rows for number, rows in merged.parts if number > last), 0) if merged.first <= last else 0
     is_at_an_end = last in (number for number, _ in merged.parts)
@@ -326,9 +329,9 @@ def _rows_until(merged: Merged, last: int, expected: int) -> int:
 
 
 def _chain(files: _Files, merged: Mapping[str, object], unstated: Collection[FileNumbers]) -> int | None:
-    """The checksum of flushed files in their order; None where one cannot be read, or was merged into what it is not.
+    """Return the chained checksum of flushed files; None if a file cannot be read or a merged file has changed.
 
-    merged: the CRC-32 of each merged file, as the worker states it. unstated: those of which it states none yet.
+    merged: the CRC-32 of each merged file, from the worker file. unstated: merged files that it does not list yet.
     """
     checksum = 0
     try:
@@ -354,7 +357,7 @@ def _states_rows(worker: Mapping[str, object]) -> bool:
 
 
 def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
-    """What a worker file says; None where it does not, or nothing that can be."""
+    """Return a worker file's counts for a table; None if it has none or they are invalid."""
     written, rows = worker.get("written"), worker.get("rows")
     if isinstance(written, dict):
         own = written.get(table, {"rows": 0, "last_file": 0, "checksum": 0})
@@ -371,7 +374,7 @@ def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
 
 
 def _missing(files: Mapping[FileNumbers, StoredFile], last_file: int) -> list[tuple[int, int]]:
-    """The stretches of numbers up to the last one, each (first, last), that no file stands for."""
+    """Return the ranges (first, last) of file numbers up to last_file that no file stands for."""
     missing: list[tuple[int, int]] = []
     expected = 1
     for numbers in sorted(files):
@@ -382,7 +385,7 @@ def _missing(files: Mapping[FileNumbers, StoredFile], last_file: int) -> list[tu
 
 
 def _named(missing: Sequence[tuple[int, int]]) -> str:
-    """The numbers of missing files in words."""
+    """Return the numbers of missing files in words."""
     if not missing:
         return ""
     count = sum(last - first + 1 for first, last in missing)
@@ -393,7 +396,10 @@ def _named(missing: Sequence[tuple[int, int]]) -> str:
 
 
 def _gap_ns(files: Mapping[FileNumbers, StoredFile], worker: Mapping[str, object], kind: Kind) -> int | None:
-    """How long the stretch is in which missing rows can lie; all that the files cover for other kinds."""
+    """Return the duration in which missing rows can lie; for other kinds, the duration that the files cover.
+
+    None if the worker file states no valid start and end.
+    """
     start, ends = worker.get("started_ns"), (worker.get("stopped_ns"), worker.get("last_flush_ns"))
     end = next((each for each in ends if isinstance(each, int)), None)
     if not isinstance(start, int) or end is None or end < start:
@@ -412,7 +418,7 @@ def _times(files: Mapping[FileNumbers, StoredFile]) -> Iterator[tuple[int, int]]
 
 
 def _holes(files: Mapping[FileNumbers, StoredFile], start: int, end: int) -> Iterator[int]:
-    """The time between the files beside each gap in the numbers; the end of the worker follows its last file."""
+    """Yield the time, in ns, between the files on either side of each gap in the numbers, and after the last file."""
     before, last_number = start, 0
     for numbers in sorted(files):
         footer = files[numbers].footer

@@ -1,6 +1,6 @@
-"""The files of a run folder, each checked before anything reads it. No database is opened here.
+"""Lists and checks the files of a run folder. No database is opened here.
 
-A damaged file is skipped and listed with the reason. Only an unknown format, or a folder that is no run, is an error.
+A damaged file is skipped and listed with the reason. Only an unknown format or a folder that is not a run is an error.
 """
 
 import json
@@ -28,22 +28,22 @@ from rlscope.trace.segments import Segment, superfluous
 
 RUN_FILE: Final = "run.json"
 _DEEPEST: Final = 6
-"""Levels of folders in which runs are looked for."""
+"""Maximum depth of folders that are searched for runs."""
 _GLOBS: Final = frozenset("*?[]{}")
-"""By these a reader takes one name for several."""
+"""Wildcards: a reader would take a name with one of them for several names."""
 _HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 LARGEST_JSON_BYTES: Final = 4 * 10**6
-"""Of run.json or a worker file: the settings of a run are a few kilobytes."""
+"""Maximum size of run.json or a worker file: the settings of a run take a few kilobytes."""
 _LISTINGS: Final = 3
-"""How often a table is listed while its files vanish."""
+"""Attempts to list a table while its files vanish."""
 _MANY_FILES: Final = 20_000
 _CPU_S_PER_FILE: Final = 0.0011
-"""Measured with 7,200 files of 30 s each: what an analysis costs more than with the same rows in few files."""
+"""Extra CPU time of an analysis per file, measured with 7,200 files of 30 s each against the same rows in few files."""
 _LEAST_BYTES_TO_DIVIDE: Final = 10**9
-"""About 10^8 rows of compacted files, whose analysis takes as long as a cluster needs to start and to merge answers."""
+"""About 10^8 rows of compacted files: their analysis takes as long as a cluster needs to start and merge answers."""
 _MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
-"""The whole numbers that a worker file must hold, and the width of their column."""
+"""The whole numbers that a worker file must hold, and the width of their column in bits."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 WORKERS: Final = pa.schema(
     [
@@ -64,18 +64,18 @@ WORKERS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """run.json."""
+    """Contents of run.json."""
 
     run_id: str
     created_ns: int | None
     config: Mapping[str, object]
     imported: Imported | None = None
-    """Where the run comes from, if no hook recorded it."""
+    """Origin of an imported run; None if hooks recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A readable file of a table; of a compacted file, one of its segments, with a footer that speaks of that one."""
+    """A readable file of a table, or one segment of a compacted file with a footer for that segment."""
 
     path: Path
     footer: Footer
@@ -83,7 +83,7 @@ class StoredFile:
 
     @property
     def numbers(self) -> FileNumbers | None:
-        """The numbers that it stands for, by its own word, or by its name; None where nothing says them."""
+        """File numbers from the footer or, if it has none, from the name; None if neither has any."""
         if self.segment is not None:
             return self.segment.numbers
         stamp = self.footer.stamp
@@ -91,7 +91,7 @@ class StoredFile:
 
     @property
     def claim(self) -> tuple[tuple[str, str], FileNumbers] | None:
-        """The run and the worker that it says it belongs to, and the numbers that it stands for."""
+        """The run and worker that the file claims to belong to, and its file numbers; None if it has no numbers."""
         numbers, stamp = self.numbers, self.footer.stamp
         run_id = self.segment.run_id if self.segment is not None else stamp.run_id if stamp is not None else ""
         return None if numbers is None else ((run_id, numbers.worker_id), numbers)
@@ -107,11 +107,11 @@ class TableFiles:
     is_plain: bool = False
     """Whether every column of every file has exactly the contract's type."""
     files: tuple[StoredFile, ...] = ()
-    """The same files, each with its footer."""
+    """The files with their footers."""
 
 
 def table_of(files: tuple[StoredFile, ...]) -> TableFiles:
-    """A table that consists of these files."""
+    """Return the table that consists of these files."""
     return TableFiles(
         paths=tuple(dict.fromkeys(file.path for file in files)),
         columns=frozenset(name for file in files for name in file.footer.columns),
@@ -130,12 +130,12 @@ class SkippedFile:
 
 
 def run_folder(path: Path) -> Path:
-    """Return the folder of a run that a path means: that of its run.json, else the path itself."""
+    """Return the run folder that a path refers to: the folder of a run.json, otherwise the path itself."""
     return path.parent if path.name == RUN_FILE and path.is_file() else path
 
 
 def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
-    """Yield the run folders in and below a folder, by name; what is inside a run is not looked into."""
+    """Yield the run folders in and below a folder, sorted by name; run folders themselves are not searched."""
     if (folder / RUN_FILE).is_file():
         yield folder
     elif depth < _DEEPEST:
@@ -146,7 +146,7 @@ def runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """Read run.json. Raises RunFolderError for what is no run, or a format that this version does not know."""
+    """Read run.json. Raises RunFolderError if the folder is not a run, or its format version is unknown."""
     path = folder / RUN_FILE
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         raise RunFolderError.of(
@@ -177,9 +177,9 @@ def read_manifest(folder: Path) -> RunManifest:
 
 
 def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, object]:
-    """The object in a file. plain_bytes: its size, of what is known to be a regular file with a name of its own.
+    """Return the JSON object in a file. plain_bytes: its size, if it is known to be a regular file with a plain name.
 
-    Raises RunFolderError for any other file.
+    Raises RunFolderError if the file is not a regular one in the run folder, or holds no JSON object.
     """
     known = plain_bytes is not None
     why = None if known else irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
@@ -192,7 +192,7 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
             raise ValueError(f"more than {LARGEST_JSON_BYTES:,} bytes")
         text = path.read_bytes().decode("utf-8")
         document = json.loads(text)
-        # Half of a pair is no character, and no table can hold it.
+        # Half of a surrogate pair is not a character, and no table can hold it.
         document = cleaned(document) if "\\u" in text and _HALF_A_PAIR.search(text) else document
         document = cleaned(document, shortened) if len(text) > LONGEST_TEXT else document
     except (OSError, ValueError, RecursionError) as error:
@@ -207,7 +207,7 @@ def _json_object(path: Path, *, plain_bytes: int | None = None) -> Mapping[str, 
 
 
 def irregularity(path: Path, folder: Path) -> str | None:
-    """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
+    """Return why a file of a run folder is not opened, such as a pipe or a link to another place; None if it can be."""
     if not _is_plain_name(path.name):
         return "a file whose name holds wildcards or unprintable characters"
     try:
@@ -230,7 +230,7 @@ def _is_plain_name(name: str) -> bool:
 
 
 def _is_plainly_inside(path: Path, folder: Path) -> bool:
-    """Whether it is a regular file of the folder, or of a folder in it, with no link on the way: nearly all are."""
+    """Return whether the path is a regular file in the folder or one level below, without links: nearly all are."""
     holder = path.parent
     is_held = holder == folder or (holder.parent == folder and stat.S_ISDIR(os.lstat(holder).st_mode))
     return is_held and stat.S_ISREG(os.lstat(path).st_mode)
@@ -256,28 +256,28 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
 
 
 def is_integer(value: object, bits: int = 64) -> TypeGuard[int]:
-    """Whether a value of a JSON file is a whole number that a signed column of that width can hold."""
-    # Of the type itself, since True is an int too. A look at ten thousand workers asks half a million times.
+    """Return whether a JSON value is a whole number that fits in a signed column of that width."""
+    # `isinstance` would accept True. This runs half a million times for ten thousand workers.
     return type(value) is int and (value if value >= 0 else ~value).bit_length() < bits
 
 
 class _ReadWorker(NamedTuple):
-    """A worker file as it was read last."""
+    """The last read contents of a worker file."""
 
     state: tuple[int, int, int]
-    """What changes when it is written."""
+    """Modification time in ns, size in bytes and inode: these change when the file is written."""
     document: dict[str, object] | None
     why: str
 
 
 KnownWorkers = dict[str, _ReadWorker]
-"""By path, the worker files that were read, so that only those that changed need be read again."""
+"""Worker files by path, so that only changed files need to be read again."""
 
 
 def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[dict[str, object]], list[SkippedFile]]:
-    """The documents of workers/*.json that hold what the analysis cannot do without, and the files that do not.
+    """Return the valid documents of workers/*.json, and the files that are invalid.
 
-    known: what an earlier call read, and takes what this one reads.
+    known: cache of earlier calls, which this call updates.
     """
     documents: list[dict[str, object]] = []
     skipped: list[SkippedFile] = []
@@ -298,7 +298,7 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
 
 
 def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int], bool]]:
-    """Each path, what changes when it is written, and whether `irregularity` has nothing to say of it."""
+    """Yield each path, its state (see `_ReadWorker`), and whether it needs no check by `irregularity`."""
     if not folder.is_dir():
         return
     is_folder = not folder.is_symlink()
@@ -320,7 +320,7 @@ def _read_worker(path: Path, state: tuple[int, int, int], is_plain: bool) -> _Re
 
 
 def host_of(worker: Mapping[str, object]) -> str | None:
-    """The host of a worker, by the document of its file; None where it states none that can be one."""
+    """Return the host in a worker's document; None if it is missing or not a string."""
     host = worker.get("host")
     return host if isinstance(host, str) else None
 
@@ -352,7 +352,7 @@ def _late_fault(key: str, value: object) -> str:
 
 
 def dropped_rows(workers: Sequence[Mapping[str, object]]) -> dict[str, int]:
-    """Rows that capture says it dropped, by table, of the documents of worker files."""
+    """Return the number of rows that capture dropped, by table, from the documents of worker files."""
     dropped: dict[str, int] = {}
     for worker in workers:
         counts = worker.get("dropped")
@@ -365,7 +365,7 @@ def dropped_rows(workers: Sequence[Mapping[str, object]]) -> dict[str, int]:
 
 
 def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
-    """A sentence for each worker file that does not say when its worker ended, or for there being none."""
+    """Return a sentence for each worker file without an end time, or one sentence if there is no worker file."""
     if not workers:
         return ("workers/: no readable worker file, so GPU time cannot be accounted for",)
     return tuple(
@@ -376,13 +376,13 @@ def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
 
 
 def workers_table(documents: Sequence[Mapping[str, object]]) -> pa.Table:
-    """The documents of worker files as a table of WORKERS."""
+    """Return the documents of worker files as a table with the schema WORKERS."""
     return pa.table([_column([each.get(field.name) for each in documents], field.type) for field in WORKERS], WORKERS)
 
 
 def _column(values: list[object], kind: pa.DataType) -> pa.Array:
-    """The values that the column can hold, NULL for others: an optional entry that is wrong is as good as missing."""
-    # Not converted by pyarrow, which would import pandas, nor as lists by polars, which makes a series of each.
+    """Return a column of values, with NULL for values of another type: a wrong optional entry counts as missing."""
+    # pyarrow's conversion would import pandas, and polars would make a series of each list.
     if pa.types.is_list(kind):
         lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
         names = [[name for name in own if isinstance(name, str)] for own in lists]
@@ -397,14 +397,15 @@ def _column(values: list[object], kind: pa.DataType) -> pa.Array:
 
 
 def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
-    """The files of one table in the order (worker, first number), and those whose footer shows that they are damaged.
+    """Return the files of a table, ordered by worker and first number, and the files with an unreadable footer.
 
-    Files that were merged into another one are left out. Damage inside a page does not show in the footer. Raises
-    VanishedFileError if files vanish each time that they are listed.
+    Files that were merged into another file are left out. Damage inside a page does not show in the footer.
+
+    Raises VanishedFileError if files vanish during every attempt to list them.
     """
     for _ in range(_LISTINGS):
         stored, skipped, has_vanished = _listed(folder, table)
-        # What was merged since the folder was listed is in another file by now.
+        # The rows of a vanished file are in another file by now: its recorder merged it after the folder was listed.
         if not has_vanished:
             break
     else:
@@ -416,7 +417,7 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
 
 def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFile], bool]:
-    """The files of a table as they are now, those that cannot be read, and whether some vanished meanwhile."""
+    """Return the current files of a table, those that cannot be read, and whether some vanished in the meantime."""
     stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
     has_vanished = False
@@ -435,17 +436,17 @@ def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFil
 
 
 def stored_file(path: Path) -> list[StoredFile]:
-    """A file of a table, or the segments of a compacted one; empty for one that cannot be read."""
+    """Return a file of a table as one entry, or as one per segment of a compacted file; empty if it cannot be read."""
     footer = irregularity(path, path.parent.parent) or read_footer(path, path.parent.name)
     return [] if isinstance(footer, str) else _stored(path, footer)
 
 
 def _stored(path: Path, footer: Footer) -> list[StoredFile]:
-    """The file, or the segments of a compacted one."""
+    """Return a file as one entry, or as one per segment of a compacted file."""
     if not footer.segments:
         return [StoredFile(path, footer)]
     times = [time for each in footer.segments for time in (each.first_ns, each.last_ns) if time is not None]
-    # The times of the rows count, where the list of segments says others.
+    # If the segment list disagrees with the rows about the times, the rows are right.
     agrees = bool(times) and (min(times), max(times)) == (footer.first_ns, footer.last_ns)
     return [
         StoredFile(path, replace(footer, rows=each.rows, segments=(), **(each.times if agrees else {})), each)
@@ -461,10 +462,10 @@ def _in_order(file: StoredFile) -> tuple[str, int, int, str]:
 
 
 def _merged_elsewhere(stored: Sequence[StoredFile]) -> set[Path]:
-    """The files whose numbers lie inside those of another file of the same run, table and worker.
+    """Return the files whose numbers lie within those of another file of the same run, table and worker.
 
-    A recorder removes the files that it merged only after the merged one has its name, so both may be there. What a
-    file says of itself counts, and its name only where it says nothing: a copy under another name hides nothing.
+    A recorder removes the files that it merged only after the merged file has its name, so both may exist. The footer
+    takes precedence over the name, so a copy under another name hides nothing.
     """
     ranges: dict[tuple[str, ...], list[tuple[int, int, Path]]] = {}
     for file in stored:
@@ -477,10 +478,10 @@ def _merged_elsewhere(stored: Sequence[StoredFile]) -> set[Path]:
 
 
 def _inside_others(ranges: Sequence[tuple[int, int, Path]]) -> Iterator[Path]:
-    """The paths of ranges that lie inside a different one, of ranges sorted by (first, -last)."""
+    """Yield the paths of ranges that lie within a different range. ranges: sorted by (first, -last)."""
     furthest, before, covered = -1, (-1, 1), False
     for first, negative_last, path in ranges:
-        # Two files with the same range are copies of each other: neither is inside the other.
+        # Two files with the same range are copies of each other, so neither lies within the other.
         covered = covered if (first, negative_last) == before else -negative_last <= furthest
         before = (first, negative_last)
         furthest = max(furthest, -negative_last)
@@ -489,9 +490,9 @@ def _inside_others(ranges: Sequence[tuple[int, int, Path]]) -> Iterator[Path]:
 
 
 def many_files_note(folder: Path) -> str | None:
-    """What it costs to analyse a run of very many small files, and what to do first; None for a run of few files.
+    """Return a note on the cost of analyzing very many small files, and what to do first; None for a run of few files.
 
-    Only names are listed.
+    Only lists names.
     """
     count = sum(1 for _ in _parquet_entries(folder))
     if count < _MANY_FILES:
@@ -503,7 +504,7 @@ def many_files_note(folder: Path) -> str | None:
 
 
 def table_metadata(path: Path, table: str) -> pq.FileMetaData | str:
-    """The footer of a file of a table as Parquet has it, or why the file cannot be read."""
+    """Return the Parquet footer of a table's file, or why the file cannot be read."""
     return irregularity(path, path.parent.parent) or read_metadata(path, table)
 
 
@@ -517,11 +518,11 @@ def _parquet_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def small_run_note(folder: Path) -> str | None:
-    """That a cluster does not pay for a run of so few bytes; None for a larger one."""
+    """Return a note that the run is too small to profit from a cluster; None for a larger run."""
     stored = 0
     for entry in _parquet_entries(folder):
         stored += entry.stat(follow_symlinks=False).st_size
-        # A million small files need not all be asked for their size.
+        # Stop early: a run may have a million small files.
         if stored >= _LEAST_BYTES_TO_DIVIDE:
             return None
     return (
@@ -531,7 +532,7 @@ def small_run_note(folder: Path) -> str | None:
 
 
 def _parquet_files(folder: Path) -> list[Path]:
-    """The Parquet files of a table by worker and number. Raises OSError for a folder that cannot be listed."""
+    """Return the Parquet files of a table by worker and number. Raises OSError if the folder cannot be listed."""
     if not folder.is_dir():
         return []
     return sorted((path for path in folder.iterdir() if path.suffix == ".parquet"), key=_worker_and_numbers)

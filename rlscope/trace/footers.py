@@ -1,6 +1,6 @@
-"""What the footer of a Parquet file says: whether it can be read as a table, and what in it needs a closer look.
+"""Reads the footers of Parquet files: whether a file fits its table, and which columns need a closer look.
 
-No row is read here, and nothing is opened that is no regular file.
+No rows are read here, and only regular files are opened.
 """
 
 import itertools
@@ -19,73 +19,74 @@ from rlscope.trace.segments import Segment, decoded
 
 _MAGIC: Final = b"PAR1"
 _UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
-"""What a file that is damaged, or no longer there, raises when it is opened."""
+"""Exceptions on opening a damaged or vanished file."""
 _SMALLEST_PARQUET_BYTES: Final = 12
 _Names = TypeVar("_Names", tuple[str, ...], tuple[str, str], frozenset[str])
 LATEST_NS: Final = 1 << 62
-"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
+"""A time in the year 2116: no real clock is later, and a duration added to a later time may overflow 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
-"""Numbers inside a list that may be below 0, and of which nothing else bounds the size."""
+"""Numbers inside a list that may be negative and have no natural bound."""
 LONGEST_TEXT_BYTES: Final = 65_536
-"""Of a name, an id or a reason. Longer ones are no names, and a few of them fill the memory."""
+"""Maximum length of a name, an id or a reason. A few longer ones would fill the memory."""
 
 
 _MOST_FLUSHED: Final = 10**7
-"""Files merged into one: seven months of flushes every 2 s."""
+"""Maximum number of files merged into one: seven months of flushes every 2 s."""
 
 
 class Merged(NamedTuple):
-    """What a merged file states about the files that were flushed in its place."""
+    """A merged file's statement about the flushed files that it replaces."""
 
     first: int
-    """The number of the first of them."""
+    """Number of the first flushed file."""
     files: int
     checksum: int
-    """`chained_checksum` over them, from 0 on."""
+    """`chained_checksum` over the flushed files, starting from 0."""
     parts: tuple[tuple[int, int], ...]
-    """Of each file that it was merged from, in order: the last number in it, and its rows."""
+    """Last file number and number of rows of each file that it was merged from, in order."""
 
 
 class Stamp(NamedTuple):
-    """What the recorder wrote into a file about itself."""
+    """The recorder's own description of a file."""
 
     run_id: str
     table: str
     worker_id: str
     sequence: int
-    """The number of the file, or of the last of the files that were merged into it."""
+    """Number of the file, or of the last file that was merged into it."""
     merged: Merged | None = None
 
     @property
     def numbers(self) -> FileNumbers:
-        """The numbers that its name should say."""
+        """The numbers that the file's name should contain."""
         return FileNumbers(self.worker_id, self.merged.first if self.merged else self.sequence, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What is known of a readable file without reading its rows."""
+    """Facts about a readable file that need no reading of rows."""
 
     columns: tuple[str, ...]
     rows: int
     bytes: int
     is_plain: bool
-    """Whether every column of the contract is there with exactly its type."""
+    """Whether the file has every column of the contract with exactly its type."""
     stamp: Stamp | None
-    """None for a file of a recorder that wrote none."""
+    """None if the recorder wrote no stamp."""
     first_ns: int | None
-    """The earliest and the latest time in its rows, where the footer has them."""
+    """Earliest time in the rows; None if the footer lacks it."""
     last_ns: int | None
+    """Latest time in the rows; None if the footer lacks it."""
     suspects: frozenset[str]
-    """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
+    """Columns that may hold a forbidden NULL, a text that is too long, or an impossible number."""
     segments: tuple[Segment, ...] = ()
-    """Of a compacted file, what it stands for."""
+    """Segments of a compacted file."""
     workers: tuple[str, str] | None = None
-    """The first and the last name of a worker in its rows, in order of the names, where the footer has them."""
+    """First and last worker id in the rows, in alphabetical order; None if the footer lacks them."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
-    """The footer of a file of a table, or why the file cannot be read."""
+    """Return the footer of a table's file, or why the file cannot be read."""
     metadata = read_metadata(path, table)
     if isinstance(metadata, str):
         return metadata
@@ -96,7 +97,7 @@ def read_footer(path: Path, table: str) -> Footer | str:
 
 
 def read_metadata(path: Path, table: str) -> pq.FileMetaData | str:
-    """The footer of a file of a table as Parquet has it, or why the file cannot be read."""
+    """Return the Parquet footer of a table's file, or why the file cannot be read."""
     try:
         why = _envelope_fault(path)
         if why is not None:
@@ -135,7 +136,7 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
 
 
 def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
-    """None where a row group does not say, or where a row may name no worker."""
+    """Return the first and last worker id; None if a row group has no statistics or may hold a row without a worker."""
     known = [each for each in statistics if each is not None and each.has_min_max and each.null_count == 0]
     if not known or len(known) < len(statistics):
         return None
@@ -145,7 +146,7 @@ def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=256)
 def _shared(names: _Names) -> _Names:
-    """The same names as one object: a run may have a million footers, and most of them are alike."""
+    """Return one shared object for equal names: a run may have a million footers, most of them alike."""
     return names
 
 
@@ -157,7 +158,7 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
 
 
 def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]) -> Iterator[str]:
-    """The columns of which the statistics do not say that every value is in order."""
+    """Yield the columns whose statistics do not prove every value valid; a column may repeat."""
     columns = {column.name: column for column in TABLES[table]}
     lacks = {name for name, column in columns.items() if not column.nullable and _has_optional(found, name)}
     for chunk in chunks:
@@ -180,7 +181,7 @@ def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]
 
 
 def number_limits(column: Column, inside: str = "") -> tuple[int, int]:
-    """The least and the most that a whole number of a column, or of a field inside it, can be."""
+    """Return the minimum and maximum of a whole number in a column, or in a field inside it."""
     if column.unit == "ns" and not inside:
         return -LATEST_NS, LATEST_NS
     if inside in _NUMBERED or (not inside and column.unit == "" and column.name != "segment"):
@@ -194,14 +195,14 @@ def _has_optional(found: pa.Schema, name: str) -> bool:
 
 
 def _is_optional(field: pa.Field) -> bool:
-    """Whether a field, or one inside it, may be NULL."""
+    """Return whether a field, or one inside it, may be NULL."""
     inside = [field.type.value_field] if pa.types.is_list(field.type) else ()
     inside = list(field.type) if pa.types.is_struct(field.type) else inside
     return field.nullable or any(_is_optional(each) for each in inside)
 
 
 def stamp_of(file: pq.FileMetaData) -> Stamp | None:
-    """What a file states about itself; None where it says nothing, or what cannot be."""
+    """Return the stamp of a file; None if it has none or an invalid one."""
     metadata = file.metadata or {}
     run_id, table, worker_id, sequence = (_text(metadata, key) for key in STAMP_KEYS)
     if not _is_number(sequence):
@@ -218,7 +219,7 @@ def _merged(metadata: Mapping[bytes, bytes], last: int, rows: int) -> Merged | N
     parts = tuple((int(number), int(count)) for number, count in pairs)
     ends = [first - 1, *(number for number, _ in parts)]
     rises = all(before < after for before, after in itertools.pairwise(ends)) and ends[-1] == last
-    # Each file had a row. What follows from the number takes memory for each of them.
+    # Each flushed file had a row. `joined_checksum` takes memory for each file, so the number must be bounded.
     fits = 0 < files <= min(last - first + 1, rows, _MOST_FLUSHED) and checksum < 1 << 32
     return Merged(first, files, checksum, parts) if rises and fits else None
 
@@ -265,7 +266,7 @@ def _schema_fault(found: pa.Schema, table: str) -> str | None:
 
 
 def _reads_as(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a stored type can be cast to the contract's without losing anything but width."""
+    """Return whether a stored type can be cast to the contract's type with no loss except of width."""
     if found == expected or pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):

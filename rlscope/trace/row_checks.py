@@ -1,6 +1,6 @@
-"""Leaves out rows that cannot be, and counts rows that are stored twice once; says how many of each there were.
+"""Leaves out rows with impossible values, counts duplicate rows once, and reports the number of each.
 
-What the footers show to be in order is not looked at again, so a sound run costs nothing here.
+Columns that the footers prove valid are not checked again, so an undamaged run costs nothing here.
 """
 
 from collections.abc import Iterator
@@ -17,31 +17,31 @@ from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
 from rlscope.trace.usual_times import Window, worker_of
 
 _MOST_RUNS: Final = 10_000
-"""Version runs, or importance moments, of one row: more than a policy has versions in the life of a sample."""
+"""Maximum version runs or importance moments of one row: more than the versions published during a sample's life."""
 
 
 class CheckedRows(NamedTuple):
-    """The rows of a table that can be used."""
+    """The usable rows of a table."""
 
     rows: DuckDBPyRelation
     gaps: tuple[str, ...]
     left_out: int
     is_distinct: bool
-    """Whether rows that were stored twice were taken out."""
+    """Whether duplicate rows were removed."""
 
 
 class _Fault(NamedTuple):
     condition: str
-    """SQL that is true for a row that has it."""
+    """SQL that is true for a row with the fault."""
     words: str
 
 
 def check_rows(
     stored: DuckDBPyRelation, table: str, files: TableFiles, window: Window | None, may_repeat: bool
 ) -> CheckedRows:
-    """The rows without those that cannot be. may_repeat: whether some of them may be stored twice.
+    """Return the rows without those with impossible values. may_repeat: whether there may be duplicates to remove.
 
-    Raises duckdb.Error for a file that breaks.
+    Raises duckdb.Error if a file cannot be read.
     """
     faults = [*_faults(table, files), *_late(table, files, window)]
     gaps: list[str] = []
@@ -71,7 +71,7 @@ def _repeated(rows: DuckDBPyRelation, table: str) -> int:
 
 
 def _distinct_sql(table: str) -> str:
-    """One row of each key, whichever the order of the files, and in the order of the keys."""
+    """Return SQL for one row per key, in the order of the keys and independent of the order of the files."""
     keys = ", ".join(_quoted(name) for name in KEYS[table])
     columns = ", ".join(_quoted(column.name) for column in TABLES[table])
     numbered = f"row_number() OVER (PARTITION BY {keys} ORDER BY {columns})"
@@ -100,7 +100,7 @@ def _faults(table: str, files: TableFiles) -> Iterator[_Fault]:
 
 
 def _inside(column: Column) -> Iterator[_Fault]:
-    """What can be wrong with the elements of a list."""
+    """Yield the faults that the elements of a list can have."""
     name = _quoted(column.name)
     wrong = ["each IS NULL"]
     for field in column.type.value_type:
@@ -114,8 +114,9 @@ def _inside(column: Column) -> Iterator[_Fault]:
 
 
 def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
-    """The rows of a table in memory without those that have a number, a text or a list that cannot be, and how many
-    had. Of the contract's schema; a NULL is left to others.
+    """Return the rows of a table in memory without those with an impossible value, and how many were left out.
+
+    The table has the contract's schema. NULLs are not checked here.
     """
     wrong = np.zeros(rows.num_rows, np.bool_)
     for column in TABLES[table]:
@@ -133,8 +134,8 @@ def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
 
 
 def _computed(name: str, values: pa.Array) -> Any:  # noqa: ANN401  # an array or a scalar, as the function has it
-    """One of Arrow's functions by its name: type checkers know no other way to it."""
-    # It takes long to import, and only rows in memory need it.
+    """Call an Arrow function by name: type checkers do not know the functions themselves."""
+    # pyarrow.compute is slow to import, and only rows in memory need it.
     import pyarrow.compute as pc
 
     return pc.call_function(name, [values])
@@ -145,7 +146,7 @@ def _above(numbers: pa.Array, most: int) -> NDArray[np.bool_] | np.bool_:
 
 
 def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bool_:
-    """By number, whether it lies beyond the ends; False for all where none does."""
+    """Return for each number whether it lies outside [low, high]; a single False if none does."""
     ends = _computed("min_max", numbers).as_py()
     if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
         return np.False_
@@ -154,7 +155,7 @@ def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bo
 
 
 def _parents_of_wrong(held: pa.Array, column: Column) -> NDArray[np.int64]:
-    """The rows of which an element of a list is NULL, or has a field that is, or that cannot be."""
+    """Return the indices of rows with a list element that is NULL or has a NULL or impossible field."""
     inside = held.flatten()
     wrong = inside.is_null().to_numpy(zero_copy_only=False)
     for field in column.type.value_type:
@@ -166,7 +167,7 @@ def _parents_of_wrong(held: pa.Array, column: Column) -> NDArray[np.int64]:
 
 
 def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fault]:
-    """Times far from the rest of the run, where a footer has one or has none at all."""
+    """Yield the fault of times far from the rest of the run, if a footer shows one or lacks its times."""
     if window is None:
         return
     ends = [(window.of(worker_of(file)), file.footer) for file in files.files if file.footer.rows]

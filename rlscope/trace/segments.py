@@ -1,8 +1,8 @@
-"""Compacted files: which flushed files of which workers each one stands for, and which files it makes superfluous.
+"""Compacted files: the flushed files that each one stands for, and the files that it makes superfluous.
 
-A compacted file is named `compacted.CRC32.parquet`, by the checksum of its own bytes, and lists its segments in its
-footer. A segment is the rows of consecutive files of one worker, so that the counts and checksums in the worker files
-hold as before.
+A compacted file is named `compacted.CRC32.parquet` after the checksum of its bytes, and lists its segments in its
+footer. A segment holds the rows of consecutive files of one worker, so the counts and checksums in the worker files
+remain valid.
 """
 
 import json
@@ -15,36 +15,37 @@ from typing import Final, NamedTuple, Protocol, cast
 from rlscope_otel.schema import FileNumbers, joined_checksum
 
 SEGMENTS_KEY: Final = "rlscope.segments"
-"""Metadata of a compacted file: its segments in the order of their rows, as a JSON list of lists."""
+"""Metadata key of a compacted file's segments, in the order of their rows, as a JSON list of lists."""
 _NAME: Final = re.compile(r"compacted\.([0-9a-f]{8})\.parquet")
 _MOST_FLUSHED: Final = 10**7
-"""Files in one segment: seven months of flushes every 2 s."""
+"""Maximum number of files in one segment: seven months of flushes every 2 s."""
 _READ_BYTES: Final = 1 << 22
 
 
 class Segment(NamedTuple):
-    """Rows in one stretch of a compacted file, of consecutive files of one worker."""
+    """Consecutive rows of a compacted file that come from consecutive files of one worker."""
 
     run_id: str
-    """Of the recorder's stamp; empty where the files had none."""
+    """Run id from the recorder's stamp; empty if the files had none."""
     numbers: FileNumbers
-    """The worker, and the numbers of the first and the last of those files."""
+    """The worker, and the numbers of the first and last of those files."""
     files: int
-    """How many they were."""
+    """Number of those files."""
     checksum: int
-    """`schema.chained_checksum` over them, from 0 on."""
+    """`schema.chained_checksum` over those files, starting from 0."""
     rows: int
     first_ns: int | None
-    """The earliest and the latest time in the rows, where the footers had them."""
+    """Earliest time in the rows; None if the footers lack it."""
     last_ns: int | None
+    """Latest time in the rows; None if the footers lack it."""
 
     def is_followed_by(self, other: "Segment") -> bool:
-        """Whether the other one is of the same worker and begins where this one ends."""
+        """Return whether another segment is from the same worker and begins where this one ends."""
         mine, its = self.numbers, other.numbers
         return (self.run_id, mine.worker_id, mine.last + 1) == (other.run_id, its.worker_id, its.first)
 
     def joined(self, other: "Segment") -> "Segment":
-        """Both as one; the other one has to follow."""
+        """Return this segment and the one that follows it as one segment."""
         times = [each for each in (self.first_ns, self.last_ns, other.first_ns, other.last_ns) if each is not None]
         timed = len(times) == 4
         return Segment(
@@ -59,24 +60,24 @@ class Segment(NamedTuple):
 
     @property
     def times(self) -> dict[str, int | None]:
-        """The first and the last time, by name."""
+        """First and last time, by field name."""
         return {"first_ns": self.first_ns, "last_ns": self.last_ns}
 
     @property
     def owner(self) -> tuple[str, str]:
-        """What its files belong to besides the table."""
+        """Run id and worker id of its files."""
         return self.run_id, self.numbers.worker_id
 
 
 def encoded(segments: Iterable[Segment]) -> str:
-    """The segments as the footer holds them."""
+    """Return the segments in the form that the footer holds."""
     return json.dumps([[each.run_id, *each.numbers, *each[2:]] for each in segments], separators=(",", ":"))
 
 
 def decoded(metadata: Mapping[bytes, bytes], rows: int) -> tuple[Segment, ...]:
-    """The segments that a footer lists; empty for a file that was not compacted.
+    """Return the segments that a footer lists; empty if the file is not a compacted one.
 
-    rows: of the file. Raises ValueError for a list that cannot be.
+    rows: number of rows in the file. Raises ValueError if the list is invalid.
     """
     text = metadata.get(SEGMENTS_KEY.encode())
     if text is None:
@@ -97,30 +98,30 @@ def _segment(listed: object) -> Segment:
     if len(numbers) != 5 or not 0 < numbers[0] <= numbers[1] < 1 << 62 or min(numbers) < 0 or numbers[3] >= 1 << 32:
         raise ValueError("its segment list has impossible numbers")
     first, last, files, checksum, rows = numbers
-    # What follows from the number of files takes memory for each of them.
+    # `joined_checksum` takes memory for each file, so the number must be bounded.
     if not 0 < files <= min(last - first + 1, _MOST_FLUSHED):
         raise ValueError("its segment list has more files than file numbers")
     return Segment(values[0], FileNumbers(values[1], first, last), files, checksum, rows, *times)
 
 
 def compacted_name(crc32: int) -> str:
-    """The name of a compacted file with that checksum."""
+    """Return the name of a compacted file with that checksum."""
     return f"compacted.{crc32:08x}.parquet"
 
 
 def is_compacted_name(name: str) -> bool:
-    """Whether a file is named as a compacted one."""
+    """Return whether a file is named like a compacted one."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_as_named(path: Path) -> bool:
-    """Whether a compacted file's content agrees with the checksum in its name. Reads it whole; raises OSError."""
+    """Return whether a compacted file matches the checksum in its name. Reads the whole file; raises OSError."""
     found = _NAME.fullmatch(path.name)
     return found is not None and file_crc32(path) == int(found[1], 16)
 
 
 def file_crc32(path: Path) -> int:
-    """The CRC-32 of a file, read piece by piece."""
+    """Return the CRC-32 of a file, which is read in pieces."""
     crc32 = 0
     with path.open("rb") as file:
         while piece := file.read(_READ_BYTES):
@@ -133,24 +134,24 @@ class Stands(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         ...
 
     @property
     def segment(self) -> Segment | None:
-        """The segment; None for a file that was not compacted."""
+        """The segment; None if the file is not a compacted one."""
         ...
 
     @property
     def claim(self) -> tuple[tuple[str, str], FileNumbers] | None:
-        """The run and worker, and the numbers that it stands for; None where nothing says them."""
+        """The run and worker, and the numbers that it stands for; None if unknown."""
         ...
 
 
 def superfluous(stored: Sequence[Stands]) -> set[Path]:
-    """The files of a table whose rows are all in a compacted file too.
+    """Return the files of a table whose rows are also all in a compacted file.
 
-    A compaction that was cut off may leave such files: it removes them only when the compacted file has its name.
+    An interrupted compaction may leave such files: it removes them only after the compacted file has its final name.
     """
     compacted: dict[Path, list[Segment]] = {}
     for file in stored:
@@ -158,7 +159,7 @@ def superfluous(stored: Sequence[Stands]) -> set[Path]:
             compacted.setdefault(file.path, []).append(file.segment)
     kept: dict[tuple[str, str], list[FileNumbers]] = {}
     result: set[Path] = set()
-    # The larger ones first, so that of two with the same rows one stays.
+    # Larger files come first, so that exactly one of two files with the same rows stays.
     for path in sorted(compacted, key=lambda path: (-sum(each.files for each in compacted[path]), path)):
         segments = compacted[path]
         if all(_is_within(each.numbers, kept.get(each.owner, ())) for each in segments):

@@ -1,8 +1,8 @@
-"""Keeps apart what several starts recorded into one run folder: ids that were used again, and earlier recordings.
+"""Separates the rows of several starts that recorded into one run folder: reused ids and earlier recordings.
 
-Every start of a recorder has a worker file of its own, so the worker of a row says which start it is from. Where
-trainers start again at a step that an earlier start had made, everything before the last such start is another
-recording and is left out. Elsewhere all starts are one run: a sample id that two of them used stands for two samples.
+Each start of a recorder has its own worker file, so the worker of a row identifies the start. If trainers restart at a
+step that an earlier start had already made, everything before the last such restart is an earlier recording and is left
+out. Otherwise all starts form one run, and a sample id that two starts used stands for two samples.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from rlscope.trace.files import is_integer
 
 _RENAMED: Final = f"{RECORDED}with_reused_ids_"
 _UNCUT: Final = f"{RECORDED}with_earlier_"
-"""What the names of tables begin with as they were before ids were told apart, or earlier recordings left out."""
+"""Prefix of a table's version from before earlier recordings were left out; `_RENAMED`: before ids were told apart."""
 _REUSED: Final = f"{RECORDED}reused_ids"
 _TRAINERS: Final = ("trainer", "colocated")
 _BY_SAMPLE: Final = ("samples", "deliveries")
@@ -26,14 +26,14 @@ _BY_SAMPLE: Final = ("samples", "deliveries")
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The workers of the recording that is analyzed, and what was done to keep it apart from others."""
+    """The workers of the analyzed recording, and how it was separated from others."""
 
     workers: list[dict[str, object]]
     gaps: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
-    """Tables that differ from the files."""
+    """Tables whose rows differ from the files."""
     settings: Mapping[str, object] | None = None
-    """Settings that the last recording was started with; None if the folder holds one recording."""
+    """Settings of the last recording; None if the folder holds one recording."""
 
 
 class _Life(NamedTuple):
@@ -43,25 +43,25 @@ class _Life(NamedTuple):
     end_ns: int
     worker_id: str
     name: str
-    """The name that its recorder asked for: starts of one worker share it."""
+    """Name that the recorder requested; all starts of one worker share it."""
     is_trainer: bool
 
 
 class _Cut(NamedTuple):
-    """Where the last recording begins."""
+    """Beginning of the last recording."""
 
     at_ns: int
-    """The start of its first worker."""
+    """Start of its first worker."""
     steps: Sequence[tuple[int, int]]
-    """The first and last steps of the trainers of the recording before it."""
+    """First and last step of each trainer of the previous recording."""
 
 
 def keep_sessions_apart(
     connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], kept: Collection[str]
 ) -> Sessions:
-    """Put the rows of one run in the place of the tables. kept: tables that are no views.
+    """Replace the tables by the rows of one run. kept: relations that are tables, not views.
 
-    Raises duckdb.Error for a file that breaks.
+    Raises duckdb.Error if a file cannot be read.
     """
     documents = [dict(worker) for worker in workers]
     lives = sorted(map(_life, documents))
@@ -84,7 +84,7 @@ def keep_sessions_apart(
 
 
 def undo(connection: DuckDBPyConnection, sessions: Sessions, kept: Collection[str]) -> None:
-    """Drop what `keep_sessions_apart` keeps below the tables of the run."""
+    """Drop the relations that `keep_sessions_apart` created below the tables of the run."""
     for table in sessions.replaced:
         for below in (_UNCUT, _RENAMED):
             connection.execute(f"DROP {_kind(table, kept)} IF EXISTS {below}{table}")
@@ -100,19 +100,19 @@ def _life(worker: Mapping[str, object]) -> _Life:
 
 
 def _restarts(lives: Sequence[_Life]) -> list[int]:
-    """When workers started after another one had ended."""
+    """Return the start times of workers that started after another worker had ended."""
     first_end_ns = min((life.end_ns for life in lives), default=0)
     return sorted({life.start_ns for life in lives if life.start_ns >= first_end_ns and life.end_ns > first_end_ns})
 
 
 def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> tuple[_Cut | None, tuple[str, ...]]:
-    """Where the last recording begins, if the folder holds several; and a sentence if trainers started again."""
+    """Return where the last recording begins, None if there is only one, and a sentence if trainers restarted."""
     trainers = [life for life in lives if life.is_trainer]
     if len(list(_generations(trainers))) < 2:
         return None, ()
     made = "SELECT worker_id, min(step), max(step) FROM train_steps GROUP BY worker_id"
     steps = {str(worker_id): (first, last) for worker_id, first, last in connection.execute(made).fetchall()}
-    # A trainer without steps may have crashed before its first, if it was started again; else it trains nothing.
+    # A trainer without steps may have crashed before its first step if it was restarted; otherwise it trains nothing.
     names = {life.name for life in trainers if life.worker_id in steps}
     generations = list(_generations([life for life in trainers if life.name in names]))
     cuts: list[_Cut] = []
@@ -123,7 +123,7 @@ def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> t
         if place and made_steps and again:
             ended_ns = max(life.end_ns for each in generations[:place] for life in each)
             began_ns = min(life.start_ns for life in generation)
-            # A worker that was killed early seems to end with its last flush, perhaps as it starts.
+            # A worker that was killed early appears to end at its last flush, which may be at its start.
             beside = (life for life in lives if life.start_ns >= ended_ns and life.end_ns > began_ns)
             cuts.append(_Cut(min([began_ns, *(life.start_ns for life in beside)]), own))
             own = []
@@ -134,7 +134,7 @@ def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> t
 
 
 def _generations(trainers: Sequence[_Life]) -> Iterator[list[_Life]]:
-    """Yield the trainers that ran side by side; each list starts after those of the one before had ended."""
+    """Yield groups of trainers that ran concurrently; each group starts after all of the previous group ended."""
     own: list[_Life] = []
     for life in trainers:
         if own and life.start_ns >= max(each.end_ns for each in own):
@@ -146,12 +146,12 @@ def _generations(trainers: Sequence[_Life]) -> Iterator[list[_Life]]:
 
 
 def _since(at_ns: int, worker: Mapping[str, object]) -> dict[str, object]:
-    """The worker without its time before the recording began."""
+    """Return the worker with its start moved to the beginning of the recording, if it is earlier."""
     return {**worker, "started_ns": max(at_ns, cast("int", worker["started_ns"]))}
 
 
 def _settings(workers: Sequence[Mapping[str, object]], at_ns: int) -> dict[str, object]:
-    """The settings that the workers of the last recording were started with; run.json has those of the first."""
+    """Return the settings of the last recording, from its workers; run.json has those of the first."""
     settings: dict[str, object] = {}
     for worker in workers:
         config = worker.get("config")
@@ -161,9 +161,10 @@ def _settings(workers: Sequence[Mapping[str, object]], at_ns: int) -> dict[str, 
 
 
 def _tell_ids_apart(connection: DuckDBPyConnection, restarts: Sequence[int], kept: Collection[str]) -> int:
-    """Rename the samples and groups whose ids several starts used; return how many ids those are.
+    """Rename samples and groups whose ids several starts used; return the number of such sample ids.
 
-    A sample is of the start that it finished in, a delivery of the last sample of its id that had finished by then.
+    A sample belongs to the start in which it finished; a delivery belongs to the last sample with its id that had
+    finished by then.
     """
     start = f"len(list_filter({list(restarts)}, lambda at_ns: at_ns <= finished_ns))"
     connection.execute(f"""
@@ -198,12 +199,12 @@ def _named(name: str, start: str) -> str:
 def _leave_out_before(
     connection: DuckDBPyConnection, at_ns: int, workers: Sequence[str], kept: Collection[str]
 ) -> None:
-    """Leave out the rows of other workers and those before a time.
+    """Leave out the rows of other workers and rows before a time.
 
-    An earlier sample of these workers that is delivered later stays, unless a later one has its id.
+    An earlier sample of these workers stays if it is delivered later, unless a later sample has its id.
     """
     names = ", ".join("'" + each.replace("'", "''") + "'" for each in workers)
-    # The samples ask for the deliveries.
+    # The samples come last because their filter reads the reduced deliveries.
     for table in sorted(TABLES, key="samples".__eq__):
         rows = f"SELECT * FROM {_UNCUT}{table}"
         since = f"worker_id IN ({names}) AND {TIMES[table][1]} >= {at_ns}"

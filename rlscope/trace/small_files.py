@@ -1,7 +1,7 @@
-"""Reads many small files of one table in one call, which costs a third of opening each by itself.
+"""Reads many small files of one table in one call, which costs a third of opening each separately.
 
-All or nothing: where any of them cannot be read, or is not what its footer said, the caller reads each one by itself
-and so finds which.
+If any file cannot be read or differs from its footer, nothing is returned; the caller then reads each file separately
+to find out which.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ import duckdb
 import pyarrow as pa
 
 SMALL_ROWS: Final = 5_000
-"""The most rows of a file that is read so."""
+"""Maximum rows of a small file."""
 _LEAST_TOGETHER: Final = 50
-"""Files that are read in one call: with fewer, starting it costs more than it saves."""
+"""Minimum files per call: with fewer, starting the call costs more than it saves."""
 _MOST_TOGETHER: Final = 5_000
 _GLOBS: Final = frozenset("*?[]{}")
-"""In a path, DuckDB takes these for patterns."""
+"""Characters in a path that DuckDB interprets as patterns."""
 _MEMORY_LIMIT: Final = "500MB"
 _FILE: Final = "filename"
 _File = TypeVar("_File")
@@ -26,7 +26,7 @@ _READ: Final = "SELECT * FROM read_parquet($paths, union_by_name = true, filenam
 
 
 def worth_one_call(files: Sequence[_File]) -> Iterator[Sequence[_File]]:
-    """Small files of one table in groups, each of which is worth one call; what is left over is not among them."""
+    """Yield groups of small files that are each worth one call; a smaller rest is left out."""
     for first in range(0, len(files), _MOST_TOGETHER):
         together = files[first : first + _MOST_TOGETHER]
         if len(together) >= _LEAST_TOGETHER:
@@ -34,9 +34,10 @@ def worth_one_call(files: Sequence[_File]) -> Iterator[Sequence[_File]]:
 
 
 def read_small_files(files: Sequence[tuple[Path, int]]) -> list[pa.Table] | None:
-    """The rows of each of some files of one table, in their order; None where that cannot be.
+    """Return the rows of each file of one table, in the order given; None if any cannot be read this way.
 
-    files: each with how many rows its footer said. All have the columns of all of them: one that a file lacks is NULL.
+    files: each path with the number of rows in its footer. Each result has the columns of all files; missing ones are
+    NULL.
     """
     paths = [str(path) for path, _ in files]
     if any(not _GLOBS.isdisjoint(path) for path in paths):
@@ -55,14 +56,14 @@ def read_small_files(files: Sequence[tuple[Path, int]]) -> list[pa.Table] | None
 def _read(paths: Sequence[str]) -> pa.Table:
     connection = duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY_LIMIT})
     try:
-        # One statement: each step of a relation would open every file again.
+        # Use one statement: each step of a relation would open every file again.
         return connection.sql(_READ, params={"paths": list(paths)}).to_arrow_table().combine_chunks()
     finally:
         connection.close()
 
 
 def _are_of(files: pa.ChunkedArray, paths: Sequence[str], ends: Sequence[int]) -> bool:
-    """Whether the rows of each file are where they are expected: its first and its last one are."""
+    """Return whether the first and last row of each file are at their expected positions."""
     found = files.combine_chunks().dictionary_encode()
     numbers, names = found.indices.to_numpy(), found.dictionary.to_pylist()
     return all(

@@ -1,7 +1,7 @@
-"""When the run was, by most of its files and workers: a time far from it is no time of the run.
+"""Determines when the run took place from most of its files and workers; times far from that are not the run's.
 
-A clock that is not set, or a file of another year, would stretch the run over years, and every grid with it. A host all
-of whose times lie in another year has a clock that is off; whether it can be corrected is for `clocks` to say.
+An unset clock or a file from another year would stretch the run, and every grid, over years. If all times of a host lie
+in another year, its clock is wrong; `clocks` decides whether it can be corrected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from rlscope import format as fmt
 from rlscope.trace.files import StoredFile, TableFiles, host_of, is_integer
 
 APART_NS: Final = 30 * 86_400 * 10**9
-"""A pause in a run is shorter than a month, or than ten times the run."""
+"""Minimum distance of a time that is not the run's: no pause lasts both a month and ten times the run."""
 _APART_RATIO: Final = 10
 _ENDS: Final = ("stopped_ns", "last_flush_ns")
 _LEAST_TIMES: Final = 4
@@ -20,30 +20,30 @@ _LEAST_TIMES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The stretch that the run can have lain in, UTC epoch; both ends belong to it."""
+    """The period in which the run can lie, UTC epoch, including both ends."""
 
     first_ns: int
     last_ns: int
     earliest_ns: int
-    """The first time that is one of most."""
+    """Earliest of the times that agree with each other."""
     apart: Mapping[str, "Window"] = field(default_factory=dict[str, "Window"], hash=False)
-    """By worker, the stretch of a host whose clock is far from the others'."""
+    """Separate periods, by worker, for hosts whose clock is far from the others."""
 
     def of(self, worker_id: str) -> "Window":
-        """The stretch that the times of a worker can lie in."""
+        """Return the period in which the times of a worker can lie."""
         return self.apart.get(worker_id, self)
 
     def holds(self, instant_ns: int) -> bool:
-        """Whether a time lies in it."""
+        """Return whether a time lies in the period."""
         return self.first_ns <= instant_ns <= self.last_ns
 
 
 def usual_window(
     tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]], *, may_be_apart: bool = True
 ) -> Window | None:
-    """The stretch of most times that files and workers state, and as much around it as a pause may last.
+    """Return the period of most times that files and workers state, extended on both sides by the longest pause.
 
-    may_be_apart: whether the clock of a whole host may be far from the others'. None where nothing states a time.
+    None if there is no time. may_be_apart: whether the clock of a whole host may be far from the others.
     """
     known = _known_times(tables, workers)
     times = [time for own in known.values() for time in own]
@@ -59,14 +59,14 @@ def usual_window(
     apart: dict[str, Window] = {}
     for own in hosts.values():
         of_host = [time for worker_id in own for time in known.get(worker_id, ())]
-        # A start, an end and the ends of a file at least: fewer may be one mistake.
+        # At least a start, an end and both ends of a file: fewer may be a single mistake.
         if len(of_host) >= _LEAST_TIMES and not any(window.holds(time) for time in of_host):
             apart |= dict.fromkeys(own, _window(of_host))
     return replace(window, apart=apart)
 
 
 def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
-    """By worker, the times that its worker file and the footers of its files state."""
+    """Return the times in the worker file and the footers of each worker, by worker."""
     known: dict[str, list[int]] = {}
     for files in tables.values():
         for file in files.files:
@@ -79,7 +79,7 @@ def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str
 
 
 def worker_of(file: StoredFile) -> str:
-    """The worker whose file or segment it is; by its name where nothing else says it."""
+    """Return the worker that a file or segment belongs to; the file's stem if it has no numbers."""
     return file.path.stem if file.numbers is None else file.numbers.worker_id
 
 
@@ -90,7 +90,7 @@ def _window(times: Sequence[int]) -> Window:
         if time - groups[-1][-1] > APART_NS:
             groups.append([])
         groups[-1].append(time)
-    # Of two as large, the later one: a clock that is not set is at the epoch.
+    # Ties go to the later group: an unset clock starts at the epoch.
     most = max(groups, key=lambda group: (len(group), group[0]))
     slack_ns = max(APART_NS, _APART_RATIO * (most[-1] - most[0]))
     return Window(most[0] - slack_ns, most[-1] + slack_ns, most[0])
@@ -99,9 +99,9 @@ def _window(times: Sequence[int]) -> Window:
 def with_usual_times(
     workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles], window: Window | None
 ) -> tuple[list[dict[str, object]], tuple[str, ...]]:
-    """The workers with times of the run alone, and one sentence for each time that is none.
+    """Return the workers without times far from the run, and a sentence for each such time.
 
-    A start that is none becomes the worker's first row; an end is left out.
+    A wrong start is replaced by the time of the worker's first row; a wrong end is removed.
     """
     if window is None:
         return [dict(worker) for worker in workers], ()
@@ -129,7 +129,7 @@ def with_usual_times(
 
 
 def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Window) -> int:
-    """The first time in the files of a worker; where it has none, that of all files, or of all workers."""
+    """Return the first time in a worker's files; if it has none, in all files; otherwise the earliest of the window."""
     own: list[int] = []
     others: list[int] = []
     for files in tables.values():
@@ -141,7 +141,7 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
 
 
 def usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
-    """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
+    """Return when the run was created, None if that is far from the rest of the run, and a sentence in that case."""
     if created_ns is None or window is None or any(each.holds(created_ns) for each in (window, *window.apart.values())):
         return created_ns, ()
     return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)

@@ -82,7 +82,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A run before and after. Rates in trained response tokens per second, over the steady stretches."""
+    """A run before and after. Rates in trained response tokens per second, over the steady states."""
 
     case: Case
     action: Action | None
@@ -161,7 +161,7 @@ def lines_of(pair: Pair) -> list[str]:
     if pair.action is None:
         return [head, "    nothing to carry out"]
     promised, achieved = pair.action.gain_ratio, pair.achieved_ratio
-    came = "no steady stretch" if achieved is None else f"{achieved:+.1%}"
+    came = "no steady state" if achieved is None else f"{achieved:+.1%}"
     inside = achieved is not None and promised.low <= achieved <= promised.high
     differing = [] if inside or pair.after is None else what_differs(pair.before, pair.after)
     return [

@@ -1,6 +1,6 @@
 """Does `rlscope compare` find differences where there are none, and does it find those that there are?
 
-Ten pairs of one setting: the two halves of each sample trace with a steady stretch that is long enough, and two
+Ten pairs of one setting: the two halves of each sample trace with a steady state that is long enough, and two
 simulated recordings of one system with different seeds. Then pairs of series whose truth is known, for the rate of
 false alarms at several autocorrelations and lengths, recordings of one system with many seeds, whose rates spread as
 the intervals of their pairs should say, and pairs that differ by one known change.

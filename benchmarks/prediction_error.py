@@ -152,7 +152,7 @@ def shortfalls(system: System, true: Mapping[Layout, Truth], layout: Layout) -> 
 
 
 def predict_beside(run: Path, beside: Path, layouts: Sequence[Layout]) -> Told | NoModelResult | None:
-    """With one more recording; None where that is refused, having no steady stretch: the run then speaks alone."""
+    """With one more recording; None where that is refused, having no steady state: the run then speaks alone."""
     try:
         return predict(run, layouts, also=(beside,))
     except AnalysisError:

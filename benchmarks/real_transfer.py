@@ -110,7 +110,7 @@ def report(analyses: Sequence[tuple[Setting, AnalysisResult]], found: Sequence[T
     covered = np.mean([each.predicted.low <= each.achieved <= each.predicted.high for each in found])
     own = [f"  {setting}: {_own_line(analysis)}" for setting, analysis in analyses]
     return [
-        "achieved tokens/s in the steady stretch, and the model of the same run held to its second half:",
+        "achieved tokens/s in steady state, and the model of the same run held to its second half:",
         *own,
         f"{len(found)} transfers: median |error| {np.median(np.abs(errors)):.1%}, mean {np.abs(errors).mean():.1%},"
         f" bias {errors.mean():+.1%}, in the 90 % interval {covered:.0%}",
@@ -124,7 +124,7 @@ def report(analyses: Sequence[tuple[Setting, AnalysisResult]], found: Sequence[T
 
 def _own_line(analysis: AnalysisResult) -> str:
     steady, model = analysis.throughput.steady_tokens_per_s, analysis.model
-    rate = "no steady stretch" if steady is None else f"{steady:6.0f}"
+    rate = "no steady state" if steady is None else f"{steady:6.0f}"
     if isinstance(model, NoModelResult):
         return f"{rate}, no outlook: {model.reason}"
     if model.prediction is None:

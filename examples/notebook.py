@@ -42,7 +42,7 @@ analysis
 # %%
 tokens = analysis.staleness.tokens
 print(f"bottleneck: {analysis.verdict.bottleneck}")
-print(f"trained: {analysis.throughput.steady_tokens_per_s:,.0f} tokens/s over the steady stretch")
+print(f"trained: {analysis.throughput.steady_tokens_per_s:,.0f} tokens/s over the steady state")
 print(f"staleness: p95 {tokens.p95}, at most {tokens.max} versions")
 for finding in analysis.findings:
     print(f"{finding.severity}: {finding.rule}, {finding.cost_gpu_s:.1f} GPU-s")

@@ -323,7 +323,7 @@ METRICS: Final[tuple[Metric, ...]] = (
            "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
     Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, per second",
            "training_steps", "steps", "steps", 3, _trained_tokens),
-    Metric(STEADY, "tokens_per_s", "response tokens trained per second over the steady stretch, as in the report",
+    Metric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",
            "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
     Metric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
            "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),

@@ -88,7 +88,7 @@ def advise(
     """
     window = facts.window
     if window is None:
-        return NoModelResult(f"no steady stretch: {facts.window_reason}")
+        return NoModelResult(f"no steady state: {facts.window_reason}")
     stretch = Interval(window.start_ns, window.end_ns)
     try:
         answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_THE_WHOLE)}

@@ -128,10 +128,10 @@ def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:
 
 
 def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
-    """Return the steady window, else the interval from the end of the first step to the end of the last, else the run.
+    """Return the steady state, else the interval from the end of the first step to the end of the last, else the run.
 
     Args:
-        window: The steady window, if there is one.
+        window: The steady state, if there is one.
         steps: Answer of training_steps.
         run_ns: The whole run.
     """

@@ -475,7 +475,7 @@ def _training(other: OpenRun, folder: Path) -> ObservedTraining:
     except UnobservableError as error:
         raise _unusable(folder, str(error)) from error
     if not training.steps.trained.any():
-        raise _unusable(folder, "no step in its steady stretch says how many tokens it trained on, and for how long")
+        raise _unusable(folder, "no step in its steady state says how many tokens it trained on, and for how long")
     return training
 
 
@@ -483,7 +483,7 @@ def _unusable(folder: Path, found: str) -> AnalysisError:
     return AnalysisError.of(
         folder,
         found=found,
-        expected="a run with a steady stretch of train steps",
+        expected="a run with a steady state of train steps",
         next_step="Leave it out, or record it for longer; `rlscope analyze` says what it does show.",
     )
 

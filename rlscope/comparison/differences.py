@@ -402,7 +402,7 @@ def _closing(name: BreakdownName, sides: Sequence[Mapping[str, Fraction]]) -> Br
 
 
 class _Factors(NamedTuple):
-    """Sums over the steady steps of a run."""
+    """Sums over the steps of a run's steady state."""
 
     steps: int
     samples: int

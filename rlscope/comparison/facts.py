@@ -324,9 +324,9 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
 
 
 def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
-    """The two halves of a run's steady stretch, as if they were two runs. Raises ValueError without one."""
+    """The two halves of a run's steady state, as if they were two runs. Raises ValueError without one."""
     if run.table is None or run.steady is None:
-        raise ValueError("a run without a steady stretch has no halves")
+        raise ValueError("a run without a steady state has no halves")
     middle, end = run.table.step.size // 2, run.table.step.size
     return tuple(  # type: ignore[return-value]
         replace(run, name=f"{run.name} {which}", **_part_of(run.table, run.steady, cut))  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ class RunEntry:
     """Requests that an engine may run at once."""
     steps: int | None = None
     tokens_per_s: float | None = None
-    """Trained response tokens per second over the steady stretch; with prompts where `counts_prompts`."""
+    """Trained response tokens per second over the steady state; with prompts where `counts_prompts`."""
     counts_prompts: bool | None = None
     """Whether the trained tokens are those that the trainer counted, prompts included: no file says another number."""
     bottleneck: str | None = None

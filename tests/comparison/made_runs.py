@@ -28,7 +28,7 @@ def made_run(
     devices: Mapping[str, str] | None = None,
     first_step: int = 1,
 ) -> ComparedRun:
-    """A run whose steady stretch is all of it; states: GPU-seconds a step, the trainers' work unless said otherwise."""
+    """A run whose steady state is all of it; states: GPU-seconds a step, the trainers' work unless said otherwise."""
     count, held = len(periods_s), dict(gpus or {"trainer": 1, "sampler": 1})
     periods = np.array(periods_s, dtype=float)
     tokens_of = np.array(tokens if tokens is not None else [1000] * count)

@@ -134,10 +134,10 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
     assert f"**GPU time, whole run:** {brief.spent}" in markdown and f"losses, {losses}" in markdown
     assert f"GPU time {brief.spent}, whole run" in terminal
     assert f"whole run, {brief.spent}" in page and f"Losses {brief.stretch}" in page
-    spent = f"steady stretch: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
+    spent = f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
     assert f"GPU time, {spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
-    assert "measured throughput, steady steps" in terminal and "measured throughput, steady steps" in page
+    assert "measured throughput, steady state" in terminal and "measured throughput, steady state" in page
 
 
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
@@ -222,7 +222,7 @@ def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(t
     (waits,) = (part for part in brief.steady_roles[0].parts if part.state.name == state)
     text = svg_text(as_svg(analysis))
     assert waits.share in brief.headline and f"{label} {waits.share}" in text
-    assert f"GPU time, steady stretch: {brief.steady_spent}" in text and "whole run" not in text
+    assert f"GPU time, steady state: {brief.steady_spent}" in text and "whole run" not in text
 
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():

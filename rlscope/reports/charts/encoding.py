@@ -37,7 +37,7 @@ _WORTH_FOLDING_RATIO: Final = 0.05
 
 
 def shown_from_s(run: RunFacts) -> float:
-    """Where charts over time begin, in seconds since the run started: at the steady stretch, or 0 if that is near."""
+    """Where charts over time begin, in seconds since the run started: at the steady state, or 0 if that is near."""
     if run.window is None:
         return 0.0
     from_s = (run.window.start_ns - run.started_ns) / 1e9
@@ -108,7 +108,7 @@ _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 def spec(chart: Chart, name: str, description: str, run: RunFacts, updates_s: Sequence[float] = ()) -> str:
     """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    A chart over time shows the run from its steady stretch on, with a tick at each weight update.
+    A chart over time shows the run from its steady state on, with a tick at each weight update.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))

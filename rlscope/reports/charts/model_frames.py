@@ -75,7 +75,7 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
             None,
             achieved,
             kept_ratio,
-            "Measured over the complete steps of the steady stretch.",
+            "Measured over the complete steps of the steady state.",
             fmt.si(achieved),
         )
     )

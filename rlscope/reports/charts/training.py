@@ -40,7 +40,7 @@ PHASES: Final = {
 
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Trained and generated tokens per second, with the steady stretch shaded."""
+    """Trained and generated tokens per second, with the steady state shaded."""
     # A bucket shorter than a step would show each step as a spike.
     buckets = max(_LEAST_RATE_BUCKETS, min(_RATE_BUCKETS, run.steps // _STEPS_IN_BUCKET))
     rows = stepped(drawable(frame, run.started_ns, buckets))

@@ -93,7 +93,7 @@ def as_svg(analysis: AnalysisResult) -> str:
         headline=broken_lines(brief.headline, headline_px, 1200, 2, bold=True),
         headline_px=headline_px,
         next_step=broken_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
-        spent=f"steady stretch: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}",
+        spent=f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}",
         bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in bars[:2]],
         choice=broken_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
         why=broken_lines(choice.why if choice else "", 14, 540, 3),

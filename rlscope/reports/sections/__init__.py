@@ -76,7 +76,7 @@ SECTIONS: Final = (
             ("training_metrics", "worker_extents"), "reward, loss and other metrics, by step and by GPU-hours"),
     Section("throughput", "Throughput and step time", "Throughput", throughput_section,
             ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
-    Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,
+    Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section,
             ASKED_OF_A_STRETCH, "what each cause takes, and how well the model predicts"),
     Section("ledger", "Where the GPU time went", "GPU time", ledger_section,
             ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state, and over time"),

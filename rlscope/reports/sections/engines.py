@@ -23,7 +23,7 @@ FULL_RATIO: Final = 0.9
 _FLAT_RATIO: Final = 0.98
 """Of the limit: an engine that runs this many requests runs as many as it may."""
 _FLAT_SHARE_RATIO: Final = 0.99
-"""Of the steady stretch: so much of it at the limit is a line that shows nothing."""
+"""Of the steady state: so much of it at the limit is a line that shows nothing."""
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
@@ -63,7 +63,7 @@ def flat_reading(
     limit: int | None,
     window: SteadyWindow | None,
 ) -> str:
-    """That every engine runs its limit throughout the steady stretch, a flat line in a chart; empty otherwise."""
+    """That every engine runs its limit throughout the steady state, a flat line in a chart; empty otherwise."""
     running = _known(_inside(batches, window), "running_mean")
     if running is None or not limit or (running >= _FLAT_RATIO * limit).mean() < _FLAT_SHARE_RATIO:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
         return ""
@@ -76,7 +76,7 @@ def flat_reading(
         if mean
         else ", and none waits"
     )
-    opening = f"Every engine runs its limit of {fmt.count(limit)} requests throughout the steady stretch{more}."
+    opening = f"Every engine runs its limit of {fmt.count(limit)} requests throughout the steady state{more}."
     used = kv_use_ratio(kv)
     if used is None:
         return opening
@@ -87,7 +87,7 @@ def flat_reading(
 
 
 def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataFrame | None:
-    """The rows that begin in the steady stretch; all of them without one."""
+    """The rows that begin in steady state; all of them without one."""
     if frame is None or window is None or frame.is_empty():
         return frame
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))

@@ -48,7 +48,7 @@ def _fitted_figure(result: ModelResult) -> Figure:
 
 
 _FITTED: Final = Figure(
-    "Forward pass time by batch size, measured and fitted, steady steps",
+    "Forward pass time by batch size, measured and fitted, steady state",
     "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
 MEASURED: Final = "Forward pass time by batch size, per engine, whole run"

@@ -60,7 +60,7 @@ def _total(analysis: AnalysisResult) -> Drawn:
     if dropped:
         reading += (
             f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in "
-            "the steady stretch were dropped."
+            "steady state were dropped."
         )
     return drawn_frame(
         _TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run

@@ -67,7 +67,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     # Of a log that counts tokens by step, no sample is known.
     samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
     return [
-        _rate("Trained, steady stretch", rates.steady_tokens_per_s, note),
+        _rate("Trained, steady state", rates.steady_tokens_per_s, note),
         _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
         _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
         _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
@@ -82,10 +82,10 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
         return []
     gpu_s = _MILLION * run.n_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
-    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady stretch")
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
     if price:
-        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady stretch")
-    return [Fact("Trained per GPU, steady stretch", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
+        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
+    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
 
 
 def rates_reading(analysis: AnalysisResult) -> str:
@@ -97,7 +97,7 @@ def rates_reading(analysis: AnalysisResult) -> str:
         "are dropped."
     )  # fmt: skip
     drops = f" {fmt.percent(dropped)} of the tokens taken from the queue were dropped." if more and dropped else ""
-    return f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
+    return f"Tokens per second. Shaded: the steady state.{more}{drops} Healthy: both lines steady and close together."
 
 
 def wait_state(analysis: AnalysisResult) -> str:
@@ -118,7 +118,7 @@ def _nearly_all(gpu_s: Mapping[str, float], several: str) -> str:
 
 
 def _trainer_s(analysis: AnalysisResult) -> dict[str, float]:
-    """GPU-seconds of the trainers by state in the steady stretch, which the phases show; else in the whole run."""
+    """GPU-seconds of the trainers by state over the steady state, which the phases show; else in the whole run."""
     timeline, window = analysis.answers.get("ledger_timeline"), analysis.run.window
     sums: dict[str, float] = {}
     if timeline is not None and window is not None:
@@ -133,7 +133,7 @@ def _trainer_s(analysis: AnalysisResult) -> dict[str, float]:
 
 
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
-    """The steps of the steady stretch, or all if there is none, with seconds per trainer GPU by phase.
+    """The steps of the steady state, or all if there is none, with seconds per trainer GPU by phase.
 
     rest_s is what no phase covers of the time since the end of the step before; null for the first step.
     """
@@ -163,7 +163,7 @@ _RATES: Final = Figure(
 )  # fmt: skip
 _PHASES: Final = Figure(
     "Phases of each step",
-    "What the trainers did from the end of one step to the end of the next, mean over their GPUs, steady steps. "
+    "What the trainers did from the end of one step to the end of the next, mean over their GPUs, steady state. "
     "Hatched: not recorded. Healthy: training fills nearly all of a step.",
     "", "train_s", training.step_phases, "no training step was recorded", False, ("trainer_steps", "training_steps"),
 )  # fmt: skip

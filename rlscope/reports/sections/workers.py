@@ -164,7 +164,7 @@ def discarded_sentence(dropped: float) -> str:
         return ""
     return (
         f"Hatched green: generation for dropped samples, drawn as {fmt.percent(dropped)} of all generation, the "
-        "share of the tokens that were dropped as stale or abandoned in the steady stretch. "
+        "share of the tokens that were dropped as stale or abandoned in steady state. "
     )
 
 

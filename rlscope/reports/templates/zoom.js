@@ -8,7 +8,7 @@
   const bar = document.getElementById("zoom"), words = document.getElementById("zoom-words");
   const back = document.getElementById("zoom-reset"), all = document.getElementById("zoom-whole");
   const whole = { from: 0, to: Number(bar.dataset.durationS) };
-  // Start-up is folded: charts over time begin at the steady stretch.
+  // Start-up is folded: charts over time begin at the steady state.
   const first = { from: Number(bar.dataset.fromS), to: whole.to };
   const views = new Map();
   let shown = first;
@@ -24,7 +24,7 @@
 
   function said() {
     if (is(whole)) return "All charts over time show the whole run.";
-    if (is(first)) return "Charts over time begin at the steady stretch, " + seconds(first.from) + " s in.";
+    if (is(first)) return "Charts over time begin at the steady state, " + seconds(first.from) + " s in.";
     return "All charts over time show " + seconds(shown.from) + " s to " + seconds(shown.to) + " s of " + seconds(whole.to) + " s.";
   }
 

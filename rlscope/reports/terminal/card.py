@@ -179,7 +179,7 @@ def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
     rates, run = analysis.throughput, analysis.run
     counted = counted_words(rates)
     return [
-        ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
+        ("trained, steady state", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
         ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
         ("effective (importance ratios)", fmt.tokens_per_second(rates.effective_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
@@ -189,7 +189,7 @@ def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
             if rates.counted_tokens is None
             else f"{fmt.tokens(rates.counted_tokens)}, prompts included",
         ),
-        ("steady stretch", verdict_words.window_sentence(analysis)),
+        ("steady state", verdict_words.window_sentence(analysis)),
     ]
 
 

@@ -313,7 +313,7 @@ def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
     """Return how to check the gain."""
     expected = expected_words(action, measured_tokens_per_s)
     hope = f"; expected: {expected}" if expected else ""
-    return f"To verify, record {fmt.count(STEPS_TO_PREDICT)} steady steps and run `rlscope compare`{hope}."
+    return f"To verify, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run `rlscope compare`{hope}."
 
 
 def expected_words(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -371,8 +371,8 @@ TITLE: Final = "Actions, best first"
 def below_table(ranked: Sequence[Action]) -> str:
     """Return what holds for all actions of a table, and their order if it is not that of their gains."""
     verify = (
-        f"Each gain is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steady steps with "
-        "it and run `rlscope compare BEFORE AFTER`."
+        f"Each gain is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steps in steady "
+        "state with it and run `rlscope compare BEFORE AFTER`."
     )
     gains = [each.gain_ratio.median for each in ranked]
     if gains == sorted(gains, reverse=True):

@@ -23,7 +23,7 @@ from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 CURRENT: Final = "current"
 _SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
-"""Steps that another run needs to measure how training scales: a few to warm up, then a steady stretch."""
+"""Steps that another run needs to measure how training scales: a few to warm up, then a steady state."""
 
 
 class LayoutRow(NamedTuple):
@@ -138,11 +138,11 @@ def measure_first(model: ModelResult) -> str | None:
     """What to measure before changing the layout, as an imperative without a full stop; None if nothing."""
     advised = model.recommendation
     if advised.reason == "too_short":
-        return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
+        return f"record at least {STEPS_TO_PREDICT} steps in steady state and analyse again"
     if advised.advice != "probe":
         return None
     known = _most_doubtful(advised)
-    return "record more steady steps" if known is None else _measure(known, model)
+    return "record more steps in steady state" if known is None else _measure(known, model)
 
 
 def gain_text(gain_ratio: Spread | None) -> str:

@@ -303,7 +303,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 
 
 def _achieved(analysis: AnalysisResult) -> Fact:
-    """Measured throughput of the steady stretch, and of its held-out steps beside their prediction."""
+    """Measured throughput of the steady state, and of its held-out steps beside their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None

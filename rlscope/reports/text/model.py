@@ -37,12 +37,12 @@ from rlscope.reports.text.names import (
     scaling_sentence,
 )
 
-REPLAY_TITLE: Final = "Measured and replayed, current layout, steady steps"
-PREDICTION_TITLE: Final = "Predicted and measured, held-out steady steps"
-GAP_TITLE: Final = "From the upper bound to the measured throughput, steady steps"
+REPLAY_TITLE: Final = "Measured and replayed, current layout, steady state"
+PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
+GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
 BOUND: Final = "upper bound, modelled"
-MEASURED: Final = "measured, steady steps"
-"""Over the steps that lie completely in the steady stretch."""
+MEASURED: Final = "measured, steady state"
+"""Over the steps that lie completely in steady state."""
 # Of the bound: smaller causes share one row.
 _SMALL_RATIO: Final = 0.002
 # Of the bound: rounding error of a difference of equal rates.
@@ -113,7 +113,7 @@ def prediction_sentence(model: ModelResult) -> str:
     if prediction is None:
         return WARNINGS[ModelWarning.SHORT_STRETCH]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
-    text = f"Calibrated on the first {first} steps of the steady stretch, tested on the {rest} after them."
+    text = f"Calibrated on the first {first} steps of the steady state, tested on the {rest} after them."
     longer = _longer_steps(prediction)
     if abs(longer) < _OTHER_STEPS_RATIO:
         return text
@@ -290,7 +290,7 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
         return "Unknown: run.json does not give the number of steps."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
     price = finish.gpu_hour_price
-    text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady stretch"
+    text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady state"
     return f"{text}." if price is None else f"{text}; priced at {fmt.significant(price)} per GPU-hour."
 
 
@@ -353,8 +353,8 @@ def batch_sentence(model: ModelResult) -> str | None:
         f"of the rate of a batch at the limit of {limit}"
     )
     if wasted_ratio <= 0.0:
-        return f"{text}, and all decoding time of the steady steps was in such batches."
-    return f"{text}; smaller ones lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
+        return f"{text}, and all decoding time in steady state was in such batches."
+    return f"{text}; smaller ones lost {fmt.percent(wasted_ratio)} of the decoding time in steady state."
 
 
 def remarks(model: ModelResult) -> list[str]:

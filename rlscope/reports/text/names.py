@@ -142,12 +142,12 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.FEW_REQUESTS: "Engines run few requests, and their number varies a lot.",
     ModelWarning.WAITS_VARY: "Waits for the environment vary, and the longest meet the staleness cap.",
     ModelWarning.SHORT_STRETCH: (
-        "The steady stretch is too short to hold a part of it out: how well the model predicts this run is unknown."
+        "The steady state is too short to hold a part of it out: how well the model predicts this run is unknown."
     ),
     ModelWarning.LENGTHS_DRIFT: (
-        "Response lengths drift over the steady stretch: figures are for its mean and will change."
+        "Response lengths drift over the steady state: figures are for its mean and will change."
     ),
-    ModelWarning.PERIOD_DRIFTS: "The step period drifts over the steady stretch: figures are for its mean.",
+    ModelWarning.PERIOD_DRIFTS: "The step period drifts over the steady state: figures are for its mean.",
     ModelWarning.MANNER_ASSUMED: (
         "Rollout scheduling is partly assumed: the config does not state both dispatch and queue_policy."
     ),
@@ -159,7 +159,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         " layouts are unreliable."
     ),
     ModelWarning.PREDICTION_MISSED: (
-        "Calibrated on the first half of the steady steps, the model misses the rate of the second half by more than"
+        "Calibrated on the first half of the steady state, the model misses the rate of the second half by more than"
         " 10%: predicted gains are rough."
     ),
     ModelWarning.PARTLY_EXPLAINED: (

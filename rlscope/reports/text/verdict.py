@@ -434,7 +434,7 @@ def gap_lines(analysis: AnalysisResult) -> list[str]:
 
 
 def window_sentence(analysis: AnalysisResult) -> str:
-    """The steps of the steady stretch, and why these."""
+    """The steps of the steady state, and why these."""
     run, window = analysis.run, analysis.run.window
     reason = _sentence(run.window_reason) if run.window_reason else ""
     if window is None:

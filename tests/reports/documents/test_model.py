@@ -180,7 +180,7 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
     assert (first["gain_low_ratio"], first["gain_high_ratio"]) == (ranked.gain_ratio.low, ranked.gain_ratio.high)
     assert (first["kind"], first["what"], first["cause"], first["cost"]) == ("change", "layout", "trainers", "restart")
     assert first["probability"] == ranked.worthwhile_probability >= 0.9
-    assert first["verify"].startswith("To verify, record 20 steady steps and run ")
+    assert first["verify"].startswith("To verify, record 20 steps in steady state and run ")
     assert first["headline"].startswith("Use 4 trainer GPUs and 4 sampler GPUs, up to ")
 
 

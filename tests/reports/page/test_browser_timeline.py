@@ -87,7 +87,7 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_and_a_button_shows_t
     assert {"figure-workers-all", "figure-timeline-0", "figure-throughput", "figure-batch-size",
             "figure-waiting-requests", "figure-kv-use", "figure-queue-depth"} <= set(axes(page))  # fmt: skip
     assert shown(page) == STEADY
-    assert page.locator("#zoom-words").inner_text() == "Charts over time begin at the steady stretch, 180 s in."
+    assert page.locator("#zoom-words").inner_text() == "Charts over time begin at the steady state, 180 s in."
     assert not page.locator("#zoom-reset").is_visible()
     page.get_by_role("button", name="Whole run").click()
     page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('whole run')")

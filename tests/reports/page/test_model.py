@@ -217,7 +217,7 @@ def test_the_page_has_every_sensitivity(page):
         assert row.name in cells and row.gain in cells and row.remark in cells
 
 
-@pytest.mark.parametrize("reason", ["no steady stretch: 3 steps are too few", HOSTILE])
+@pytest.mark.parametrize("reason", ["no steady state: 3 steps are too few", HOSTILE])
 def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(reason):
     said = NoModelResult(reason)
     html = render(with_model(said))

@@ -87,7 +87,7 @@ def test_engines_at_their_limit_for_99_percent_of_the_steady_stretch_are_said_in
     # Start-up is before the stretch, and engines that have nothing left to do are after it.
     frame = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
     said = flat_reading(frame, None, None, limit, WINDOW)
-    assert said == ("Every engine runs its limit of 32 requests throughout the steady stretch." if is_flat else "")
+    assert said == ("Every engine runs its limit of 32 requests throughout the steady state." if is_flat else "")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
     run = replace(analysis.run, n_gpus=36, gpu_hour_price=None)
     assert [fact.value for fact in per_gpu_facts(replace(analysis, run=run))] == ["27.8 tokens/s", "10"]
     priced = per_gpu_facts(replace(analysis, run=replace(run, gpu_hour_price=2.5, currency="EUR")))[1]
-    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, steady stretch")
+    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, steady state")
     assert "25" in priced.value
     assert per_gpu_facts(empty_analysis()) == []
 

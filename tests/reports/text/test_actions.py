@@ -260,9 +260,11 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_figure():
-    expected = "To verify, record 20 steady steps and run `rlscope compare`; expected: 1.2k (1.1k to 1.3k) tokens/s."
+    expected = (
+        "To verify, record 20 steps in steady state and run `rlscope compare`; expected: 1.2k (1.1k to 1.3k) tokens/s."
+    )
     assert actions.verify_words(action(), 1000.0) == expected
-    unmeasured = "To verify, record 20 steady steps and run `rlscope compare`."
+    unmeasured = "To verify, record 20 steps in steady state and run `rlscope compare`."
     assert actions.verify_words(action(), None) == unmeasured
     assert actions.verify_words(action("trainer_speed", kind="fix", before=1.0, after=1.1), 1000.0) == unmeasured
 

@@ -193,14 +193,14 @@ def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
 
 def test_a_stretch_that_is_too_short_needs_steps_before_anything_else():
     made = with_reason("too_short", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == "record at least 20 steady steps and analyse again"
+    assert advice.measure_first(made) == "record at least 20 steps in steady state and analyse again"
     assert "that takes 20 steps" in advice.why(made) and "Largest uncertainty" not in advice.why(made)
 
 
 def test_a_doubt_without_a_spread_is_none():
     made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
     assert "Largest uncertainty" not in advice.why(made)
-    assert advice.measure_first(made) == "record more steady steps"
+    assert advice.measure_first(made) == "record more steps in steady state"
 
 
 def test_the_layout_to_measure_is_named():
@@ -448,12 +448,10 @@ def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: st
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith(
-        "and all decoding time of the steady steps was in such batches."
-    )
+    assert model_words.batch_sentence(efficient).endswith("and all decoding time in steady state was in such batches.")
     unseen = "The run's batches were too small to show where batches become efficient."
     assert model_words.batch_sentence(replace(made, efficiency=None)) == unseen
-    assert "% of the decoding time of the steady steps." in model_words.batch_sentence(made)
+    assert "% of the decoding time in steady state." in model_words.batch_sentence(made)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,10 @@ def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {**MODEL, "parameters": 8}}, r"config.model.parameters = 8; expected 7000000000, as in the run"),
+        (
+            {"model": {**MODEL, "parameters": 8}},
+            r"config.model.parameters = 8; expected 7000000000, as in the analyzed",
+        ),
         ({"model": {"name": "other"}}, "config.model.name = 'other'; expected 'm'"),
         ({"framework": "another"}, "config.framework = 'another'; expected 'made'"),
         ({"gpus_per_trainer_replica": 2}, "config.gpus_per_trainer_replica = 2; expected 1"),

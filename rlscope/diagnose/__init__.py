@@ -1,7 +1,7 @@
-"""Looks for known performance problems in a run, one module per finding. Pure: evidence in, findings out.
+"""Known performance problems in a run, one module per finding. Pure: evidence in, findings out.
 
-Each module documents its finding, holds its thresholds and its texts, and ends with its `RULE`. Numbers are formatted
-by the reports.
+Each module documents its finding, holds its thresholds and its texts, and ends with its `RULE`. The reports format the
+numbers.
 """
 
 import math
@@ -42,13 +42,14 @@ RULES: Final[tuple[FindingRule, ...]] = (
     gpu_disagreement.RULE,
     shared_gpu.RULE,
 )
-"""Every finding that is looked for, in the order of the documentation."""
+"""Every rule, in the order of the documentation."""
 
 
 def find_all(evidence: Evidence) -> tuple[Finding, ...]:
-    """Every finding of a run, most expensive first.
+    """Return every finding of a run, the most expensive first.
 
-    Findings without a cost come last, except critical ones, which come first: they put the run or its numbers in doubt.
+    Findings without a cost come last, except critical ones, which come first because they cast doubt on the run or on
+    its numbers.
     """
     found = [finding for rule in RULES if (finding := rule.find(evidence)) is not None]
     return tuple(sorted(found, key=lambda finding: (-_weight(finding), finding.rule)))

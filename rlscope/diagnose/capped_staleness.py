@@ -14,14 +14,14 @@ from typing import Final
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# A cap that binds now and then works as intended; above this it limits throughput.
+# A cap that binds now and then works as intended. Above this share, it limits throughput.
 WARNING_SHARE_RATIO: Final = 0.05
-# One GPU in five does nothing but wait for the cap.
+# One GPU in five only waits for the cap.
 CRITICAL_SHARE_RATIO: Final = 0.20
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     trainer_gpu_s = evidence.state_gpu_s("waiting_for_staleness_cap")
     sampler_gpu_s = evidence.state_gpu_s("no_requests", reason="staleness_cap")
     total_gpu_s = evidence.ledger.total_gpu_s

@@ -4,7 +4,7 @@ Symptom: trainers save or evaluate between steps, and no step begins meanwhile.
 Evidence: the trainers' GPU-seconds in `checkpoint` and in `eval`.
 Threshold: 10% of the trainers' GPU-seconds, as for waits; critical from 30%.
 Remedy: save and evaluate less often, save in the background, or evaluate on GPUs that do not train.
-Limits: what is saved in the background, or evaluated on samplers, costs the trainers nothing and is not counted. How
+Limits: saving in the background or evaluating on samplers costs the trainers nothing and is not counted. How
 much work a crash would lose is not weighed against it.
 """
 
@@ -21,7 +21,7 @@ _ROLES: Final = ("trainer", "colocated")
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     trainer_gpu_s = evidence.role_gpu_s(*_ROLES)
     checkpoint_gpu_s = evidence.state_gpu_s("checkpoint", roles=_ROLES)
     eval_gpu_s = evidence.state_gpu_s("eval", roles=_ROLES)

@@ -22,7 +22,7 @@ CRITICAL_SHARE_RATIO: Final = 0.25
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None if nothing is missing."""
+    """Return the finding, or None if nothing is missing."""
     quality = evidence.data_quality
     dropped_rows = sum(quality.dropped_rows.values())
     total_gpu_s = evidence.ledger.total_gpu_s

@@ -13,7 +13,7 @@ from rlscope.trace.config import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything known about a run before the rules look at it."""
+    """Everything known about a run before the rules are evaluated."""
 
     run: RunFacts
     config: RunConfig
@@ -29,7 +29,7 @@ class Evidence:
         return self.run.started_ns + round(self.run.duration_s * 1e9)
 
     def role_gpu_s(self, *roles: str) -> float:
-        """GPU-seconds of all workers of these roles."""
+        """GPU-seconds of all workers with these roles."""
         return gpu_seconds(state for state in self.ledger.states if state.role in roles)
 
     def state_gpu_s(self, *states: str, roles: tuple[str, ...] | None = None, reason: str | None = None) -> float:
@@ -44,13 +44,14 @@ class Evidence:
 
 
 Towards = Literal["more_samples", "fewer_samples", "fresher"]
-"""more_samples: samples reach the trainers faster, or more are in flight. fewer_samples: trainers use samples up
-faster, or fewer are made. fresher: fewer are in flight, so that they are trained on sooner."""
+"""Direction in which an action moves the run. more_samples: samples reach the trainers faster, or more are in flight.
+fewer_samples: trainers use samples up faster, or fewer are made. fresher: fewer samples are in flight, so that they are
+trained on sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
-    """One finding that is looked for, and the texts that describe it."""
+    """One finding that rlscope looks for, and the texts that describe it."""
 
     name: str
     """The name of its module, and of its findings' `rule`."""
@@ -61,17 +62,18 @@ class FindingRule:
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
     silent_at_zero: frozenset[str] = frozenset()
-    """Evidence that a sentence is not made of where it is 0; a later one then says the rest."""
+    """Evidence that excludes a sentence if it is 0, so that a later sentence is used."""
     counts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Instead of a sentence: by name of the evidence its words, with {} for the value; left out where it is 0."""
+    """Words for each piece of evidence, with {} for the value, in place of a sentence; left out if the value is 0."""
     towards: Towards | None = None
-    """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
+    """Direction of the remedy; None if it neither makes samples nor uses them up."""
     besides: str = ""
-    """What else to do about it, whatever the first action is."""
+    """Further advice that applies whatever the first action is."""
     action: str | None = None
-    """The action that is its remedy, by what it changes, where the remedy takes the run nowhere else."""
+    """The action that serves as the remedy, by the quantity that it changes, if the remedy has no direction."""
     keeps_remedy: bool = False
-    """Whether an action in the same direction leaves it alone, so that its remedy is shown."""
+    """Whether to show the remedy although an action in the same direction exists, because that action does not address
+    it."""
 
 
 def gpu_seconds(states: Iterable[LedgerState]) -> float:

@@ -7,8 +7,8 @@ Threshold: 30% idle; critical from 60%. Launch gaps and host work between kernel
 Remedy: look for host work inside the phase (tokenizing, data loading, Python between passes), or record it as its own
 phase.
 Limits: a driver's utilization counts any kernel, including a polling one. A busy GPU therefore proves little; an idle
-one proves much. It is renewed up to a second late: a reading counts only where the state has held for a second before
-its period: states of less than a second are not compared.
+one proves much. It is renewed up to a second late, so a reading counts only if the state has lasted for a second
+before the reading's period. States shorter than a second are not compared.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ LEAST_COVERED_RATIO: Final = 0.01
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding about the most expensive state, or None if GPU and hooks agree or no GPU was read."""
+    """Return the finding about the most expensive state, or None if GPU and hooks agree or no GPU was read."""
     states = [
         (state.gpu_idle_ratio * state.gpu_s, state.gpu_idle_ratio, state)
         for state in evidence.ledger.states

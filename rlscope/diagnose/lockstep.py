@@ -31,13 +31,13 @@ def turns_ratio(evidence: Evidence) -> float:
 
 
 def _waits_gpu_s(evidence: Evidence) -> tuple[float, float]:
-    """Of the samplers at the barrier, and of the trainers for samples."""
+    """Return the waits of the samplers at the barrier, and of the trainers for samples."""
     barrier_gpu_s = evidence.state_gpu_s("no_requests", reason="barrier", roles=("sampler",))
     return barrier_gpu_s, evidence.state_gpu_s("waiting_for_samples", roles=("trainer",))
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None when either side hardly waits for the other."""
+    """Return the finding, or None if either side hardly waits for the other."""
     overlap_ratio = turns_ratio(evidence)
     if not overlap_ratio:
         return None

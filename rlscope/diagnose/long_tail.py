@@ -1,14 +1,14 @@
 """Steps wait for the last few of their samples.
 
 Symptom: most samples of a step have finished, and the trainers wait for the rest.
-Evidence: per step, the time from the finish of the 90th-percentile sample to the finish of the last one, as far as
-trainers waited for samples in it, minus a tenth of the step's wait. Samples that finish evenly spaced have a last tenth
-too, and it takes a tenth of the wait by definition. A step counts if engines had emptied by half when its tail began,
-against when its first sample finished: engines that run samples of the next steps meanwhile lose nothing to the tail.
+Evidence: per step, the trainers' wait for samples between the finish of the 90th-percentile sample and that of the last
+one, minus a tenth of the step's wait. The last tenth of evenly spaced samples takes a tenth of the wait by definition.
+A step counts if the engines ran at most half as many samples when its tail began as when its first sample finished:
+engines that run samples of the next steps meanwhile lose nothing to the tail.
 Threshold: 5% of the trainers' GPU-seconds, more than a weight update usually costs; critical from 20%.
 Remedy: start the next step's samples before the last ones have finished (asynchronous, or more in flight), cap the
 response length, abort the tail or carry it over to the next step.
-Limits: where the starts of samples were not recorded, every step counts. In a run that takes samples from a queue the
+Limits: if the starts of samples were not recorded, every step counts. In a run that takes samples from a queue the
 engines stay full, and trainers that wait there wait for all samples, not for the last: the rule stays silent.
 """
 
@@ -23,14 +23,14 @@ from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 WARNING_SHARE_RATIO: Final = 0.05
 # Share of a wait that the last tenth of evenly spaced samples takes.
 EVEN_TAIL_RATIO: Final = 0.10
-# Samples that ran before over those that run in the tail: below, engines work on others rather than wait for the tail.
+# Samples running before the tail over samples running in it. Below this factor, engines work on other samples.
 EMPTIED_FACTOR: Final = 2
 # One trainer in five does nothing but wait for the last tenth of its samples.
 CRITICAL_SHARE_RATIO: Final = 0.20
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     steps = evidence.answers["step_tails"].join(evidence.answers["step_waits"], on="step")
     trainer_gpus = evidence.run.trainer_gpus + evidence.run.colocated_gpus
     trainer_gpu_s = evidence.role_gpu_s("trainer", "colocated")

@@ -5,7 +5,7 @@ Evidence: generated tokens that were dropped as stale or abandoned, priced at th
 token; the samplers' GPU-seconds without requests because of backpressure.
 Threshold: 10% of the samplers' GPU-seconds, one GPU in ten; critical from 30%.
 Remedy: a smaller queue or a limit on samples in flight, fewer publications or a higher cap, so that samples are fresh
-enough when they are trained on; where trainers never wait for samples, fewer sampler GPUs or more trainer GPUs.
+enough when they are trained on; if trainers never wait for samples, fewer sampler GPUs or more trainer GPUs.
 Limits: samples filtered for their reward (all equal in a group) are not overproduction and are not counted.
 """
 
@@ -24,7 +24,7 @@ CRITICAL_SHARE_RATIO: Final = 0.30
 
 
 def dropped_tokens_ratio(balance: pl.DataFrame) -> float:
-    """Share of the generated tokens that were dropped as stale or abandoned, 0..1; 0 when nothing was generated."""
+    """Share of the generated tokens that were dropped as stale or abandoned, 0..1; 0 if nothing was generated."""
     generated = column_total(balance, "generated_tokens")
     return _dropped_tokens(balance) / generated if generated else 0.0
 
@@ -34,7 +34,7 @@ def _dropped_tokens(balance: pl.DataFrame) -> float:
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     roles = ("sampler", "colocated")
     sampler_gpu_s = evidence.role_gpu_s(*roles)
     balance = evidence.answers["token_balance"]

@@ -7,7 +7,7 @@ Threshold: both ran for at least 10% of the shorter one's time; a restart on a G
 Remedy: give each role its own GPUs. If the sharing is intended, record one colocated worker instead of two.
 Limits: an index that a process counts from its own CUDA_VISIBLE_DEVICES can name another GPU; UUIDs, which are recorded
 when the GPUs are sampled, cannot. Workers that record no id are not compared.
-Cost: None, because how much each role slowed the other is not recorded. The ledger counts the GPU once per worker.
+Cost: none is given, because the slowdown of each role is not recorded. The ledger counts the GPU once per worker.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ LEAST_SHARED_RATIO: Final = 0.10
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding about the first shared GPU, or None if no two roles share one."""
+    """Return the finding about the first shared GPU, or None if no two roles share one."""
     shared = evidence.answers["shared_gpus"].filter(pl.col("shared_ratio") >= LEAST_SHARED_RATIO)
     if shared.is_empty():
         return None

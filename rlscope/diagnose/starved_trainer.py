@@ -3,11 +3,11 @@
 Symptom: trainer GPUs are idle between steps, with an empty queue.
 Evidence: the trainers' GPU-seconds in `waiting_for_samples`, and the longest single wait.
 Threshold: 10% of the trainers' GPU-seconds, about one GPU in ten: on most clusters, moving a GPU gains nothing below
-that. Critical from 30%, where every third trainer could have been a sampler.
+that. Critical from 30%: every third trainer could have been a sampler.
 Remedy: more sampler GPUs or larger decode batches; a shorter response tail; fewer trainer GPUs if no sampler can be
 added.
-Limits: what the trainers wait while both sides alternate belongs to the finding `lockstep` and is not counted. The
-first fill of the queue is: check the timeline of a short run.
+Limits: waits while both sides alternate belong to the finding `lockstep` and are not counted. The first fill of the
+queue is counted: check the timeline of a short run.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ CRITICAL_SHARE_RATIO: Final = 0.30
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     roles = ("trainer", "colocated")
     trainer_gpu_s = evidence.role_gpu_s(*roles)
     in_turns_gpu_s = turns_ratio(evidence) * evidence.role_gpu_s("trainer")

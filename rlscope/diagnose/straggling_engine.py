@@ -3,7 +3,7 @@
 Symptom: one of several engines produces fewer tokens per second of forward passes.
 Evidence: tokens per second of its engine steps, against the median of the engines with a comparable batch.
 Threshold: 20% below the median of at least three engines, more than unequal batches explain on equal hardware.
-Remedy: check its host (clocks, neighbours, a faulty link), or give it fewer requests.
+Remedy: check its host (clocks, neighbors, a faulty link), or give it fewer requests.
 Limits: engines of different sizes are compared as if they were equal. An engine with a small batch is slower only
 because it has less to do, so engines with a batch well below the median are excluded first.
 Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine.
@@ -30,9 +30,9 @@ class Straggler(NamedTuple):
     worker_id: str
     tokens_per_s: float
     median_tokens_per_s: float
-    """Of the engines with a comparable batch."""
+    """Median rate of the engines with a comparable batch."""
     row_s: float
-    """Time of its rows."""
+    """Total time of the engine's rows, in seconds."""
 
 
 def slowest_engine(engines: pl.DataFrame) -> Straggler | None:
@@ -50,7 +50,7 @@ def slowest_engine(engines: pl.DataFrame) -> Straggler | None:
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding about the slowest engine, or None."""
+    """Return the finding about the slowest engine, or None."""
     slowest = slowest_engine(evidence.answers["engine_speed"])
     if slowest is None:
         return None

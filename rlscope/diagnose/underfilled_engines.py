@@ -3,11 +3,11 @@
 Symptom: the mean number of running requests is far below the engine's limit, with nothing waiting.
 Evidence: running requests weighted by time, the engine's limit on running requests, requests waiting; all while the KV
 cache is less than 90% full.
-Threshold: less than half of the limit, with fewer than one request waiting, where the KV cache has room for half of the
+Threshold: less than half of the limit, with fewer than one request waiting, while the KV cache has room for half of the
 time. Decode passes take about the same time at any batch size until the GPU is compute-bound, so a half-empty batch
 gives up to half of the tokens for the same GPU-seconds.
 Remedy: more samples in flight, fewer engines, or a limit that reflects what the engine can run.
-Limits: an engine bound by its KV cache cannot reach its limit. Where the size of the cache is unknown, only waiting
+Limits: an engine bound by its KV cache cannot reach its limit. If the size of the cache is unknown, only waiting
 requests show that. A limit left at a default of thousands says nothing about the engine.
 Cost: none is given, because the gain from a larger batch depends on the latency curve.
 """
@@ -28,7 +28,7 @@ OPEN_TIME_RATIO: Final = 0.50
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding over all engines whose limit is known, or None."""
+    """Return the finding over all engines whose limit is known, or None."""
     engines = evidence.answers["engine_speed"].with_columns(
         pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)).alias("cap")
     )

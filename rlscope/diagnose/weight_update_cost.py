@@ -21,7 +21,7 @@ CRITICAL_SHARE_RATIO: Final = 0.15
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None below the threshold."""
+    """Return the finding, or None below the threshold."""
     publish_gpu_s = evidence.state_gpu_s("publishing_weights", "transferring_weights")
     apply_gpu_s = evidence.state_gpu_s("applying_weights")
     waiting_gpu_s = evidence.state_gpu_s("waiting", reason="weights")

@@ -47,7 +47,7 @@ LEAST_VERSIONS: Final = 5
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None if the weights arrive or there are too few fresh tokens."""
+    """Return the finding, or None if the weights arrive or there are too few fresh tokens."""
     fresh = evidence.answers["fresh_gap"]
     first, later = fresh.filter("is_initial"), fresh.filter(~pl.col("is_initial"))
     if len(later) < LEAST_VERSIONS or column_total(later, "tokens") < LEAST_TOKENS:

@@ -1,4 +1,4 @@
-"""The analysis as GitHub Markdown for a pull request or a chat: the first screen of the page as text and tables.
+"""The analysis as GitHub Markdown for a pull request or a chat: the card as text and tables.
 
 Strings from the run are escaped: no markup, no mentions, no links.
 """
@@ -18,7 +18,7 @@ from rlscope.text_out import for_markdown
 
 
 def as_markdown(analysis: AnalysisResult) -> str:
-    """The whole text, without a newline at its end."""
+    """Return the whole text, without a trailing newline."""
     brief = brief_of(analysis)
     return "\n".join(
         (
@@ -115,7 +115,7 @@ def _priced(gpu_time: str, money: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table followed by an empty line; nothing without rows."""
+    """Yield a table followed by an empty line; nothing if there are no rows."""
     if not rows:
         return
     yield _row(headings)

@@ -1,5 +1,5 @@
-"""One function per chart: rows in, an Altair chart out, nothing but encoding.
+"""Charts: each function takes rows and returns an Altair chart, and contains nothing but the encoding.
 
-Colours are CSS variables with fallbacks, so one chart serves light mode, dark mode and print. Every chart is a single
-or layered view, so it can fill the width of its container.
+Colors are CSS variables with fallbacks, so the same chart works in light mode, in dark mode and on paper. Every chart
+is a single view or a layered view, so that it can fill the width of its container.
 """

@@ -1,6 +1,6 @@
-"""The colours of the page: one colour has one meaning in every chart, bar and legend.
+"""The colors of the report: each color has one meaning in every chart, bar and legend.
 
-| colour | constant | what it means |
+| color | constant | meaning |
 |---|---|---|
 | blue | TRAINED | training, and tokens that were trained on |
 | green | GENERATED | generation, and generated tokens |
@@ -16,9 +16,9 @@
 | black or white | INK | references and labels, and the current layout |
 | greys | BAND, SHADE, GREY, MUTED | ranges, background, housekeeping, unknown |
 
-The states of the ledger have their colours in `reports/text/states.py`: blues train, greens generate, oranges wait,
-purples update, greys keep house. Colours are CSS variables of `templates/report.css`, each with the colour of the light
-page to fall back to outside it.
+The states of the ledger have their colors in `reports/text/states.py`: blues train, greens generate, oranges wait,
+purples update, greys keep house. Colors are CSS variables of `templates/report.css`; outside the report, each falls
+back to the color of light mode.
 """
 
 from typing import Final
@@ -60,5 +60,5 @@ _SERIES: Final = (
 
 
 def palette(size: int) -> list[str]:
-    """That many colours for names side by side, repeated if there are too few."""
+    """Return `size` colors for names side by side; colors repeat if there are too few."""
     return [_SERIES[n % len(_SERIES)] for n in range(size)]

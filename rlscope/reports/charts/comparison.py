@@ -1,4 +1,4 @@
-"""Several runs on one scale: GPU time by state, steps, staleness, lengths and learning, one colour a run."""
+"""Several runs on one scale, one color per run: GPU time by state, steps, staleness, lengths and learning."""
 
 from collections.abc import Sequence
 
@@ -48,12 +48,12 @@ def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Step period over training steps, a line a run; frame holds run, step, period_s."""
+    """Draw the step period over training steps, one line per run; frame holds run, step, period_s."""
     return _lines(frame, step_axis(), amount("period_s", "seconds per step"), ["step:Q", "period_s:Q"])
 
 
 def rewards(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Reward over training steps, a line a run; frame holds run, step, gpu_hours, reward_mean."""
+    """Draw the reward over training steps, one line per run; frame holds run, step, gpu_hours, reward_mean."""
     y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
     return _lines(frame, step_axis(), y, ["step:Q", "reward_mean:Q"])
 

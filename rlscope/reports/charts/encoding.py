@@ -1,7 +1,7 @@
-"""What all charts share: axes, colours, tooltips, limit lines, the time axis with its zoom, and Vega-Lite JSON.
+"""Encodings that all charts share: axes, colors, tooltips, limit lines, the zoomable time axis, and Vega-Lite JSON.
 
-All charts over time share one axis, with a faint tick at each weight update. Two parameters hold the shown stretch;
-`templates/zoom.js` sets them in every chart at once. Without scripts they stay at the whole run.
+All charts over time share one axis, with a faint tick at each weight update. Two parameters hold the visible range;
+`templates/zoom.js` sets them in all charts at once. Without JavaScript, they keep the whole run.
 """
 
 import json
@@ -23,21 +23,24 @@ _TICK_PX: Final = 5
 
 
 def zoomed_scale() -> alt.Scale:
-    """The time scale of all charts over time."""
+    """Return the time scale of all charts over time."""
     return alt.Scale(domain=[alt.ExprRef(FROM), alt.ExprRef(TO)], nice=False, zero=False, padding=0)
 
 
 def uses_time(document: dict[str, Any]) -> bool:
-    """Whether a chart, as Vega-Lite JSON, uses the shared time axis."""
+    """Return whether a chart, as Vega-Lite JSON, uses the shared time axis."""
     return json.dumps({"expr": FROM}) in json.dumps(document)
 
 
 _WORTH_FOLDING_RATIO: Final = 0.05
-"""Of the run: a shorter start-up stays in sight."""
+"""Share of the run; a start-up shorter than this stays visible."""
 
 
 def shown_from_s(run: RunFacts) -> float:
-    """Where charts over time begin, in seconds since the run started: at the steady state, or 0 if that is near."""
+    """Return the start of charts over time, in seconds since the run started.
+
+    This is the start of the steady state, or 0 if the start-up is short.
+    """
     if run.window is None:
         return 0.0
     from_s = (run.window.start_ns - run.started_ns) / 1e9
@@ -96,11 +99,11 @@ TITLE_PX: Final = -8
 STACKED_PX: Final = 76
 """Width left of charts on the shared time axis: room for a worker's name."""
 LINES_MAX: Final = 4
-"""More lines cannot be told apart by colour."""
+"""Maximum number of lines that can be told apart by color."""
 _LONG_NAME: Final = 19
-"""Characters of a legend label; two of that length fit side by side on a phone."""
+"""Characters of a legend label, if two labels are to fit side by side on a phone."""
 _SHORT_NAME: Final = 12
-"""Three of that length do."""
+"""Characters of a legend label, if three labels are to fit side by side on a phone."""
 
 _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
@@ -108,7 +111,7 @@ _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 def spec(chart: Chart, name: str, description: str, run: RunFacts, updates_s: Sequence[float] = ()) -> str:
     """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    A chart over time shows the run from its steady state on, with a tick at each weight update.
+    A chart over time starts at the steady state of the run, with a tick at each weight update.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
@@ -120,9 +123,9 @@ def spec(chart: Chart, name: str, description: str, run: RunFacts, updates_s: Se
 
 
 def standalone(spec: str, config: Mapping[str, Any], width_px: int) -> Chart:
-    """The chart of a spec to stand outside the page: with the page's settings, a width, and colours of its own.
+    """The chart of a spec for use outside the report: with the report's settings, a width, and plain colors.
 
-    A canvas and a file know no CSS variables, so each becomes the colour that it falls back to.
+    A canvas and a file know no CSS variables, so each one is replaced by its fallback color.
     """
     document = json.loads(_colored(json.dumps({**json.loads(spec), "width": width_px})))
     own: dict[str, Any] = document.get("config", {})
@@ -151,7 +154,7 @@ def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
 
 
 def time_axis(column: str) -> alt.X:
-    """Seconds since the run started."""
+    """Return the axis of seconds since the run started."""
     return (
         alt.X(f"{column}:Q")
         .title("seconds since the run started")
@@ -161,12 +164,12 @@ def time_axis(column: str) -> alt.X:
 
 
 def step_axis() -> alt.X:
-    """Training steps."""
+    """Return the axis of training steps."""
     return alt.X("step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
 
 
 def amount(column: str, title: str) -> alt.Y:
-    """An amount on an axis from zero."""
+    """Return an axis for an amount, starting at zero."""
     return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(amount_axis())
 
 
@@ -179,13 +182,13 @@ def amount_axis(extent_px: float | None = None) -> alt.Axis:
 
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:
-    """One line of a tooltip."""
+    """Return one line of a tooltip."""
     line = alt.Tooltip(field).title(title or field.split(":")[0])
     return line if number_format is None else line.format(number_format)
 
 
 def series_colors(column: str, names: Sequence[str]) -> alt.Color:
-    """One colour per name, in order, with a legend if there are several."""
+    """Return one color per name, in order, with a legend if there are several names."""
     columns = 2 if len(names) % 2 == 0 else 3
     legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=columns) if len(names) > 1 else None
     return alt.Color(f"{column}:N").scale(domain=list(names), range=palette(len(names))).legend(legend)
@@ -199,7 +202,7 @@ def legend_of(names: Collection[str]) -> alt.Legend:
 
 
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
-    """The given colour per name, with a legend below; long names are stacked."""
+    """Return the given color per name, with a legend below; long names are stacked."""
     legend = legend_of(colors)
     return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
 
@@ -215,10 +218,10 @@ def limit_rule(value: float | None, name: str, color: str = LIMIT) -> list[alt.C
 
 
 def layered(*charts: alt.Chart) -> alt.LayerChart:
-    """Layered charts, the first at the bottom."""
+    """Return the charts as layers, the first at the bottom."""
     return alt.LayerChart(layer=list(charts))
 
 
 def names(rows: pl.DataFrame, column: str) -> list[str]:
-    """The distinct names of a column, sorted."""
+    """Return the distinct names of a column, sorted."""
     return sorted(rows[column].unique())

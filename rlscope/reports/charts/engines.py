@@ -1,6 +1,7 @@
-"""The engines over time: running requests, waiting requests and KV cache in use, on one time axis.
+"""The engines over time: running requests, waiting requests and KV cache use, on one time axis.
 
-One line per engine up to LINES_MAX. With more engines: a band, their median, and lines for a few of them.
+The charts have one line per engine up to LINES_MAX. With more engines, they have a band, the median, and lines for a
+few engines.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ MIDDLE: Final = (0.1, 0.9)
 MEDIAN: Final = "median engine"
 _HEIGHT: Final = 120
 _ROOM: Final = 1.08
-"""Of the axis above the highest line, so that a limit is not its upper edge."""
+"""Height of the axis relative to the highest line, so that a limit is not drawn on the upper edge."""
 
 
 class _Mark(NamedTuple):
@@ -52,10 +53,10 @@ def waiting_requests(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]
 
 
 def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
-    """Tokens in the KV caches, with a line at their capacity if it is the same for all and near."""
+    """Draw the tokens in the KV caches, with a line at the capacity if all engines share it and it is near."""
     capacities = frame["kv_capacity_tokens"].drop_nulls().unique()
     most = float(frame["kv_used_mean_tokens"].max() or 0.0)  # pyright: ignore[reportArgumentType]
-    # A capacity far above would flatten the lines.
+    # A capacity far above the lines would flatten them.
     in_reach = len(capacities) == 1 and float(capacities[0]) <= 3.0 * most
     mark = _Mark(float(capacities[0]), f"capacity {capacities[0]:,}", LIMIT) if in_reach else None
     return _over_time(frame, run, "kv_used_mean_tokens", "KV tokens in use", named, mark)

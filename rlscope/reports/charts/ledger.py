@@ -32,7 +32,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The states of one role over time, stacked up to its number of GPUs."""
+    """Draw the states of one role over time, stacked up to its number of GPUs."""
     rows = _with_labels(drawable(frame, run.started_ns))
     # The grid of buckets extends beyond the run at both ends.
     rows = rows.with_columns(
@@ -61,7 +61,7 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def gpu_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """How busy GPUs were by role and state; `frame` holds role, state, read_s, busy_ratio and sm_active_ratio."""
+    """Draw GPU use by role and state; `frame` holds role, state, read_s, busy_ratio and sm_active_ratio."""
     states = ["decoding" if state == "engine_rows" else state for state in frame["state"]]
     words = ["forward passes" if state == "engine_rows" else state_label(state, None) for state in frame["state"]]
     rows = frame.with_columns(

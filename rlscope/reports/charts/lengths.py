@@ -24,14 +24,14 @@ IS_TRAINED: Final = "trained"
 _ENDINGS: Final = {"finished": GENERATED, "capped": LIMIT, "censored": GREY}
 _OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": DISCARDED, "filtered": MUTED, "abandoned": GREY}
 _ROOM_FOR_MEANS: Final = 0.3
-"""Of the higher side."""
+"""Room for the labels of the means, relative to the higher side."""
 _MEAN_TURNS: Final = 0.7
-"""Of the longest length: the label of a mean beyond it goes on its left, where there is room."""
+"""Share of the longest length. The label of a mean beyond it goes on the left, because the right has no room."""
 
 
 def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples by length and ending; `cap_tokens`, the same in all rows, is their cap or null."""
-    # The end of a bin is inclusive: without the 1, a bin of a single length has no width.
+    # The end of a bin is inclusive. Without the 1, a bin with a single length would have no width.
     rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
     seen = {ending: color for ending, color in _ENDINGS.items() if frame[f"{ending}_samples"].sum()}
     bars = (
@@ -106,7 +106,7 @@ def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def _mirrored_domain(frame: pl.DataFrame) -> list[float]:
-    """Both sides, with room for the labels of the means."""
+    """Return the domain of both sides, with room for the labels of the means."""
     is_up = pl.col("outcome") == IS_TRAINED
     bins = frame.group_by("length_from_tokens", is_up.alias("is_up")).agg(pl.col("share_of_side_ratio").sum())
     ends = [float(bins.filter(pl.col("is_up") == up)["share_of_side_ratio"].max() or 0.0) for up in (False, True)]  # pyright: ignore[reportArgumentType]
@@ -119,7 +119,7 @@ def _length_axis() -> alt.X:
 
 
 def _means(frame: pl.DataFrame) -> list[alt.Chart]:
-    """A line at the mean length of each side, in its own half."""
+    """Return a line at the mean length of each side, in its own half."""
     side = pl.when(pl.col("outcome") == IS_TRAINED).then(pl.lit("up")).otherwise(pl.lit("down")).alias("side")
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")

@@ -54,7 +54,7 @@ _LETTER_PX: Final = 7
 _LINE_PX: Final = 14
 _PADDING_PX: Final = 24
 _PLOT_PX: Final = 300
-"""Of a chart on a phone. On a wider one the marks lie further apart, and a name covers fewer of them."""
+"""Size of a chart on a phone. On a wider chart, marks are further apart, and a name covers fewer of them."""
 _STEPS: Final = 24
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
@@ -65,7 +65,7 @@ _LAYOUT_TIPS: Final = [
 
 
 def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A waterfall: a bar per cause, from the throughput before it to the throughput after it."""
+    """Draw a waterfall with one bar per cause, from the throughput before it to the throughput after it."""
     lost = pl.col("lost_tokens_per_s")
     rows = rounded(
         frame.with_columns(
@@ -118,14 +118,14 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Throughput against staleness; the line is the fastest layout under each staleness cap."""
     x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, or cap on it")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
-    # Vega also puts ticks at halves, which would be labelled as whole versions.
+    # Vega also puts ticks at halves, which would be labeled as whole versions.
     caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined
     x = x.axis(tickMinStep=1, format=",d", values=caps).scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
     drawn = _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
     best = frame.filter(pl.col("series") == FRONTIER).sort("tokens_per_s").tail(1)
     if best.is_empty():
         return drawn
-    # A looser cap than the stalest of them brings no more.
+    # A cap beyond the stalest layout gains no more.
     ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
     onward = (
         alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
@@ -160,7 +160,7 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
-    """A shaded area per stretch; nothing without one."""
+    """Return one shaded area per extrapolated range; empty if there is none."""
     if stretches.is_empty():
         return []
     return [alt.Chart(rounded(stretches)).mark_rect(color=SHADE).encode(x="from_running:Q", x2="to_running:Q")]
@@ -208,7 +208,7 @@ def _labels(
     known = rows.drop_nulls([column, "tokens_per_s"])
     plot = _Plot.of(known, column, is_log=channel.get("scale", {}).get("type") == "log")
     marks = plot.points(known) + plot.lines(joined.drop_nulls([column, "tokens_per_s"]), is_stepped=is_stepped)
-    # The rings are of the size of a label's height: nothing may be written into them.
+    # A ring is as large as a label is high, so no label may overlap it.
     marks += [(px + dx, py + dy) for px, py in plot.points(named) for dx in (-6, 0, 6) for dy in (-6, 0, 6)]
     drawn: list[tuple[pl.DataFrame, alt.Chart]] = []
     for number in range(named.height):
@@ -216,7 +216,7 @@ def _labels(
         is_current = part["which"][0] == CURRENT
         place, box = placed(plot.points(part)[0], str(part["which"][0]), marks, is_above=not is_current)
         left, top, right, foot = box
-        # What is written stands in the way of the next name more than a line does.
+        # A name blocks the next name more than a line does, so its box counts several times.
         marks += [(left + (right - left) * step / 8, y_px) for step in range(9) for y_px in (top, foot)] * 8
         label = alt.Chart(part).encode(x=x, y=y, text="which:N")
         words: dict[str, Any] = {"align": place.align, "dx": place.dx, "dy": place.dy, "fontWeight": 600}
@@ -228,7 +228,7 @@ def _labels(
 
 
 class Place(NamedTuple):
-    """Where a name lies from the centre of its ring, in pixels."""
+    """Position of a name relative to the center of its ring, in pixels."""
 
     align: Literal["left", "right", "center"]
     dx: int
@@ -245,7 +245,10 @@ _ABOVE: Final = tuple(place._replace(dy=-place.dy * 4 // 5 if place.dy else 0) f
 
 
 def placed(ring: _Point, name: str, marks: Sequence[_Point], *, is_above: bool) -> tuple[Place, _Box]:
-    """The place of a name at which it covers fewest marks, the first of equals, and its box in pixels from above."""
+    """Return the place of a name that covers the fewest marks, and its box in pixels from the top.
+
+    The first place wins a tie.
+    """
     wide = _LETTER_PX * len(name)
 
     def box(place: Place) -> _Box:
@@ -277,7 +280,7 @@ class _Plot(NamedTuple):
         return cls(column, is_log, min(values), max(values), most * _ROOM_FOR_LABELS)
 
     def points(self, rows: pl.DataFrame) -> list[_Point]:
-        """The places of layouts in pixels from the upper left corner."""
+        """Return the positions of layouts in pixels from the upper left corner."""
         return [
             self._at(float(value), float(rate or 0.0))
             for value, rate in rows.select(self.column, "tokens_per_s").rows()
@@ -305,9 +308,9 @@ def _between(start: _Point, end: _Point, share: float) -> _Point:
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
-    """A colour per series, joined ones first; slower and infeasible ones are grey."""
+    """Return one color per series, joined ones first; slower and infeasible ones are grey."""
     names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
-    # Simulated layouts have the same colour on every page, whether they come first or last.
+    # Simulated layouts have the same color in every report, whether they come first or last.
     names.sort(key=lambda name: name.endswith(SIMULATED))
     colors = dict(zip(names, palette(len(names)), strict=True))
     return series_palette(

@@ -33,7 +33,7 @@ _MOST_ROWS: Final = 240
 _MOST_CELLS: Final = 240
 _CURVE_POINTS: Final = 48
 _BEYOND_NEED: Final = 1.15
-"""How far the curve extends beyond the largest batch shown."""
+"""Length of the curve relative to the largest batch shown."""
 _GAP_SCHEMA: Final = {
     "cause": pl.String,
     "lost_tokens_per_s": pl.Float64,
@@ -83,7 +83,10 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
 
 
 def sweep_frame(model: ModelResult) -> pl.DataFrame:
-    """Modelled throughput of every layout if splits are few, else of the best and the current limit of each split."""
+    """Return the modeled throughput of all layouts.
+
+    If there are many splits, only the best and the current limit of each split are included.
+    """
     forecasts = _all(model)
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
         rows = [_row(model, each, _alike(_split(each), each)) for each in forecasts]
@@ -99,9 +102,10 @@ def is_over_splits(frame: pl.DataFrame) -> bool:
 
 
 def frontier_frame(model: ModelResult) -> pl.DataFrame:
-    """Throughput and staleness of every layout with a known staleness; frontier: faster than all less stale ones.
+    """Return the throughput and staleness of every layout with a known staleness.
 
-    A layout whose queue grows without bound has no staleness.
+    A layout is on the frontier if it is faster than all less stale ones. A layout whose queue grows without bound has
+    no staleness.
     """
     known = [each for each in _all(model) if each.staleness is not None and each.tokens_per_s is not None]
     usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(model, each))
@@ -202,7 +206,7 @@ def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[s
         own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
         usable = [each for each in own if each.excluded is None]
         best = max(usable, key=lambda each: _rate(model, each), default=None)
-        # Where the best has the current limit, it is part of that line too.
+        # If the best layout has the current limit, it is part of that line too.
         same = [each for each in usable if each.layout.running_per_engine == current_limit]
         named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
         rows += [_row(model, best, BEST_LIMIT)] if best is not None and best not in same else []

@@ -25,7 +25,7 @@ IN_USE: Final = "engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
 _SHORT_S: Final = 1.0
-"""Shorter updates are drawn in milliseconds."""
+"""Updates shorter than this are drawn in milliseconds."""
 _ABOVE: Final = 1.12
 _TRAINED: Final = "trained"
 _NOT_TRAINED: Final = "not trained"
@@ -55,7 +55,7 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
     named = {"trained": _TRAINED, "not_trained": _NOT_TRAINED}
     rows = long.with_columns(kind=pl.col("variable").replace(named)).filter(pl.col("samples") > 0)
     kinds = [name for name in named.values() if name in set(rows["kind"])]
-    # Colours of outcomes mean nothing without a legend that tells them apart.
+    # The colors of outcomes need a legend, so a single outcome has a plain color.
     colors = {_TRAINED: TRAINED, _NOT_TRAINED: DISCARDED} if len(kinds) > 1 else dict.fromkeys(kinds, PLAIN)
     color = series_palette("kind", {name: colors[name] for name in kinds})
     return (

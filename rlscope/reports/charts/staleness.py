@@ -21,10 +21,10 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded
 
 _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""Thresholds between the colours of the heat map."""
+"""Thresholds between the colors of the heat map."""
 _AGE_TICKS: Final = 10
 _SLIGHT_VARIANCE: Final = 0.01
-"""The axis goes at least up to here, so that rounding errors do not look like a spread."""
+"""Least upper end of the axis, so that rounding errors do not look like a spread."""
 _BAR: Final = 0.42
 """Half the width of a bar, in versions: bars do not touch."""
 IN_FLIGHT: Final = "in flight"
@@ -54,7 +54,7 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A bar per staleness, on the axis of the heat map beside it; bars above the cap in the cap's colour."""
+    """One bar per staleness, on the axis of the heat map beside it; bars above the cap have the cap's color."""
     cap = run.max_staleness
     color: Any = alt.value(STALE)
     if cap is not None:
@@ -104,7 +104,7 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def effective_share(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Effective sample size over tokens, by staleness; a dot's size is the number of tokens."""
+    """Draw the effective sample size over tokens, by staleness; the size of a dot is its number of tokens."""
     y = alt.Y("effective_share_ratio:Q").title("effective / trained tokens")
     return _by_age(frame, y.scale(domain=[0, 1]).axis(format=".0%", tickCount=5))
 
@@ -139,11 +139,11 @@ def _edges(rows: pl.DataFrame, half: float = 0.5) -> pl.DataFrame:
 
 
 def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
-    """The same axis for all charts of a run: from the freshest token to beyond the stalest and the cap."""
+    """Return the axis that all charts of a run share: from the freshest token to beyond the stalest and the cap."""
     least = min(0, int(frame["staleness_from"].min() or 0))  # pyright: ignore[reportArgumentType]
     oldest = int(frame["staleness_to"].max() or 0)  # pyright: ignore[reportArgumentType]
     most = max(oldest, 0 if run.max_staleness is None else run.max_staleness + 1)
-    # Vega also puts ticks at halves, which would be labelled as whole versions.
+    # Vega also puts ticks at halves, which would be labeled as whole versions.
     ages = list(range(least, most + 1)) if most - least < _AGE_TICKS else alt.Undefined
     return (
         alt.Y("row_from:Q").title("staleness, versions").axis(tickMinStep=1, format=",d", tickCount=6, values=ages)

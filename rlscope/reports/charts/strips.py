@@ -23,7 +23,7 @@ TAKEN: Final = "at the trainer"
 
 
 def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The token runs of one sample side by side, labelled with their version if it fits; shade is 1 to SHADES."""
+    """The token runs of one sample side by side, labeled with their version if it fits; shade is 1 to SHADES."""
     whole = int(frame["token_to"].max() or 1)  # pyright: ignore[reportArgumentType]
     rows = frame.with_columns(label=pl.col("policy_version").cast(pl.String))
     x = alt.X("token_from:Q").title("token of the response").scale(domain=[0, whole], nice=False).axis(amount_axis())

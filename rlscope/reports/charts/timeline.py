@@ -1,8 +1,8 @@
-"""Worker timelines: a lane per worker in the ledger's colours, with its weight updates, and alerts above the lanes.
+"""Worker timelines: one lane per worker in the ledger's colors, with weight updates, and alerts above the lanes.
 
-A lane stacks the states of a stretch, each as high as its share of the time. Waits are hatched, so colour is not their
-only sign, and generation whose samples were dropped is hollow. Vertical positions are in lanes: a lane is 1 high, with
-its updates in the upper part.
+A lane stacks the states of a time slice, each as high as its share of the time. Waits are hatched, so that color is not
+their only sign. Generation of samples that were dropped later is hollow. Vertical positions are in lanes: a lane has
+height 1, with its weight updates in the upper part.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.states import order_of, state_label, state_of
 
 _HEIGHT: Final = 0.74
-"""Of the states in a lane; the ticks of weight updates are above them."""
+"""Height of the states in a lane; the ticks of weight updates are above them."""
 _TICK: Final = 0.18
 _BETWEEN_ROLES: Final = 0.45
 _NAME_CHARACTERS: Final = 16
@@ -160,7 +160,7 @@ def _lane_names(
 _LANE_PX: Final = 34.0
 """Height of a lane if there are few."""
 _LANES_PX: Final = 340.0
-"""Height of all lanes if there are many, as far as _LEAST_LANE_PX allows."""
+"""Height of all lanes if there are many and _LEAST_LANE_PX allows it."""
 _LEAST_LANE_PX: Final = 11.0
 _RULE_PX: Final = 22.0
 """Height of the row of an alert rule: its label, with the marks below."""

@@ -1,4 +1,4 @@
-"""The trainers: throughput over time, the phases of each step, and what they reported of each step."""
+"""The trainers: throughput over time, the phases of each step, and the metrics that they reported."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ PHASES: Final = {
 
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Trained and generated tokens per second, with the steady state shaded."""
+    """Draw trained and generated tokens per second, with the steady state shaded."""
     # A bucket shorter than a step would show each step as a spike.
     buckets = max(_LEAST_RATE_BUCKETS, min(_RATE_BUCKETS, run.steps // _STEPS_IN_BUCKET))
     rows = stepped(drawable(frame, run.started_ns, buckets))
@@ -145,7 +145,7 @@ def _band(rows: pl.DataFrame, name: str, place: int) -> tuple[pl.DataFrame, dict
 
 
 def _number(value: float) -> str:
-    """With the minus sign of the other axes."""
+    """Return the number with the minus sign of the other axes."""
     return fmt.significant(value).replace("-", "\N{MINUS SIGN}")
 
 

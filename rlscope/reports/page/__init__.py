@@ -1,1 +1,1 @@
-"""The one-file HTML page: template engine, figures, and the first screen as a picture."""
+"""The HTML report in one file: template engine, figures, and the card as a picture."""

@@ -1,4 +1,4 @@
-"""A figure of the page: a chart, its caption, its queries, and its numbers as a table."""
+"""A figure of the report: a chart, its caption, its queries, and its numbers as a table."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -19,37 +19,37 @@ TABLE_ROWS_MAX: Final = 120
 _OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
 _OF_ALERTS: Final = ("alert", "severity", "value")
 _NOT_OF_EVERY_ROW: Final = ("reason", *_OF_LANES, *_OF_ALERTS)
-"""Columns in which an empty cell is no missing data."""
+"""Columns in which an empty cell does not mean missing data."""
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
 
 
 class Figure(NamedTuple):
-    """One figure of the page."""
+    """One figure of the report."""
 
     title: str
     reading: str
-    """The caption: what the chart shows and what is healthy."""
+    """The caption: what the chart shows and what a healthy run looks like."""
     frame: str
-    """The query that it draws; empty if its data comes from the model or several queries."""
+    """The query behind the chart; empty if its data comes from the model or from several queries."""
     needs: str
-    """The column without which there is nothing to draw."""
+    """The column that the chart requires."""
     draw: Callable[[pl.DataFrame, RunFacts], Chart]
     empty: str
-    """Shown without data: why there is none."""
+    """The reason to show if there is no data."""
     wide: bool = False
     questions: tuple[str, ...] = ()
-    """The queries behind the frame, if not `frame` alone."""
+    """The queries behind the frame, if it is not `frame` alone."""
     in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """Turns the frame into its table, if that is not the frame itself."""
+    """Function that turns the frame into its table; None if the frame is the table."""
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The queries behind it, by the names of their SQL files."""
+        """Names of the SQL files of the queries behind the figure."""
         return tuple(name for name in self.questions or (self.frame,) if name in questions())
 
 
 class Drawn(NamedTuple):
-    """A figure ready for the page; without a spec there is nothing to draw."""
+    """A figure ready for the report. Without a spec, there is nothing to draw."""
 
     anchor: str
     figure: Figure
@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
-    """The figure with the run's data."""
+    """Return the figure with the run's data."""
     frame = analysis.answers.get(figure.frame)
     anchor = "figure-" + figure.frame.replace("_", "-")
     return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
@@ -80,7 +80,7 @@ def drawn_all(figures: Sequence[Figure], analysis: AnalysisResult) -> list[Drawn
 def drawn_frame(
     figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
 ) -> Drawn:
-    """The figure with a frame, which may be empty; charts over time get a tick at each weight update."""
+    """Return the figure with a frame, which may be empty; charts over time get a tick at each weight update."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)

@@ -1,4 +1,4 @@
-"""A list of runs as one HTML file that loads nothing, and as a table for a notebook."""
+"""A list of runs as one HTML file without external resources, and as a table for a notebook."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -24,11 +24,11 @@ class _Row(NamedTuple):
     cells: list[str]
     problem: str
     rate_ratio: float | None
-    """Of the largest rate in the list, 0..1: the length of a bar."""
+    """Rate relative to the largest one in the list, 0..1: the length of a bar."""
 
 
 class _List(NamedTuple):
-    """Everything that the template shows."""
+    """Data of the template."""
 
     version: str
     folder: str
@@ -41,17 +41,17 @@ class _List(NamedTuple):
 
 
 def render_list(entries: Sequence[RunEntry], folder: str) -> str:
-    """The page as one string."""
+    """Return the report as one string."""
     return filled("history.html", page=_list(entries, folder), is_page=True)
 
 
 def list_table(entries: Sequence[RunEntry], folder: str) -> str:
-    """The table alone."""
+    """Return the table alone."""
     return filled("history.html", page=_list(entries, folder), is_page=False)
 
 
 def _in_words(values: list[str]) -> list[str]:
-    """The cells with the bottleneck as a word instead of the value that filters take."""
+    """Return the cells with the bottleneck in words instead of the value that filters use."""
     return [
         value.replace("_", " ") if name == "bottleneck" else value for name, value in zip(SHOWN, values, strict=True)
     ]

@@ -43,14 +43,14 @@ PAGE_MAX_BYTES: Final = 3_000_000
 
 
 def packed(spec: str) -> str:
-    """The chart with its data by column, so that names are stored once; `report.js` turns it back into rows."""
+    """Return the chart with its data by column, so that names are stored once; `report.js` turns it into rows again."""
     document: dict[str, Any] = json.loads(spec)
     document["datasets"] = {name: _columns(rows) for name, rows in document.get("datasets", {}).items()}
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def fitting(sizes_bytes: Mapping[str, int], room_bytes: int) -> set[str]:
-    """The names to keep so that the rest fits the room: the largest are dropped first."""
+    """Return the names that fit into the room; the largest are dropped first."""
     kept, sum_bytes = set[str](), 0
     for name in sorted(sizes_bytes, key=lambda name: (sizes_bytes[name], name)):
         sum_bytes += sizes_bytes[name]
@@ -61,28 +61,28 @@ def fitting(sizes_bytes: Mapping[str, int], room_bytes: int) -> set[str]:
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
-    """The rows as columns; as they are where not all of them have the same ones."""
+    """Return the rows as columns, or unchanged if they do not all have the same columns."""
     if not rows or any(row.keys() != rows[0].keys() for row in rows):
         return rows
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 class FirstScreen(NamedTuple):
-    """What the first screen shows."""
+    """Data of the card."""
 
     brief: Brief
     facts: list[Fact]
 
 
 def first_screen(analysis: AnalysisResult) -> FirstScreen:
-    """Make the first screen."""
+    """Return the data of the card."""
     brief = brief_of(analysis)
     return FirstScreen(brief, [brief.achieved, *_facts(analysis)])
 
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
-    # A log that counts the tokens of a step does not say which of them were trained on.
+    # A log with the token count of a step does not tell how many of them were trained on.
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
     cap = "no cap" if run.max_staleness is None else f"cap\N{NO-BREAK SPACE}{run.max_staleness}"
@@ -92,7 +92,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
         Fact(
             "Token staleness, whole run",
             fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
-            # A number stays beside its name where the line ends.
+            # The spaces keep a number beside its name at the end of a line.
             cap if tokens is None else f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}",
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
@@ -102,24 +102,24 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
 
 
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
-"""Our scripts, in the order in which they run after the bundle."""
+"""Scripts of the report, in the order in which they run after the bundle."""
 
 
 class _Made(NamedTuple):
-    """A section with its words."""
+    """A section with its texts."""
 
     section: Section
     words: NamedTuple
 
     @property
     def no_data(self) -> list[str]:
-        """Why charts are missing, each reason once."""
+        """Reasons why charts are missing, without duplicates."""
         reasons = [drawn.figure.empty for drawn in figures_in(self.words) if not drawn.spec]
         return list(dict.fromkeys(reasons))
 
     @property
     def left_out(self) -> str:
-        """Why the section is left out; empty where it has something to show."""
+        """Reason why the section is left out; empty if it has something to show."""
         said = str(getattr(self.words, "no_reason", None) or getattr(self.words, "nothing", None) or "")
         figures = list(figures_in(self.words))
         is_bare = bool(figures) and not any(drawn.spec for drawn in figures)
@@ -127,21 +127,21 @@ class _Made(NamedTuple):
 
 
 class NotShown(NamedTuple):
-    """Something that the page leaves out for want of data."""
+    """A part of the report that is left out because its data is missing."""
 
     title: str
     why: str
 
 
 class _Zoom(NamedTuple):
-    """The stretch that charts over time show at first, in seconds since the run started; the run ends at to_s."""
+    """Initial range of the charts over time, in seconds since the run started; the run ends at to_s."""
 
     from_s: float
     to_s: float
 
 
 class _Page(NamedTuple):
-    """Everything that the template shows."""
+    """Data of the template."""
 
     version: str
     run_id: str
@@ -150,7 +150,7 @@ class _Page(NamedTuple):
     first: FirstScreen
     found: FindingsSection
     sections: list[_Made]
-    """Those with something to show."""
+    """Sections with something to show."""
     not_shown: list[NotShown]
     queries: QueriesSection
     states: tuple[State, ...]
@@ -158,7 +158,7 @@ class _Page(NamedTuple):
     action_columns: list[str]
     action_rows: list[list[str]]
     how_to_verify: str
-    """Without the columns that are empty in every row; the setting is second, and stands beside what to do."""
+    """Rows without the columns that are all empty; the setting comes second, beside the action."""
     zoom: _Zoom
     style: Markup
     chart_config: Markup
@@ -167,7 +167,7 @@ class _Page(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """The chart in a figure's place; without a spec the page says that it was left out."""
+    """The chart in place of a figure. Without a spec, the report states that it was left out."""
 
     anchor: str
     spec: str | None
@@ -213,7 +213,7 @@ def _page(analysis: AnalysisResult) -> _Page:
     ]
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
-    # The reasons stand in the section on data quality.
+    # The section on data quality lists the reasons.
     made = [each for each in every if not each.left_out or (not_shown and each.section.anchor == "data-quality")]
     return _Page(
         version=metadata.version("rlscope"),
@@ -239,13 +239,13 @@ def _page(analysis: AnalysisResult) -> _Page:
 
 
 def _not_shown(sections: Sequence[_Made]) -> list[NotShown]:
-    """What is left out: whole sections, and single charts of the others."""
+    """Return the sections that are left out, and the charts left out of other sections."""
     left_out = [(each.section, each.left_out or "; ".join(each.no_data)) for each in sections]
     return [NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"]
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
-    """Where each query is used: the titles of its figures, and of the sections whose facts and tables need it."""
+    """Return the places where each query is used: titles of figures, and of sections whose facts and tables need it."""
     uses: dict[str, list[str]] = {}
     for section, words in sections:
         for name in section.questions:
@@ -260,23 +260,23 @@ def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
 def page_scripts(names: tuple[str, ...] = SCRIPTS) -> tuple[Markup, ...]:
     """Vega, Vega-Lite and Vega-Embed as one script, then those of the page; none contains a closing script tag.
 
-    Line ends are normalised, because a parser does that before hashing.
+    Line ends are normalized, because a parser does that before hashing.
     """
     texts = (_bundle(), *(asset(name) for name in names))
     return tuple(Markup(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts)
 
 
 def _bundle() -> str:
-    """The libraries as one script. Bundling them takes a second, so it is kept in the user's cache, by its version.
+    """Return the libraries as one script, from the user's cache if it has this version: bundling takes a second.
 
-    What is kept is taken only if it is whole, and if it belongs to this user: it becomes part of every page.
+    A cached bundle is used only if it is complete and belongs to this user, because it becomes part of every report.
     """
     kept = cache_folder().with_name(f"vega-{metadata.version('vl-convert-python')}.js")
     with suppress(OSError, ValueError):
         digest, newline, known = kept.read_bytes().decode().partition("\n")
         if newline and digest == f"// {_hash(known)}" and kept.stat().st_uid == os.getuid():
             return known
-    # The stub has the argument without its default.
+    # The type stub lacks the argument's default.
     made: str = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
     with suppress(OSError, OutputError):
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -289,14 +289,14 @@ def _hash(script: str) -> str:
 
 
 def card(analysis: AnalysisResult) -> str:
-    """The first screen of the page: verdict, GPU time by role, recommended layout, and the facts beside them."""
+    """Return the card: verdict, GPU time by role, recommended layout, and the facts beside them."""
     return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"))
 
 
 class Charts:
-    """The charts of the page: `charts.ledger()` is an Altair chart with its data inside; `dir(charts)` names them all.
+    """Charts of the report: `charts.ledger()` is an Altair chart with its data; `dir(charts)` lists their names.
 
-    Which there are depends on the run: a chart without data is not among them. Nothing is drawn before it is asked for.
+    A chart is listed only if the run has data for it, and it is drawn when it is first called.
     """
 
     def __init__(self, analysis: AnalysisResult) -> None:
@@ -322,7 +322,7 @@ class Charts:
         return fmt.printable(f"Charts({', '.join(self._drawn())})")
 
     def _drawn(self) -> Mapping[str, Drawn]:
-        """Every figure with something to draw, by the name of its anchor on the page."""
+        """Return every figure with something to draw, by the name of its anchor in the report."""
         if self._known is None:
             figures = [figure for section in SECTIONS for figure in figures_in(section.make(self._analysis))]
             self._known = {_chart_name(figure): figure for figure in figures if figure.spec}
@@ -334,6 +334,6 @@ def _chart_name(figure: Drawn) -> str:
 
 
 def chart_alone(spec: str) -> Chart:
-    """The chart of a spec to stand outside the page."""
+    """Return the chart of a spec for use outside the report."""
     config: dict[str, Any] = json.loads(asset(CHART_CONFIG))
     return standalone(spec, config, WIDTH_PX)

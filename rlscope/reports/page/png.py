@@ -1,7 +1,7 @@
-"""The first screen as a picture for a slide: 1280 x 720, made without a browser.
+"""The card as a picture for a slide: 1280 x 720, drawn without a browser.
 
-An SVG template filled from `brief.py`. SVG does not wrap text, so lines are broken here using upper bounds of letter
-widths in common sans-serif fonts; text that does not fit ends in an ellipsis.
+The picture is an SVG template filled from `brief.py`. SVG does not wrap text, so lines are broken here, based on upper
+bounds of letter widths in common sans-serif fonts. Text that does not fit ends in an ellipsis.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from rlscope.reports.text.states import State
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
-# Rendered at twice the size, so that it is sharp on a projector.
+# The picture is rendered at twice its size to be sharp on a projector.
 _SCALE: Final = 2.0
 FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
 _HEADLINES_PX: Final = (38, 34, 30, 26)
-"""Sizes of a headline: the largest in which it fits into two lines."""
+"""Sizes of a headline. The largest size that fits into two lines is used."""
 _BAR_PX: Final = 560.0
 _LEGEND_LINES: Final = 2
-# The colour swatch and the space after the label.
+# Width of the color swatch and of the space after the label.
 _KEY_PX: Final = 30.0
 _NARROW: Final = frozenset("fijlrtI.,:;'|!()[] ")
 _BROAD: Final = frozenset("mwMW%@—→✓+−±")
-# Relative to the font size, from DejaVu Sans, the widest of the fonts above.
+# Letter widths relative to the font size, in DejaVu Sans, the widest of the fonts above.
 _NARROW_EM: Final = 0.40
 _BROAD_EM: Final = 0.98
 _CAPITAL_EM: Final = 0.72
@@ -45,7 +45,7 @@ class _Segment(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """A colour with its label, and its line in the legend."""
+    """A color with its label, and its line in the legend."""
 
     part: RolePart
     x_px: float
@@ -53,7 +53,7 @@ class _Key(NamedTuple):
 
 
 class DrawnBar(NamedTuple):
-    """The bar of a role with the places of its parts."""
+    """The bar of a role with the positions of its parts."""
 
     role: RoleBar
     segments: list[_Segment]
@@ -61,7 +61,7 @@ class DrawnBar(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """Everything that the template shows, text broken into lines."""
+    """Data of the template, with text broken into lines."""
 
     font: str
     brief: Brief
@@ -70,7 +70,7 @@ class _Picture(NamedTuple):
     headline_px: int
     next_step: list[str]
     spent: str
-    """What the bars are of."""
+    """Subject of the bars."""
     bars: list[DrawnBar]
     choice: list[str]
     why: list[str]
@@ -81,7 +81,7 @@ class _Picture(NamedTuple):
 
 
 def as_svg(analysis: AnalysisResult) -> str:
-    """The picture as SVG, with strings from the run escaped."""
+    """Return the picture as SVG, with strings from the run escaped."""
     brief = brief_of(analysis)
     choice, headline_px = brief.choice, _fitting_px(brief.headline, _HEADLINES_PX, 1200, 2)
     bars = brief.steady_roles or brief.roles
@@ -124,14 +124,14 @@ def drawn_png(svg: str) -> bytes:
 
 @cache
 def _has_font() -> bool:
-    """Whether text is drawn at all: without a font it is silently left out."""
+    """Return whether text is drawn at all: without a font, it is silently left out."""
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
     letter = f'<text x="4" y="30" font-size="30" font-family="{FONT}">M</text>'
     return vl_convert.svg_to_png(frame.format(letter)) != vl_convert.svg_to_png(frame.format(""))
 
 
 def drawn_bar(role: RoleBar, bar_px: float, legend_lines: int) -> DrawnBar:
-    """The bar of a role, that wide, with as many lines of legend."""
+    """Return the bar of a role at the given width, with at most the given number of legend lines."""
     segments, x_px = list[_Segment](), 0.0
     for part in role.parts:
         width_px = part.share_ratio * bar_px
@@ -152,8 +152,8 @@ def _legend(parts: Sequence[RolePart], bar_px: float, lines: int) -> list[_Key]:
 
 
 def broken_lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
-    """The text in at most `most` lines of that width; the last ends in an ellipsis if text is left out."""
-    # XML has no way to write a control character.
+    """Return the text in at most `most` lines of that width; the last ends in an ellipsis if text is left out."""
+    # XML cannot represent control characters.
     lines, words = list[str](), printable(text).split()
     while words and len(lines) < most:
         line = words.pop(0)

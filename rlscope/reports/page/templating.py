@@ -12,27 +12,27 @@ from rlscope.text_out import for_html
 
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 CHART_CONFIG: Final = "chart_config.json"
-"""The look of every chart, live or static."""
+"""Appearance of every chart, live or static."""
 
 
 def filled(template: str, **words: object) -> str:
-    """The rendered template; every string is escaped."""
+    """Return the rendered template; every string is escaped."""
     return _environment().get_template(template).render(**words)
 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file beside the templates."""
+    """Return the text of a file beside the templates."""
     return resources.files("rlscope.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _printable(value: object) -> object:
-    """What a template writes; markup was made by us."""
+    """Return the escaped value for a template; markup is rlscope's own and stays unchanged."""
     return for_html(value) if type(value) is str else value
 
 
 def with_code(text: str) -> Markup:
-    """A sentence as markup: what it has between backticks is code."""
+    """Return a sentence as markup, with text between backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(for_html(text)))))
 
 

@@ -1,4 +1,4 @@
-// What folds: opened by a link or an address that leads into it, by printing, and as it was when the page is reloaded.
+// Opens folds when a link or the address leads into them and for printing, and restores them when the page is reloaded.
 (function () {
   "use strict";
 
@@ -23,7 +23,7 @@
   });
   window.addEventListener("hashchange", function () { lead(location.hash); });
 
-  // Kept with the entry of the browser's history: a reload and the way back find the page as it was.
+  // The state is kept in the browser's history, so that a reload and the back button restore the page.
   function remember() {
     const open = folds.flatMap(function (each, place) { return each.open ? [place] : []; });
     try {

@@ -1,14 +1,14 @@
-// Draws every chart of the page. The bundle before this script declares short global names: nothing of ours is global.
+// Draws every chart of the report. The bundle before this script declares short global names, so this script declares none.
 (function () {
   "use strict";
 
-  // Colours are the page's CSS variables: light, dark and print need no second drawing. The font is spelled out: text
-  // is measured on a canvas, which knows no variables.
+  // Colors are CSS variables of the report, so light mode, dark mode and print need no second drawing. The font is
+  // spelled out because text is measured on a canvas, which knows no variables.
   const config = JSON.parse(document.getElementById("chart-config").textContent);
   config.font = getComputedStyle(document.body).fontFamily;
   const options = { ast: true, actions: false, renderer: "svg", config: config, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
 
-  // The page holds a chart's rows by column, which is a third of their size.
+  // The report stores the rows of a chart by column, in a third of the size.
   function rows(columns) {
     const names = Object.keys(columns);
     return Array.isArray(columns) ? columns : columns[names[0]].map(function (_, row) {
@@ -27,7 +27,7 @@
     });
   }
 
-  // What is in sight is drawn first, what is folded when it is opened or when there is time.
+  // Visible charts are drawn first. Folded charts are drawn when they are opened or when the browser is idle.
   const charts = Array.from(document.querySelectorAll(".chart")), begun = new Map();
   const later = window.requestIdleCallback || function (act) { return window.setTimeout(act, 30); };
 
@@ -40,8 +40,8 @@
     return begun.get(chart);
   }
 
-  // A chart that was drawn while it was folded has no width until the window says that widths may have changed. Every
-  // chart listens: many folds that open at once, as for print, are told of once, and tables of numbers not at all.
+  // A chart that was drawn while folded has no width until the window sends a resize event. Every chart listens to it:
+  // folds that open at once, as for print, share one event, and tables of numbers send none.
   let told = false;
   function shown(event) {
     const holdsNone = event.type === "toggle" && event.target.querySelector(".chart") === null;

@@ -1,4 +1,4 @@
-// Copies the numbers of a chart: tab-separated, as a spreadsheet takes them. Without a clipboard it selects them.
+// Copies the numbers of a chart, tab-separated for a spreadsheet. Without a clipboard, it selects them.
 (function () {
   "use strict";
 

@@ -13,7 +13,7 @@
   const views = new Map();
   let shown = first;
 
-  // Four digits tell stretches apart; the page's own numbers are made elsewhere.
+  // Four digits tell two ranges apart; other numbers of the report are formatted in Python.
   function seconds(value) {
     return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
   }
@@ -142,7 +142,7 @@
     if (choice) chart.closest("figure").hidden = choice.getAttribute("aria-pressed") !== "true";
   });
 
-  // A chart is drawn before it is hidden: in a hidden one nothing has a width.
+  // A chart is drawn before it is hidden, because nothing in a hidden chart has a width.
   const choices = Array.from(document.querySelectorAll(".choices button"));
   function choose(chosen) {
     choices.forEach(function (button) {

@@ -205,10 +205,17 @@ def _fitting(
     owners = {_ENGINES: engines, _TAKERS: takers}.get(queue_host)
     owners = np.full(len(engines), places[queue_host]) if owners is None else owners
     cause, effect = np.where(is_finish, engines, owners), np.where(is_finish, owners, takers)
-    gap_ns = _corrected(queue["effect_ns"].to_numpy(), effect, clocks)
-    gap_ns -= _corrected(queue["cause_ns"].to_numpy(), cause, clocks)
+    cause_ns = _corrected(queue["cause_ns"].to_numpy(), cause, clocks)
+    effect_ns = _corrected(queue["effect_ns"].to_numpy(), effect, clocks)
+    gap_ns = effect_ns - cause_ns
     spread = np.array([_spread_ns(clock) for clock in clocks])
     fits = gap_ns >= -np.where(cause == effect, 0, spread[cause] + spread[effect])
+    if is_finish.any() and not is_finish.all():
+        # An entry before any finish, such as 0, fits before its taking but would stretch the run that pairs are of.
+        first_ns, last_ns = cause_ns[is_finish].min(), effect_ns[~is_finish].max()
+        widest_ns = 2 * spread.max()
+        entered_ns = np.where(is_finish, effect_ns, cause_ns)
+        fits &= (entered_ns >= first_ns - widest_ns) & (entered_ns <= last_ns + widest_ns)
     entries_ns = gap_ns[is_finish & fits]
     return fits, int(entries_ns.min()) if len(entries_ns) else 0
 

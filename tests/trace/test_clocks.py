@@ -238,6 +238,16 @@ def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tm
         )
 
 
+@pytest.mark.parametrize("queued_ns", [0, START_NS - YEAR_S * NS, START_NS + YEAR_S * NS])
+def test_a_time_in_the_queue_that_no_sample_has_leaves_the_uncertainty_as_it_is(queued_ns: int, tmp_path: Path) -> None:
+    spoiled = made_run()
+    for row in spoiled.tables["deliveries"][::40]:
+        row["queued_ns"] = queued_ns
+    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
+        assert run.clocks.corrected == {"be1"}
+        assert spread_ns(run) < 100_000_000
+
+
 def test_a_host_that_nothing_bounds_is_left_as_it_is(tmp_path: Path) -> None:
     lonely = made_run(engines=1, steps=3)
     lonely.workers.append({**lonely.workers[0], "worker_id": "c0", "role": "controller", "host": "c", "gpu_count": 0})

@@ -6,7 +6,8 @@ Threshold: 20% below the median of at least three engines, more than unequal bat
 Remedy: check its host (clocks, neighbors, a faulty link), or give it fewer requests.
 Limits: engines of different sizes are compared as if they were equal. An engine with a small batch is slower only
 because it has less to do, so engines with a batch well below the median are excluded first.
-Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine.
+Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine. None where
+its GPUs are not known.
 """
 
 from typing import Final, NamedTuple
@@ -59,7 +60,7 @@ def find(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="straggling_engine",
         severity="warning",
-        cost_gpu_s=slowdown_ratio * slowest.row_s * gpus,
+        cost_gpu_s=slowdown_ratio * slowest.row_s * gpus if gpus else None,
         evidence={
             "worker_id": slowest.worker_id,
             "tokens_per_s": slowest.tokens_per_s,

@@ -95,7 +95,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
             # The spaces keep a number beside its name at the end of a line.
             cap if tokens is None else f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}",
         ),
-        Fact("GPUs", fmt.count(run.n_gpus), layout),
+        Fact("GPUs", fmt.count(run.n_gpus or None), layout),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
@@ -219,7 +219,7 @@ def _page(analysis: AnalysisResult) -> _Page:
         version=metadata.version("rlscope"),
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
-        duration=fmt.duration(run.duration_s),
+        duration=fmt.duration(run.duration_s or None),
         first=first,
         found=findings_section(analysis),
         sections=made,

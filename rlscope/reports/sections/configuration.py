@@ -32,9 +32,9 @@ def configuration_section(analysis: AnalysisResult) -> ConfigurationSection:
         facts=[
             ("run", run.run_id),
             ("started", start_words(run.started_ns, analysis.data_quality.imported)),
-            ("duration", fmt.duration(run.duration_s)),
-            ("trainer GPUs", fmt.count(run.trainer_gpus)),
-            ("sampler GPUs", fmt.count(run.sampler_gpus)),
+            ("duration", fmt.duration(run.duration_s or None)),
+            ("trainer GPUs", fmt.count(run.trainer_gpus if run.n_gpus else None)),
+            ("sampler GPUs", fmt.count(run.sampler_gpus if run.n_gpus else None)),
             *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
         ],
         settings=settings[:ROWS_MAX],

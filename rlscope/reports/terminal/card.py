@@ -21,7 +21,7 @@ from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import brief_of, no_gaps
+from rlscope.reports.text.brief import brief_of, extent_words, no_gaps
 from rlscope.reports.text.ledger import STEADY, WHOLE_RUN, LedgerRole, LedgerRow, ledger_roles
 from rlscope.reports.text.origin import counted_words, file_words
 from rlscope.reports.text.rules import TITLE, fired_rules
@@ -83,8 +83,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     about = (
         run.run_id,
         *((f"from {file_words(imported)}",) if imported is not None and imported.files else ()),
-        fmt.duration(run.duration_s),
-        fmt.counted(run.n_gpus, "GPU", "GPUs"),
+        *extent_words(run),
         fmt.counted(run.steps, "step", "steps"),
     )
     body.add_row("Run", plain(" · ".join(about)))

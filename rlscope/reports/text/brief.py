@@ -162,13 +162,21 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
     return (
         *((fmt.instant(run.started_ns),) if has_dates else ()),
         *((source_words(imported),) if imported is not None else ()),
-        fmt.duration(run.duration_s),
-        fmt.counted(run.n_gpus, "GPU", "GPUs"),
+        *extent_words(run),
         fmt.counted(run.steps, "training step", "training steps"),
     )
 
 
+def extent_words(run: RunFacts) -> tuple[str, ...]:
+    """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
+    if not run.duration_s and not run.n_gpus:
+        return ("duration and GPUs not known",)
+    return fmt.duration(run.duration_s), fmt.counted(run.n_gpus, "GPU", "GPUs")
+
+
 def _spent(gpu_s: float, run: RunFacts) -> str:
+    if not gpu_s and not run.n_gpus:
+        return fmt.NO_DATA
     price = _money(gpu_s, run)
     return f"{fmt.gpu_time(gpu_s)}, {price}" if price else fmt.gpu_time(gpu_s)
 

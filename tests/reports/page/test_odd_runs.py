@@ -1,11 +1,14 @@
 """Runs that lack something: the page says what is missing and why, and has no empty chart."""
 
 import re
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from rlscope.pipeline import analyze
 from rlscope.reports.page.html import render
+from rlscope.reports.terminal.card import print_card
 from tests.reports.page.test_html import Page
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -65,3 +68,30 @@ def test_a_thousand_workers_fit_a_page_that_can_be_mailed(tmp_path):
     for spec in Page(text).specs:
         assert all(len(rows) <= 5_000 for rows in spec["datasets"].values())
     assert not re.search(r'<rect[^>]*width="NaN"', text)
+
+
+def test_a_run_without_a_worker_file_says_that_its_gpu_time_is_not_known(tmp_path):
+    names = [f"e{n:02}" for n in range(40)]
+    run = write_run(
+        tmp_path,
+        [],
+        samples=[sample_row(f"s{n}", names[n], [(n, 0, 4)]) for n in range(4)],
+        deliveries=deliveries(4),
+        engine_steps=[
+            engine_row(name, n * SECOND, (n + 1) * SECOND, decode_tokens=20 if name == "e00" else 100)
+            for name in names
+            for n in range(200)
+        ],
+        train_steps=steps(4),
+    )
+    analysis, card = analyze(run), StringIO()
+    print_card(analysis, Console(file=card, width=200))
+    page = Page(render(analysis))
+    (straggler,) = [each for each in analysis.findings if each.rule == "straggling_engine"]
+    assert straggler.cost_gpu_s is None
+    assert "duration and GPUs not known" in card.getvalue()
+    assert all(re.search(rf"{name}\s*no data", page.text) for name in ("GPUs", "duration", "trainer GPUs"))
+    for text in (card.getvalue(), page.text):
+        assert "no readable worker file" in text
+        assert "Straggling engine" in text
+        assert not re.search(r"(?<![\d.,])0 (GPU-s|GPUs)\b", text)

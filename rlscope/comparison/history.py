@@ -1,8 +1,8 @@
-"""A list of the runs below a folder: one entry a run, from its analysis, kept in a cache that can always be rebuilt.
+"""Lists the runs below a folder, with one entry per run from its analysis.
 
-The cache is in the user's cache folder ($XDG_CACHE_HOME, else ~/.cache, then rlscope/runs), never beside a run, whose
-folder may be read-only or shared. An entry counts as long as the run's files have the same names, sizes and times of
-change and rlscope the same version; what cannot be read or written is left out and made again.
+Entries are cached in rlscope/runs under $XDG_CACHE_HOME or ~/.cache, never in the run's folder, which may be read-only
+or shared. An entry is valid while the version of rlscope and the names, sizes and modification times of the run's files
+are unchanged. An entry that cannot be read is rebuilt; one that cannot be written is not cached.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from rlscope.pipeline import analyze
 from rlscope.trace.files import RUN_FILE, run_folder, runs_below
 
 _FORMAT: Final = 1
-"""Of the cache; an entry of another format is made again."""
+"""Format of the cache; entries of other formats are rebuilt."""
 _SECONDS_PER_HOUR: Final = 3600.0
 _MILLION: Final = 1e6
 
@@ -34,51 +34,51 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run of the list. None: not known."""
+    """A run of the list. Fields are None if unknown."""
 
     path: str
-    """Its folder, relative to the one that was listed."""
+    """The run's folder, relative to the listed folder."""
     run_id: str
     started_ns: int | None = None
-    """UTC epoch."""
+    """Nanoseconds since the UTC epoch."""
     duration_s: float | None = None
     framework: str | None = None
     trainer_gpus: int | None = None
     sampler_gpus: int | None = None
     colocated_gpus: int | None = None
     running_per_engine: int | None = None
-    """Requests that an engine may run at once."""
+    """Maximum number of running requests per engine."""
     steps: int | None = None
     tokens_per_s: float | None = None
-    """Trained response tokens per second over the steady state; with prompts where `counts_prompts`."""
+    """Trained response tokens per second in steady state, including prompts if `counts_prompts`."""
     counts_prompts: bool | None = None
-    """Whether the trained tokens are those that the trainer counted, prompts included: no file says another number."""
+    """Whether trained tokens are the trainer's counts, which include prompts, because no file has another count."""
     bottleneck: str | None = None
-    """The verdict's word."""
+    """The bottleneck of the verdict."""
     hides_samplers: bool | None = None
     """Whether no file shows what samplers wait for: "samplers" then means that trainers wait for samples."""
     staleness_p95: int | None = None
-    """Of the trained tokens, in versions."""
+    """95th percentile of the trained tokens' staleness, in versions."""
     gpu_hours_per_million_tokens: float | None = None
-    """GPU-hours of the whole run for a million trained tokens."""
+    """GPU-hours of the whole run per million trained tokens."""
     cost_per_million_tokens: float | None = None
-    """The same at the run's price of a GPU-hour, in its currency."""
+    """Cost per million trained tokens at the run's GPU-hour price, in its currency."""
     currency: str | None = None
     alerts: int | None = None
-    """Alerts of severity warning or critical, of the built-in rules."""
+    """Number of warning or critical alerts of the built-in rules."""
     problem: str | None = None
-    """Why the run could not be analysed."""
+    """Why the run could not be analyzed."""
 
     @property
     def layout(self) -> str | None:
-        """Trainer and sampler GPUs, and colocated ones where there are some: 4:12, 0:0:8."""
+        """Trainer and sampler GPUs, and colocated ones if there are any: 4:12, 0:0:8."""
         if self.trainer_gpus is None:
             return None
         split = f"{self.trainer_gpus}:{self.sampler_gpus}"
         return f"{split}:{self.colocated_gpus}" if self.colocated_gpus else split
 
     def value(self, column: str) -> Value:
-        """What a column holds."""
+        """Return the value of a column."""
         return getattr(self, COLUMNS[column])
 
 
@@ -99,7 +99,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "alerts": "alerts",
     "problem": "problem",
 }
-"""Names that a list is sorted and filtered by, and the attribute of each."""
+"""The attribute of each column that a list can be sorted and filtered by."""
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -115,9 +115,11 @@ _FILTER: Final = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*")
 def list_entries(
     folder: Path, *, use_cache: bool, progress: Callable[[str], None], filters: Sequence[str] = ()
 ) -> tuple[RunEntry, ...]:
-    """Every run below a folder, by path; the folder itself if it is one. Raises RunFolderError where there is none.
+    """Return every run below a folder, ordered by path, or the folder itself if it is a run.
 
-    filters: of `filtered_entries`; a run that those on its path leave out is not analysed.
+    filters: as in `filtered_entries`; runs excluded by filters on `path` are not analyzed.
+
+    Raises RunFolderError if there is no run.
     """
     folder = run_folder(folder)
     if not folder.is_dir():
@@ -145,7 +147,7 @@ def list_entries(
 
 
 def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -> tuple[RunEntry, ...]:
-    """By a column, those without a value last. Raises ArgumentError for an unknown column."""
+    """Sort entries by a column, those without a value last. Raises ArgumentError if the column is unknown."""
     _check_column("sort", column)
     known = [each for each in entries if each.value(column) is not None]
     known.sort(key=lambda each: each.value(column), reverse=reverse)  # type: ignore[arg-type,return-value]
@@ -153,9 +155,9 @@ def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -
 
 
 def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tuple[RunEntry, ...]:
-    """Those that pass every filter, as `bottleneck = samplers`, `tokens_per_s > 5000` or `path ~ monday`.
+    """Return the entries that pass every filter: `bottleneck = samplers`, `tokens_per_s > 5000` or `path ~ monday`.
 
-    A run without a value passes only `!=`. Raises ArgumentError for a filter in another form, or an unknown column.
+    A run without a value passes only `!=`. Raises ArgumentError if a filter is malformed or its column is unknown.
     """
     kept = tuple(entries)
     for text in filters:
@@ -207,14 +209,14 @@ def _entry(run: Path, path: str, progress: Callable[[str], None], *, use_cache: 
 
 
 def cache_folder() -> Path:
-    """Where entries are kept; other things that can be made again have their place beside it."""
+    """Return the folder of cached entries; other rebuildable data is stored next to it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     return base / "rlscope" / "runs"
 
 
 def _signature(run: Path) -> str:
-    """What an entry was made from: the version of rlscope, and every file of the run by name, size and time."""
+    """Return a digest of what an entry depends on: the rlscope version, and each file's name, size and time."""
     parts = [metadata.version("rlscope"), str(_FORMAT)]
     for file in sorted(run.rglob("*")):
         if file.suffix in (".json", ".parquet"):
@@ -240,7 +242,7 @@ def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:
 
 
 def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
-    """Written beside its place and moved there, so that nobody reads half of it. A cache that cannot be is none."""
+    """Write an entry atomically, so that no reader sees half of it. Do nothing if the cache cannot be written."""
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         fresh = kept.with_suffix(f".{os.getpid()}")
@@ -251,14 +253,14 @@ def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
 def _analysed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry:
     progress("opening the run")
     try:
-        # What only a page draws is not asked.
+        # Skip the queries that only the report's charts need.
         return entry_of(analyze(run, progress=progress, also_ask=()), path)
     except RlscopeError as error:
         return RunEntry(path, run.name, problem=str(error))
 
 
 def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
-    """The entry of an analysed run."""
+    """Return the entry of an analyzed run."""
     run, tokens, framework = analysis.run, analysis.staleness.tokens, analysis.run.settings.get("framework")
     hours = None
     if run.tokens_trained:

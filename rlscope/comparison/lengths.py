@@ -1,11 +1,11 @@
-"""How much of a changed response length dropping and a changed cap explain, and the length factor for the model.
+"""Computes how much of a length change dropping and a changed cap explain, and the length factor for the model.
 
-Long samples take longest and are the first to be dropped as stale, so a change that makes samples staler makes the
-trained ones shorter than the generated ones: an effect of the change.
+Long samples take longest and are dropped as stale first, so a change that increases staleness makes trained samples
+shorter than generated ones. This is an effect of the change.
 
-A lower cap cuts what the baseline's own law of lengths has above it. A higher one frees the responses that ran into the
-old one: how much longer those get the baseline cannot know, so what was measured is the cap's, up to where all of them
-would run into the new one. What is left, beyond noise, has another cause.
+A lower cap cuts the part of the baseline's length distribution above it. A higher cap frees the responses that the old
+cap cut. The baseline cannot show how long they get, so the measured increase is attributed to the cap, up to the length
+at which all of them would reach the new cap. Any remainder beyond noise has another cause.
 """
 
 import math
@@ -20,13 +20,13 @@ from rlscope.model.numerics.rootfind import root
 
 CAP: Final = "max_output_tokens"
 _MOST_FACTOR: Final = 64.0
-"""A mean that no smaller factor reaches lies at the cap."""
+"""Maximum length factor: a mean that needs a larger one is at the cap."""
 _TOLERANCE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class CapChange:
-    """The cap on response lengths of two runs that have different ones. None: no cap."""
+    """The different response length caps of two runs, in tokens; None for no cap."""
 
     before: int | None
     after: int | None
@@ -39,28 +39,28 @@ class CapChange:
 
 @dataclass(frozen=True, slots=True)
 class LengthCredit:
-    """A measured change of the mean length of trained responses, by where it is from; each part plus 1 is a factor."""
+    """The causes of a measured change of the mean trained response length; each part plus 1 is a factor."""
 
     of_cap: float
-    """Relative change that the cap explains; 0 with one cap."""
+    """Relative change that the cap explains; 0 if the cap did not change."""
     beyond: float | None
-    """What neither explains; None: nothing beyond noise."""
+    """Relative change that neither cap nor dropping explains; None if it is within noise."""
     of_dropping: float = 0.0
-    """Relative change because long samples are dropped more, or less, often; those that were generated have no part."""
+    """Relative change because long samples are dropped more or less often; generated lengths are unaffected."""
 
     @property
     def explained(self) -> float:
-        """Relative change that cap and dropping explain."""
+        """Relative change that the cap and dropping explain together."""
         return (1.0 + self.of_cap) * (1.0 + self.of_dropping) - 1.0
 
     @property
     def of_generated(self) -> float:
-        """Relative change of the generated responses, by the cap and beyond it."""
+        """Relative change of the mean generated length, due to the cap and beyond it."""
         return (1.0 + self.of_cap) * (1.0 + (self.beyond or 0.0)) - 1.0
 
 
 def cap_change(before: ComparedRun, after: ComparedRun) -> CapChange | None:
-    """The caps, if both runs state theirs and they differ."""
+    """Return both caps; None unless both runs state theirs and they differ."""
     if CAP in one_sided_settings(before, after):
         return None
     caps = [run.settings.get(CAP) for run in (before, after)]
@@ -69,21 +69,22 @@ def cap_change(before: ComparedRun, after: ComparedRun) -> CapChange | None:
 
 
 def law_of(run: ComparedRun) -> LengthLaw | None:
-    """Response lengths as the model of a run has them; None without a model."""
+    """Return the length distribution in a run's model; None without a model."""
     return None if run.model is None else run.model.calibration.system.workload.lengths
 
 
 def dropping_change(before: ComparedRun, after: ComparedRun) -> float:
-    """Relative change of the mean trained length that is due to which samples were dropped."""
+    """Return the relative change of the mean trained length that dropping causes."""
     return (1.0 + after.dropping_ratio) / (1.0 + before.dropping_ratio) - 1.0
 
 
 def length_credit(
     law: LengthLaw | None, cap: CapChange | None, measured: Difference, of_dropping: float = 0.0
 ) -> LengthCredit:
-    """Share a measured change of the mean length out. Without a law all that has the direction of the cap is its own.
+    """Divide a measured change of the mean length among its causes.
 
-    measured: the difference of the mean length of trained responses between the runs, a ratio.
+    Without a law, any change in the direction of the cap is attributed to it. measured: the difference of the mean
+    trained response length between the runs, as a ratio.
     """
 
     def generated(change: float) -> float:
@@ -99,7 +100,7 @@ def length_credit(
 
 
 def _explained(law: LengthLaw | None, cap: CapChange) -> tuple[float, float]:
-    """The least and the most that the cap can have changed the mean by."""
+    """Return the smallest and the largest relative change of the mean that the cap can cause."""
     if law is None:
         return (-1.0 + _TOLERANCE, 0.0) if cap.is_lower else (0.0, math.inf)
     if cap.is_lower and cap.after is not None:
@@ -113,10 +114,10 @@ def _explained(law: LengthLaw | None, cap: CapChange) -> tuple[float, float]:
 
 
 def change_of_cap(law: LengthLaw, cap: CapChange, credit: LengthCredit, *, is_measured: bool) -> Change:
-    """What the model is asked for a changed cap.
+    """Return the model input for a changed cap.
 
-    is_measured: whether the lengths of the other run are known to differ; a higher cap is then asked with as much
-    longer responses as it explains, because a law that was cut does not say how they go on.
+    is_measured: whether the other run's lengths are known to differ. With a higher cap, responses are then scaled by
+    the change that it explains, because a cut length distribution does not show how long responses would get.
     """
     if cap.is_lower or not is_measured or credit.of_cap <= 0.0:
         return Change(max_output_tokens=_cap_tokens(law, cap.after, 1.0))
@@ -125,12 +126,12 @@ def change_of_cap(law: LengthLaw, cap: CapChange, credit: LengthCredit, *, is_me
 
 
 def _cap_tokens(law: LengthLaw, cap_tokens: int | None, factor: float) -> int:
-    """The cap, or without one more than any response of the law has."""
+    """Return the cap; without one, a value above the longest response of the law."""
     return math.ceil(law.max_tokens * max(1.0, factor)) + 1 if cap_tokens is None else cap_tokens
 
 
 def length_factor(law: LengthLaw, cap_tokens: int | None, change: float) -> float:
-    """The factor on every response that changes the mean by `change` after the cap cut them."""
+    """Return the factor on every response that changes the mean by `change`, after cutting at the cap."""
     wanted = law.mean_tokens * (1.0 + change)
     uncut = replace(law, cap_tokens=None)
 

@@ -1,4 +1,4 @@
-"""Compares runs with a baseline: reads each once, and puts every one beside the first."""
+"""Compares runs with a baseline, reading each run once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from rlscope.pipeline import analyze
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """One run beside the baseline."""
+    """The comparison of one run with the baseline."""
 
     run: ComparedRun
     differences: Differences
@@ -25,7 +25,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """The baseline, and every other run beside it."""
+    """The baseline, and the comparison of every other run with it."""
 
     baseline: ComparedRun
     pairs: tuple[Pair, ...]
@@ -37,7 +37,7 @@ class Compared:
 
 
 def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> Compared:
-    """Compare runs that were read."""
+    """Compare runs that have been read."""
     return Compared(baseline, tuple(_pair(baseline, other) for other in others))
 
 
@@ -52,10 +52,11 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
 def read_runs(
     sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None], paths: Sequence[Path] = ()
 ) -> tuple[ComparedRun, ...]:
-    """Read folders of runs and analyses, each with a name of its own.
+    """Read run folders and analyses, and give each run a distinct name.
 
-    paths: what each source was given as, where it says more than the source: the log that a folder was imported from.
-    Raises AnalysisError for fewer than two, RunFolderError for one that cannot be read.
+    paths: the path that the user gave for each source, for example the log that a folder was imported from.
+
+    Raises AnalysisError if there are fewer than two, RunFolderError if one cannot be read.
     """
     if len(sources) < 2:
         raise AnalysisError.of(
@@ -78,7 +79,7 @@ def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> Com
 
 
 def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] = ()) -> tuple[ComparedRun, ...]:
-    """The runs with different names: ids, else the names of folders or files, else numbered."""
+    """Return the runs with distinct names: their ids, else the names of folders or files, else numbered ids."""
     ids = [run.name for run in runs]
     if len(set(ids)) == len(ids):
         return tuple(runs)

@@ -1,16 +1,19 @@
-"""Whether two runs differ: a difference with its interval, and the smallest one that would have been detected.
+"""Tests whether two runs differ: a difference with its interval, and the smallest difference that would be detected.
 
-A quantity of a run is a sum over its steps divided by another sum. How far that could be off is found by resampling
-stretches of neighbouring steps (`model/numerics/bootstrap.py`), because steps that share samples are related; runs are
-resampled independently of each other. Blocks are a few steps long and miss what varies more slowly, so the quarters of
-each run are compared too (batch means, Conway 1963), and the larger variance of the two counts. Few stretches widen the
-interval by Student's t with Welch's degrees of freedom.
-Where samplers set the pace, a step that takes long for its tokens is made up for by the next: the samples in flight
-belong to both. Every block then has the noise of its two ends, which cancels over the run. Such steps show by the
-variance of blocks, which is less than that of as many independent steps (Lo and MacKinlay 1988); their variance is read
-from their slowest waves instead (cosine transforms, Müller 2007).
-Not covered: what differs between two starts of one run and stays constant within each, such as another node of the
-same kind. What a run shows of that is the difference between its own halves: no smaller one is called significant.
+A quantity of a run is a sum over its steps divided by another sum. Its variance comes from resampling blocks of
+adjacent steps (`model/numerics/bootstrap.py`), because steps that share samples are correlated; the two runs are
+resampled independently. Blocks are a few steps long and miss slower variation, so the quarters of each run are compared
+too (batch means, Conway 1963), and the larger of the two variances is used. With few blocks, Student's t with Welch's
+degrees of freedom widens the interval.
+
+If samplers limit the rate, the step after a slow one makes up for it, because both share the samples in flight. Every
+block then has noise at its two ends, which cancels over the run. Such runs are detected because the variance of their
+blocks is below that of independent steps (Lo and MacKinlay 1988); their variance is estimated from the slowest cosine
+waves instead (cosine transforms, Müller 2007).
+
+Not covered: anything that differs between two starts of one run and stays constant within each, such as a different
+node of the same kind. The only sign of this within a run is the difference between its halves, so no smaller difference
+is called significant.
 """
 
 import math
@@ -26,53 +29,53 @@ from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps
 
 LEVEL: Final = 0.05
-"""Of every test: the share of pairs of one setting that may be called different."""
+"""Significance level of every test: the share of identical pairs that may be called different."""
 INTERVAL_RATIO: Final = 0.95
 """Coverage of every interval of a comparison."""
 LEAST_STEPS: Final = 8
-"""Fewer steps say nothing about how they are related."""
+"""Minimum number of steps: fewer carry no information about their correlation."""
 LEAST_BLOCKS: Final = 4
-"""Fewer stretches have no spread to speak of: with four, Student's t is already half as wide again."""
+"""Minimum number of blocks: with four, Student's t already widens the interval by half; fewer give no usable spread."""
 _POWER_RATIO: Final = 0.8
-"""A difference counts as detectable if it would have been found in four of five pairs of runs."""
+"""Share of pairs of runs in which a detectable difference would be detected."""
 _ROUNDING: Final = 1e-24
-"""Of the squared value: a smaller variance is that of sums in floating point."""
+"""Maximum variance, relative to the squared value, that is only floating-point error."""
 _PARTS: Final = 4
-"""Quarters: fewer have no spread to speak of, and more are shorter than what they are to show."""
+"""Number of parts of a run: fewer give no usable spread, and more are too short for slow variation."""
 _EVENED_OUT: Final = -1.645
-"""Standard errors below 1 of the variance ratio of blocks: independent steps have it by chance in 5% of runs."""
+"""Threshold on the variance ratio of blocks, in standard errors from 1: independent steps pass it in 5% of runs."""
 _WAVES: Final = 0.41
-"""Waves per steps^(2/3): the mean square error is then least (Lazarus, Lewis, Stock and Watson 2018)."""
+"""Waves per steps^(2/3), which minimizes the mean squared error (Lazarus, Lewis, Stock and Watson 2018)."""
 _LEAST_WAVES: Final = 3
-"""The slowest of all: they see what varies as slowly as quarters do."""
+"""Minimum number of waves: the slowest ones, which show variation as slow as the quarters do."""
 _DRAWS: Final = 1000
 _SEED: Final = 20_261_122
 
 Scale = Literal["ratio", "absolute"]
-"""ratio: B over A, less 1. absolute: B less A, in the unit of the quantity."""
+"""ratio: B / A - 1. absolute: B - A, in the unit of the quantity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One quantity of one run, step by step: the value is the sum of the numerators over that of the denominators."""
+    """A quantity of a run, step by step: its value is the sum of numerators divided by the sum of denominators."""
 
     numerators: Reals
     denominators: Reals
 
     @property
     def value(self) -> float | None:
-        """The quantity over the whole stretch; None where the denominators sum to 0."""
+        """The quantity over all steps; None if the denominators add up to 0."""
         below = math.fsum(self.denominators)
         return math.fsum(self.numerators) / below if below else None
 
     def part(self, which: slice) -> "Series":
-        """The quantity over a part of the steps."""
+        """Return the quantity over some of the steps."""
         return Series(self.numerators[which], self.denominators[which])
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A difference and the interval that holds it with a probability of 95%."""
+    """The 95% interval of a difference."""
 
     low: float
     high: float
@@ -80,24 +83,24 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One quantity of two runs. No data is None."""
+    """A quantity of two runs, and their difference; None means no data."""
 
     before: float | None
     after: float | None
     scale: Scale
     change: float | None
-    """On the scale."""
+    """Difference on the scale."""
     interval: Interval | None = None
-    """None where a run has too few steps, or only a total."""
+    """None if a run has too few steps, or only a total."""
     p_value: float | None = None
-    """Probability of a difference at least as large between two runs of one setting, as far as their steps show it."""
+    """Probability of a difference at least this large between two identical runs, given the noise of their steps."""
     detectable: float | None = None
-    """The smallest difference that would have been detected in 80% of pairs like this one, on the scale."""
+    """The smallest difference that would be detected in 80% of such pairs, on the scale."""
     own_change: float | None = None
-    """The larger difference between the two halves of one run, on the scale, without its sign; None without halves."""
+    """The larger of the two runs' absolute differences between their halves, on the scale; None with too few steps."""
     is_significant: bool = False
-    """Whether the difference is more than noise: the interval excludes 0, also after correction where several
-    quantities are tested, and neither run's own halves differ by more."""
+    """Whether the difference is more than noise: the interval excludes 0 (after correction, if several quantities are
+    tested), and the halves of neither run differ by more."""
 
     @property
     def low(self) -> float | None:
@@ -111,20 +114,20 @@ class Difference:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the halves of one run differ by more than the runs do."""
+        """Whether the halves of one run differ by at least as much as the runs do."""
         return self.change is not None and self.own_change is not None and abs(self.change) <= self.own_change
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """What the resampling of one run says."""
+    """The variance of a quantity within one run, and its degrees of freedom."""
 
     variance: float
     freedom: float
 
 
 def difference(before: Series | None, after: Series | None, scale: Scale) -> Difference:
-    """Compare one quantity of two runs; significance is that of a quantity that is tested alone."""
+    """Compare a quantity of two runs, without correction for multiple tests."""
     first, then = (None if each is None else each.value for each in (before, after))
     change = changed(first, then, scale)
     if before is None or after is None or change is None:
@@ -137,7 +140,7 @@ def difference(before: Series | None, after: Series | None, scale: Scale) -> Dif
 
 
 def changed(before: float | None, after: float | None, scale: Scale) -> float | None:
-    """The difference of two values on a scale; None where one is missing, or the ratio is to nothing."""
+    """Return the difference of two values on a scale; None if one is missing, or not positive for a ratio."""
     if before is None or after is None:
         return None
     if scale == "absolute":
@@ -146,11 +149,14 @@ def changed(before: float | None, after: float | None, scale: Scale) -> float | 
 
 
 def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
-    """With the interval of Welch's test (Welch 1947); ratios are tested as logarithms: A and B may be swapped."""
+    """Add the interval of Welch's test (Welch 1947).
+
+    Ratios are tested as logarithms, so that swapping A and B does not matter.
+    """
     assert plain.change is not None
     variance = before.variance + after.variance
     if not variance:
-        # Both runs are constant: any difference is one.
+        # Both runs are constant, so any difference is significant.
         sure = plain.change != 0.0
         return replace(plain, interval=Interval(plain.change, plain.change), p_value=float(not sure), detectable=0.0,
                        is_significant=sure and not plain.is_noisy)  # fmt: skip
@@ -174,7 +180,7 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
 
 
 def corrected(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    """The same differences, significant only where that holds although all of them were tested (Holm 1979)."""
+    """Correct the significance of the differences for testing all of them (Holm 1979)."""
     tested = sorted(
         (index for index, each in enumerate(differences) if each.p_value is not None),
         key=lambda index: differences[index].p_value or 0.0,
@@ -196,7 +202,7 @@ def _own_change(before: Series, after: Series, scale: Scale) -> float | None:
 
 
 def _between_halves(series: Series, scale: Scale) -> float | None:
-    """Second half against the first of one run; of two runs with as many steps the difference has the same spread."""
+    """Compare the second half of a run with the first: this varies as between two runs as long as a half."""
     steps = series.numerators.size
     if steps < LEAST_STEPS:
         return None
@@ -204,9 +210,9 @@ def _between_halves(series: Series, scale: Scale) -> float | None:
 
 
 def _spread(series: Series, scale: Scale, stream: int) -> _Spread | None:
-    """The variance of the quantity over resampled stretches of steps; None where there are too few.
+    """Return the variance of the quantity over resampled blocks of steps; None if there are too few.
 
-    n blocks give n - 1 degrees of freedom, and n / (n - 1) of the variance.
+    n blocks give n - 1 degrees of freedom, and the variance is scaled by n / (n - 1).
     """
     steps, value = series.numerators.size, series.value
     if steps < LEAST_STEPS or value is None:
@@ -236,22 +242,23 @@ def _spread(series: Series, scale: Scale, stream: int) -> _Spread | None:
 
 
 def _evens_out(residuals: Reals, block: int) -> bool:
-    """Whether blocks of steps vary less than as many independent steps would: what one has too much the next lacks."""
+    """Whether blocks of steps vary less than independent steps would, because each step offsets the one before."""
     steps, variance = residuals.size, float((residuals**2).mean())
     if block < 2 or not variance:
         return False
     sums = np.lib.stride_tricks.sliding_window_view(residuals, block).sum(axis=1)
     ratio = float((sums**2).mean()) / (block * variance)
     error = math.sqrt(2.0 * (2 * block - 1) * (block - 1) / (3.0 * block * steps))
-    # The mean of the run is taken from its own steps, which makes blocks of independent ones as much smaller.
+    # Subtracting the run's own mean reduces the variance of blocks of independent steps by (block - 1) / steps.
     return ratio - 1.0 + (block - 1) / steps < _EVENED_OUT * error
 
 
 def _of_waves(residuals: Reals, total: float) -> _Spread:
-    """The variance of the sum over the square of the total, from the slowest cosine waves of the steps.
+    """Return the variance of the sum relative to the squared total, from the slowest cosine waves of the steps.
 
-    Noise at the ends of each step grows with the frequency of a wave, so the slowest have little of it. The larger
-    variance of two choices counts: as many waves as have the least error, and the three that see most of a slow change.
+    Noise at the ends of steps grows with the frequency of a wave, so the slowest waves have little of it. The larger of
+    two estimates is used: one from the number of waves with the least error, one from the three slowest waves, which
+    show slow changes best.
     """
     steps = residuals.size
     most = max(_LEAST_WAVES, round(_WAVES * steps ** (2.0 / 3.0)))
@@ -262,7 +269,7 @@ def _of_waves(residuals: Reals, total: float) -> _Spread:
 
 
 def _between_quarters(series: Series, scale: Scale) -> _Spread | None:
-    """The variance of the quantity as the spread of the quarters of the run has it."""
+    """Return the variance of the quantity estimated from the quarters of the run; None if a quarter has no value."""
     edges = np.linspace(0, series.numerators.size, _PARTS + 1).astype(int)
     values = [series.part(slice(first, last)).value for first, last in pairwise(edges)]
     known = [each for each in values if each is not None and (scale == "absolute" or each > 0)]

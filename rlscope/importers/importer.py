@@ -1,4 +1,4 @@
-"""What every importer is: a name for `--as`, how it knows its files, and how it fills a target from one of them."""
+"""The interface of importers: a name for `--as`, a function to recognize files, and one to read them into a target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from typing import Final
 from rlscope.importers.target import ImportOptions, ImportTarget
 
 HEAD_BYTES: Final = 256 * 1024
-"""Recognition looks at the names of files and at so many bytes of each, never at a whole one."""
+"""Recognition reads the names of files and this many bytes of each, never a whole file."""
 Progress = Callable[[int], None]
-"""Called with the bytes that were read since the last call."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file or a folder that was named, with what recognition may look at."""
+    """A file or folder, with the bytes that recognition may read."""
 
     path: Path
     head: bytes
-    """The first bytes of a file; of a folder none."""
+    """The first bytes of a file; empty for a folder."""
 
     @property
     def text(self) -> str:
@@ -30,29 +30,29 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """One kind of file of one framework or engine."""
+    """Importer of one kind of file of a framework or engine."""
 
     name: str
-    """Of `--as`: verl, sglang, prime-rl, ..."""
+    """Value of `--as`: verl, sglang, prime-rl, ..."""
     kind: str
-    """What it reads, as in "SGLang engine log"."""
+    """Kind of file, for example "SGLang engine log"."""
     recognise: Callable[[Source], str | None]
-    """What of the source is of this kind, as "12 lines `Decode batch`"; None where nothing is."""
+    """Returns the evidence for this kind, for example "12 lines `Decode batch`"; None if there is none."""
     read: Callable[[Source, ImportTarget, ImportOptions, Progress], str | None]
-    """Fills the target and returns the era of the names that were found. Raises ImportFileError where nothing is."""
+    """Fills the target and returns the era of the metric names. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False
-    """Whether it adds to a run that another file tells (an engine's log) rather than telling one."""
+    """Whether the file, such as an engine log, only adds to a run that another file describes."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading. Raises OSError, also for a pipe or a device, which may never end."""
+    """Open a file for reading. Raises OSError, also if it is a pipe or a device, which may never end."""
     if path.exists() and not path.is_file():
         raise OSError(None, "a pipe or a device, not a file")
     return path.open("rb")
 
 
 def open_source(path: Path) -> Source:
-    """The source with its head. Raises OSError."""
+    """Read the head of a source. Raises OSError if it cannot be read."""
     if path.is_dir():
         return Source(path, b"")
     with open_regular(path) as file:

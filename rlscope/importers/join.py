@@ -1,7 +1,7 @@
-"""Reads the files of one run into one run folder: the one that tells the run, what else it says, and what joins it.
+"""Reads the files of one run into one run folder.
 
-Files are joined on one clock. The trainer's metrics come first: they set the extent that logs without a zone are fitted
-into, and what they lack is left out of everything.
+Files are joined on one clock. The trainer's metrics are read first: they set the time range into which logs without a
+time zone are fitted, and time that they lack is left out of all files.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 NO_OPTIONS: Final = ImportOptions()
 RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
-"""Where a run begins whose files have no times: at the start of the year 2000, which no reader takes for its date."""
+"""Start of a run whose files have no times: the beginning of 2000, which nobody takes for the run's date."""
 
 
 class RunFolder:
-    """A run folder. One that was made for the time being is removed when nothing refers to this object any more."""
+    """A run folder. A temporary one is removed when nothing refers to this object any more."""
 
     def __init__(self, path: Path, *, is_temporary: bool = False) -> None:
         self.path = path
@@ -37,20 +37,20 @@ class RunFolder:
             finalize(self, rmtree, path, ignore_errors=True)
 
     def beside(self, name: str) -> Path:
-        """Where a file about the run goes: into its folder, or into the current one for a run that was imported."""
+        """Return the path for a file about the run: in its folder, or in the current folder for an imported run."""
         return Path(name) if self._is_temporary else self.path / name
 
 
 def no_progress(_bytes: int) -> None:
-    """Progress that is not shown."""
+    """Ignore progress in bytes."""
 
 
 def no_words(_words: str) -> None:
-    """Progress in words that is not shown."""
+    """Ignore progress messages."""
 
 
 def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
-    """Progress in words, such as "reading run.log: 40%"."""
+    """Return a progress callback that reports messages such as "reading run.log: 40%"."""
     total = sum(path.stat().st_size for path in paths if path.is_file())
     read, shown, name = 0, -1, paths[0].name
 
@@ -66,11 +66,12 @@ def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
 
 
 def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str], None] | None = None) -> RunFolder:
-    """The run folder that a path means: itself, or one for the time being.
+    """Return the run folder for a path: the path itself, or a temporary folder.
 
-    A log or metrics file is imported into that one, and a run in an object store is copied into it. Raises
-    ImportFileError for what no importer knows, ArgumentError for options of an import with a run folder, and what
-    `fetch_run` does.
+    A log or metrics file is imported into a temporary folder; a run in an object store is copied into one.
+
+    Raises ImportFileError if no importer recognizes the file, ArgumentError if import options are given for a run
+    folder, and the errors of `fetch_run`.
     """
     asked = options is not None and options != NO_OPTIONS
     is_far, path = is_remote(path), run_folder(path)
@@ -96,9 +97,10 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
 def import_run(
     path: Path, folder: Path, options: ImportOptions = NO_OPTIONS, progress: "Progress" = no_progress
 ) -> Imported:
-    """Import a log or metrics file, with what the options add to it, into an empty folder.
+    """Import a log or metrics file, and the further files in the options, into an empty folder.
 
-    Raises ImportFileError for a file that no importer knows or that holds no step, OutputError.
+    Raises ImportFileError if no importer recognizes the file or it contains no step, OutputError if the folder is not
+    empty or cannot be written.
     """
     from rlscope.importers.recognise import first_few, recognise
     from rlscope.importers.steps import tells_samplers
@@ -136,7 +138,7 @@ def import_run(
 
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
-    """Two logs of one trainer would count each of its steps twice."""
+    """Raise ImportFileError if two files have trainer steps, which would be counted twice."""
     from rlscope.importers.steps import has_trainer_steps
 
     same = [each.source.path for each in files if not each.importer.is_companion and has_trainer_steps(each.source)]
@@ -150,7 +152,7 @@ def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
 
 
 def _joined(path: Path, framework: str | None) -> "Recognised":
-    """What a further file is: of the same framework where it could be several things."""
+    """Detect what a further file is; if it is ambiguous, it is taken to be of the same framework."""
     from rlscope.importers.recognise import recognise
 
     try:
@@ -162,7 +164,7 @@ def _joined(path: Path, framework: str | None) -> "Recognised":
 
 
 def _rank(each: "Recognised") -> int:
-    """The trainer's metrics first, then other files, then what only adds to them."""
+    """Return the order of reading: the trainer's metrics, then other files, then files that only add to them."""
     from rlscope.importers.steps import has_trainer_steps
 
     if each.importer.is_companion:

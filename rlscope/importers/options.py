@@ -1,4 +1,4 @@
-"""What the command line says about files that do not say it themselves: GPUs, zones, years, further files."""
+"""Parses command-line options for facts that the files do not state: GPUs, time zone, year, further files."""
 
 import glob
 import re
@@ -26,7 +26,7 @@ def import_options(
     with_files: Sequence[Path] = (),
     engine_logs: Sequence[str] = (),
 ) -> ImportOptions:
-    """The options as they are typed: `trainer=8,sampler=8`, `+02:00`, `0-3=trainer`. Raises ArgumentError."""
+    """Parse options such as `trainer=8,sampler=8` and `0-3=trainer`. Raises ArgumentError if one is invalid."""
     if year is not None:
         _YEARS.check("--year", year, ArgumentError)
     return ImportOptions(
@@ -82,5 +82,5 @@ def _owners(text: str) -> list[tuple[int, str]]:
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The files that a pattern names. A name without a match stays, so that the error names it."""
+    """Return the files that match a pattern. A pattern without a match is kept, so that the error names it."""
     return [Path(name) for name in sorted(glob.glob(pattern))] or [Path(pattern)]

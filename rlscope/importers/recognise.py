@@ -1,6 +1,6 @@
-"""Finds out what a file or folder is, by its content: which importer reads it, and which file of a folder to read.
+"""Detects from its contents which importer reads a file, and which file of a folder to read.
 
-Two importers that both could is an error that names them; the user then decides with `--as`.
+If several frameworks match, an error names them, and the user chooses with `--as`.
 """
 
 import os
@@ -40,7 +40,7 @@ IMPORTERS: Final[tuple[Importer, ...]] = (
     NEMO_RL_SAMPLES,
     VLLM_LOG,
 )
-"""All of them: of two of one name the first is asked first; those that only add to a run come last."""
+"""All importers. Those with the same name are tried in this order; importers that only add to a run come last."""
 _FILES_LOOKED_AT: Final = 500
 _NAMES_LOOKED_AT: Final = 50_000
 _DEEPEST: Final = 5
@@ -49,22 +49,25 @@ _NEIGHBOURS: Final = 20
 
 
 class Recognised(NamedTuple):
-    """A source, the importer that reads it, and those that add what else the same file says."""
+    """A source, the importer that reads it, and importers that add more from the same file."""
 
     source: Source
     importer: Importer
     companions: tuple[Importer, ...] = ()
     passed_over: tuple[Path, ...] = ()
-    """Other files of the folder that could be the run, and are not read."""
+    """Other candidate files of the folder, which are not read."""
 
 
 def framework_names() -> tuple[str, ...]:
-    """What `--as` takes."""
+    """Return the values of `--as`."""
     return tuple(dict.fromkeys(each.name for each in IMPORTERS))
 
 
 def recognise(path: Path, framework: str | None = None) -> Recognised:
-    """What a file or folder is. Raises ImportFileError where it is nothing known or several things, ArgumentError."""
+    """Detect what a file or folder is.
+
+    Raises ImportFileError if it is unknown or ambiguous, ArgumentError if the framework is unknown.
+    """
     if framework is not None and framework not in framework_names():
         raise ArgumentError.of(
             "--as", found=repr(framework), expected="one of " + ", ".join(framework_names()), next_step="Name one."
@@ -117,7 +120,7 @@ def _candidates(source: Source, framework: str | None) -> list[Importer]:
 
 
 def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
-    """The importer that tells the run, and those that add to it; where only such are there, the first of them."""
+    """Return the importer of the run and those that add to it; if all only add, the first one imports the run."""
     tellers = [each for each in found if not each.is_companion]
     if len({each.name for each in tellers}) > 1:
         kinds = " and ".join(f"{each.kind} ({each.recognise(source)})" for each in tellers)
@@ -128,7 +131,7 @@ def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
 
 
 def _in_folder(folder: Path, framework: str | None) -> Recognised:
-    """The best of the files in a folder: those with times of their own before those without."""
+    """Return the best file of a folder; files with timestamps come before those without."""
     by_rank: dict[int, list[Recognised]] = {}
     for path in islice(_files(folder), _FILES_LOOKED_AT):
         source = _open(path)
@@ -159,7 +162,7 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
-    """Other files beside a path, or in a folder, that could be of the same run: name, kind, and the flag to pass."""
+    """Return other files near a path that may belong to the same run: path, kind, and the flag to pass."""
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
@@ -176,7 +179,7 @@ def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str
 
 
 def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Files of a folder that could hold metrics or logs, by their names, without following links, to some depth."""
+    """Yield files whose names suggest metrics or logs, down to some depth, without following links."""
     patterns = tuple(dict.fromkeys(pattern for carrier in CARRIERS for pattern in carrier.files))
     seen = 0
     for where, folders, names in os.walk(folder):
@@ -220,11 +223,11 @@ _FORMS: Final = (
     (b"\xff\xfe", "text in UTF-16", "Save it as UTF-8."),
     (b"\xfe\xff", "text in UTF-16", "Save it as UTF-8."),
 )
-"""The first bytes of files that hold a log in a form that nobody reads here, what they are, and what to do."""
+"""The first bytes of each format that no importer reads, its name, and what to do."""
 
 
 def _unreadable_form(path: Path) -> tuple[str, str] | None:
-    """What form a file has that no importer reads, and what to do about it; None for any other."""
+    """Return the name of an unsupported format and what to do; None for any other file."""
     if path.is_dir():
         return None
     head = _open(path).head

@@ -1,6 +1,6 @@
-"""The run folder that an import fills: rows of the trace format, workers, and run.json with where each came from.
+"""The run folder that an import fills: rows of the trace format, workers, and run.json with the origin of each table.
 
-Rows are written in batches as they come, so that a log of gigabytes takes constant memory.
+Rows are written in batches as they arrive, so that importing a log of gigabytes takes constant memory.
 """
 
 import json
@@ -33,7 +33,7 @@ _WHOLES: Final = {
     )
     for table, columns in TABLES.items()
 }
-"""The columns of whole numbers, and what they are less than."""
+"""The integer columns of each table, and the exclusive upper bound of their values."""
 _STRETCHES: Final = (("start_ns", "end_ns"), ("started_ns", "finished_ns"))
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
@@ -43,46 +43,46 @@ _REALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user says about files that do not say it themselves."""
+    """Facts from the user that the files do not state."""
 
     framework: str | None = None
-    """`--as`: None recognises the framework by what is in the files."""
+    """`--as`: None detects the framework from the contents of the files."""
     gpus: Mapping[str, int] = field(default_factory=dict[str, int])
     """`--gpus trainer=8,sampler=8`: GPUs by role."""
     gpus_per_engine: int | None = None
     utc_offset_s: int | None = None
-    """Of the time stamps in a log that has no zone; None where it is not known."""
+    """Offset from UTC of timestamps without a zone; None if unknown."""
     year: int | None = None
-    """Of the time stamps in a log that has no year; None takes the file's."""
+    """Year of timestamps without one; None takes it from the file's modification time."""
     gpu_owners: Mapping[int, str] = field(default_factory=dict[int, str])
-    """`--gpu-owner 0-3=trainer`: worker by index of the GPU."""
+    """`--gpu-owner 0-3=trainer`: worker by GPU index."""
     with_files: tuple[Path, ...] = ()
     """`--with`: other files of the same run."""
     engine_logs: tuple[Path, ...] = ()
-    """`--engine-log`: logs of the engines, one each."""
+    """`--engine-log`: one log per engine."""
 
 
 class StepTimes(NamedTuple):
-    """What the samples of a step need of it."""
+    """Times and version of a step, which its samples need."""
 
     generated_ns: int
-    """When its generation ended."""
+    """End of generation."""
     trained_ns: int
-    """When its training began."""
+    """Start of training."""
     version: int
-    """The last one published before."""
+    """The last version published before the step."""
     is_synchronous: bool
-    """Whether that version sampled it."""
+    """Whether this version generated the step's samples."""
 
 
 class ImportTarget:
-    """Collects one run; several importers may fill it, each with what its file knows. Later facts never undo earlier.
+    """Collects one run, which several importers may fill. Later facts never overwrite earlier ones.
 
-    Times are nanoseconds since the UTC epoch. A file without times counts them from `relative_origin_ns`.
+    Times are nanoseconds since the UTC epoch. Times of a file without timestamps count from `relative_origin_ns`.
     """
 
     def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int, given: Path = Path()) -> None:
-        """given: the file or folder that is imported; files in it are named by their path from there."""
+        """Start an empty run. given: the imported file or folder; paths of its files are stored relative to it."""
         self.folder = folder
         self._given = given
         self.run_id = run_id
@@ -90,14 +90,14 @@ class ImportTarget:
         self.clock: Clock = "wall"
         self.is_thinned = False
         self.knows_samplers = False
-        """Whether some file tells what the samplers do, so that nobody needs to infer it."""
+        """Whether some file records the samplers' work, so that it need not be inferred."""
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
         self.samplers_id: str | None = None
-        """The worker that generated, where one did for all of the run."""
+        """The worker that stands for all samplers, if there is one."""
         self.steps: dict[int, StepTimes] = {}
-        """By step, for what tells of a step's samples but not when."""
+        """Times by step, for files that record a step's samples without times."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
         self._shared: list[tuple[str, dict[str, Any]]] = []
@@ -109,14 +109,14 @@ class ImportTarget:
         self._refusals: dict[str, None] = {}
         self._cuts: list[tuple[int, int]] = []
         self._refused = 0
-        """Rows with a number that the format cannot hold."""
+        """Number of rows with a value that the format cannot hold."""
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
         self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
 
     def add(self, table: str, row: Mapping[str, object]) -> None:
-        """Add one row; columns that are left out are NULL, and a real number that is none (NaN, infinite) is NULL.
+        """Add a row; omitted columns, NaN and infinite values become NULL.
 
-        Raises KeyError for a table or a column that the format does not have: a bug of the importer.
+        Raises KeyError if the format has no such table or column, which is a bug in the importer.
         """
         held = dict(row)
         for name in _REALS[table]:
@@ -138,22 +138,22 @@ class ImportTarget:
             self._flush(table)
 
     def add_worker(self, worker_id: str, role: str, **facts: object) -> None:
-        """Add a worker, or what an earlier file did not know of it: host, gpu_count, device_name, max_running, ..."""
+        """Add a worker, or facts that earlier files lacked: host, gpu_count, device_name, max_running, ..."""
         worker = self._workers.setdefault(worker_id, {"worker_id": worker_id, "role": role})
         for name, value in facts.items():
             if worker.get(name) is None:
                 worker[name] = value
 
     def leave_out(self, stretches: Sequence[tuple[int, int]]) -> None:
-        """Cut these stretches (ns) out of the run's time: later rows inside are dropped, and times after them move up.
+        """Cut these time ranges (ns) out of the run: rows inside them are dropped, and later times move forward.
 
-        For files of which only some steps are there: the rest of the run keeps its shares of time. To be called before
-        the first row of a run is added.
+        For files that contain only some of the steps: shares of time then cover the other steps. Call this before
+        adding the first row of a run.
         """
         self._cuts = sorted([*self._cuts, *stretches])
 
     def _shift(self, row: dict[str, Any]) -> bool:
-        """Move a row's times to where they are once the cuts are made; False for a row of which nothing is left."""
+        """Move a row's times to account for the cuts; return False if nothing of the row is left."""
         lengths = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
         for name in _TIMES & row.keys():
             if row[name] is not None:
@@ -165,24 +165,24 @@ class ImportTarget:
         return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
 
     def add_engine(self, worker_id: str, **facts: object) -> None:
-        """Add one engine of the samplers, as its own log tells it.
+        """Add a sampler engine from its own log.
 
-        The steps of a run know only of samplers as a whole. With engines in it, that worker gives them its GPUs.
+        Step metrics have one worker for all samplers; if engines are added, they take over its GPUs.
         """
         self.add_worker(worker_id, "sampler", **facts)
         self._engines[worker_id] = None
 
     def setting(self, name: str) -> object:
-        """A setting of the run that was added before; None where there is none."""
+        """Return a setting of the run that was added before; None if there is none."""
         return self._config.get(name)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The engines added so far."""
+        """Ids of the engines added so far."""
         return tuple(self._engines)
 
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
-        """Widen a worker's extent to hold this stretch, unless no clock has such times."""
+        """Extend a worker's time range to include this one, unless the times are out of range."""
         if not -LATEST_NS < start_ns <= end_ns < LATEST_NS:
             return
         start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
@@ -190,58 +190,58 @@ class ImportTarget:
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
 
     def extent(self) -> tuple[int, int] | None:
-        """From the first start to the last end of all workers, ns; None while there is none."""
+        """Return the first start and the last end of all workers, in ns; None if there are none yet."""
         if not self._extents:
             return None
         return min(start for start, _ in self._extents.values()), max(end for _, end in self._extents.values())
 
     def add_config(self, **settings: object) -> None:
-        """Settings of the run, by their names in run.json; None and what is already known change nothing."""
+        """Add settings by their names in run.json; None is ignored, and so are settings added before."""
         for name, value in settings.items():
             if value is not None:
                 self._config.setdefault(name, value)
 
     def say_origin(self, table: str, certainty: Certainty, rule: str | None = None) -> None:
-        """How sure a table's rows are; of several importers' rows, the least sure counts."""
+        """Set the certainty of a table's rows; with several importers, the lowest certainty applies."""
         known = self._origins.get(table)
         order = list(Certainty)
         if known is None or order.index(certainty) > order.index(known.certainty):
             self._origins[table] = TableOrigin(certainty, rule)
 
     def say_coverage(self, worker_id: str, ratio: float) -> None:
-        """Share of a worker's extent that the files cover, 0 to 1."""
+        """Set the share of a worker's time range that the files cover, 0 to 1; the lowest share applies."""
         self._coverage[worker_id] = min(ratio, self._coverage.get(worker_id, 1.0))
 
     def refuse_verdict(self, reason: str) -> None:
-        """Why what the files hold is no ground for a verdict."""
+        """Add a reason why these files do not support a verdict."""
         self._refusals[reason] = None
 
     def note(self, sentence: str, *, unless: str | None = None) -> None:
-        """What cannot be known, and the file or flag that would bring it; said once, with or without its full stop.
+        """Add a note on what is missing, and on the file or flag that provides it; duplicates are dropped.
 
-        unless: a table; with rows in it, from this file or a later one, the sentence is not true and not said.
+        unless: a table; the note is dropped if this file or a later one adds rows to it.
         """
         self._notes[sentence.removesuffix(".")] = unless
 
     def claim(self, path: Path, kind: str) -> bool:
-        """Whether nobody has read this file as this kind yet: an engine's lines may be in the trainer's own log."""
+        """Claim a file for a kind of reader; False if already claimed. Engine lines may be in the trainer's log."""
         is_new = (kind, path) not in self._claimed
         self._claimed.add((kind, path))
         return is_new
 
     def add_file(self, carrier: str, file: SourceFile) -> None:
-        """A file that was read, and what kind it is."""
+        """Add a file that was read, and its kind."""
         self._carriers[carrier] = None
         path = Path(file.name)
         is_inside = path != self._given and path.is_relative_to(self._given)
         self._files.append(replace(file, name=str(path.relative_to(self._given)) if is_inside else path.name))
 
     def rows_of(self, table: str) -> int:
-        """Rows added so far."""
+        """Return the number of rows added to a table so far."""
         return self._written[table] + len(self._rows[table])
 
     def finish(self, framework: str, era: str | None) -> Imported:
-        """Write what is left, the workers and run.json. Raises OutputError."""
+        """Write the remaining rows, the workers and run.json. Raises OutputError if a file cannot be written."""
         self._settle_engines()
         self._settle_gpus()
         if self._refused:
@@ -271,12 +271,12 @@ class ImportTarget:
             "config": {"framework": framework, **self._config},
             "imported": as_document(imported),
         }
-        # Last: a folder without run.json is no run, so an import that is killed leaves none behind.
+        # Written last: a folder without run.json is not a run, so an interrupted import leaves no partial run.
         self._write_json("run.json", document)
         return imported
 
     def _settle_engines(self) -> None:
-        """Share out the GPUs of the samplers as a whole, and when they applied weights or idled, among the engines."""
+        """Divide the GPUs, weight updates and idle times of the worker for all samplers among the engines."""
         if not self._engines:
             return
         others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
@@ -304,7 +304,7 @@ class ImportTarget:
                 self.add(table, {**row, "worker_id": engine})
 
     def _settle_gpus(self) -> None:
-        """One GPU for each worker whose GPUs no file names: shares of time are then right, and GPU-hours are not."""
+        """Assume 1 GPU for each worker without a GPU count: shares of time are then right, but GPU-hours are not."""
         unknown = [
             name
             for name, worker in self._workers.items()
@@ -350,7 +350,7 @@ class ImportTarget:
 
 
 def _fits(table: str, row: Mapping[str, Any]) -> bool:
-    """Whether the format holds all whole numbers of a row, which also bounds its times to those of a clock."""
+    """Whether the format can hold all integers of a row; this also bounds its times."""
     versions = [number for run in row.get("versions") or () for number in run.values()]
     return all(-most < (row.get(name) or 0) < most for name, most in _WHOLES[table]) and all(
         abs(number) < _LARGEST_VERSION for number in versions

@@ -1,7 +1,7 @@
-"""Answers the questions of an analysis on the nodes of a Ray cluster, in shares of the run. Ray is imported here alone.
+"""Answers the questions of an analysis on the nodes of a Ray cluster, in shares of the run. Only here is Ray imported.
 
-Actors on the nodes open shares of the run, each on one thread, and answer by the same SQL as one process does; the
-process that asked merges the answers. Ray places the actors, restarts those that end, and asks them again.
+Actors on the nodes open shares of the run, each on one thread, and answer with the same SQL as a single process. The
+driver process merges the answers. Ray places the actors, restarts those that end, and retries their questions.
 """
 
 import re
@@ -29,18 +29,18 @@ _STARTS_WITHIN_S: Final = 120
 _ENDS_WITHIN_S: Final = 20
 """Time for an actor to finish its question and remove its temporary files."""
 _RESTARTS: Final = 2
-"""Restarts of an actor. A question is retried for as long as its actor restarts: a lost node takes time to notice."""
+"""Restarts of an actor. A question is retried as long as its actor restarts: Ray takes time to notice a lost node."""
 _WHY_CHARACTERS: Final = 200
 """Length of Ray's reason in an error."""
 _ROWS_OF_A_SHARE: Final = 100_000_000
-"""Rows of a share of workers, at most; an actor holds several shares of a larger run."""
+"""Target rows of a share of workers; an actor holds several shares of a larger run."""
 
 
 class ShareHolder:
     """Opens shares of a run in one process, keeps them open, and answers questions about them."""
 
     def __init__(self, stored: StoredRun, expected: Mapping[str, str]) -> None:
-        """expected: the `versions` of the process that asks."""
+        """Store the run. expected: the `versions` of the driver process."""
         self._stored = stored
         self._expected = expected
         self._open: dict[Share, OpenShare] = {}
@@ -61,7 +61,7 @@ class ShareHolder:
         return None
 
     def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | RlscopeError:
-        """Return the answer of a share to a question, or the error that says why it has none."""
+        """Return the answer of a share to a question, or the error if it cannot be answered."""
         try:
             if share not in self._open:
                 self._open[share] = self._stack.enter_context(open_share(self._stored, share))
@@ -75,7 +75,7 @@ class ShareHolder:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes answers, and a checksum of the SQL: only equal ones give equal bits."""
+    """Return the versions of rlscope and DuckDB and a checksum of the SQL; equal ones give bit-identical answers."""
     texts = [macros_sql(), *(question.sql for question in questions().values())]
     return {
         "rlscope": metadata.version("rlscope"),
@@ -85,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 class OnRay(Split):
-    """Answers in shares, in actors on the nodes of a cluster."""
+    """Answers questions in shares, with actors on the nodes of a cluster."""
 
     def __init__(self, ray: Any, stored: StoredRun, shares: Sequence[Share], count: int, progress: Progress) -> None:
         """Start `count` actors. Raises RlscopeError if one does not start, or cannot give the same answers."""
@@ -95,7 +95,7 @@ class OnRay(Split):
         actor = ray.remote(ShareHolder).options(
             max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD"
         )
-        # Ray keeps an object for as long as somebody refers to it, and an actor that starts again reads it again.
+        # Keep a reference, or Ray frees the object: a restarted actor reads it again.
         self._stored = ray.put(stored)
         self._actors = [actor.remote(self._stored, versions()) for _ in range(count)]
         try:
@@ -115,7 +115,7 @@ class OnRay(Split):
                 raise fault
 
     def close(self) -> None:
-        """End the actors after they have removed their temporary files: a run's may be gigabytes."""
+        """End the actors after they have removed their temporary files, which may take gigabytes."""
         closing = [actor.close.remote() for actor in self._actors]
         if closing:
             self._ray.wait(closing, num_returns=len(closing), timeout=_ENDS_WITHIN_S)
@@ -124,7 +124,7 @@ class OnRay(Split):
         self._actors = []
 
     def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
-        """Yield the answers of the shares as they come. Raises RlscopeError if a share cannot be answered."""
+        """Yield the answers of the shares as they arrive. Raises RlscopeError if a share cannot answer."""
         shares = [share for share in self._shares if share.partition == question.partition]
         waiting = [
             self._actors[share.place % len(self._actors)].answer.remote(share, question.name, dict(arguments))
@@ -140,7 +140,7 @@ class OnRay(Split):
             yield answer
 
     def _result(self, call: Any) -> Any:
-        """Return what an actor returned. Raises RlscopeError if it ended more often than Ray restarts it."""
+        """Return the result of an actor's call. Raises RlscopeError if the actor ended and was not restarted again."""
         try:
             return self._ray.get(call)
         except self._ray.exceptions.RayError as error:
@@ -164,7 +164,7 @@ def _listed(found: Mapping[str, str]) -> str:
 
 
 class RayCluster(Divide):
-    """A cluster, by its address."""
+    """A Ray cluster at an address."""
 
     def __init__(self, ray: Any, address: str, progress: Progress) -> None:
         self._ray = ray
@@ -173,7 +173,7 @@ class RayCluster(Divide):
 
     @contextmanager
     def __call__(self, stored: StoredRun) -> Generator[Split]:
-        """Start actors on the nodes. Raises RlscopeError for nodes that cannot answer."""
+        """Start actors on the nodes. Raises RlscopeError if a node cannot answer."""
         with self.connected():
             count = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             rows = sum(files.rows for files in stored.tables.values())
@@ -186,7 +186,7 @@ class RayCluster(Divide):
 
     @contextmanager
     def connected(self) -> Generator[None]:
-        """Connect to the cluster. A connection that the program has already is used, and stays open.
+        """Connect to the cluster. A connection that the program already has is used and stays open.
 
         Raises RlscopeError if there is no cluster.
         """
@@ -211,7 +211,7 @@ class RayCluster(Divide):
 
 
 def on_ray(address: str | None, progress: Progress) -> RayCluster | None:
-    """Return the cluster at an address of `ray.init`; None if there is no address, and one process does all.
+    """Return the cluster at an address for `ray.init`; None if the address is None.
 
     Raises RlscopeError if Ray is not installed.
     """
@@ -227,7 +227,7 @@ def on_ray(address: str | None, progress: Progress) -> RayCluster | None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError if nothing answers at a host and port: Ray would try for minutes."""
+    """Raise OSError if nothing answers at a host and port: Ray would keep trying for minutes."""
     found = _HOST_AND_PORT.fullmatch(address)
     if found is not None:
         socket.create_connection((found["host"], int(found["port"])), _ANSWERS_WITHIN_S).close()

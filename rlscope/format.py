@@ -1,6 +1,6 @@
-"""Numbers and units as people read them. Missing data is written as "no data", never as 0.
+"""Formats numbers with units for people. Missing data is written as "no data", never as 0.
 
-Also text for a terminal: strings from a run with markup and control characters made harmless, and bulleted lines.
+Also formats text for a terminal: strings from a run without markup and control characters, and bulleted lines.
 """
 
 import math
@@ -20,7 +20,7 @@ _SECONDS_PER_HOUR: Final = 3600.0
 _SMALLEST_WRITTEN_OUT: Final = 1e-6
 _LEAST_GPU_S: Final = 0.001
 _LEAST_S: Final = 1e-7
-"""Shorter is noise: clocks count nanoseconds, and several of them."""
+"""Shorter durations are noise: they are sums and differences of clock readings in whole nanoseconds."""
 _NOUNS: Final = {
     "updates": ("weight update", "weight updates"),
     "steps": ("step", "steps"),
@@ -32,12 +32,12 @@ _NOUNS: Final = {
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None if it is NaN or infinite."""
+    """Return the value, or None if it is NaN or infinite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with at least `digits` significant digits and thousands separators: 2.58e-14, 0.00123, 1,234."""
+    """Format a number with at least `digits` significant digits and thousands separators: 2.58e-14, 0.00123, 1,234."""
     if finite(value) is None or value is None:
         return NO_DATA
     if value == 0:
@@ -50,22 +50,22 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count with thousands separators: 1,234."""
+    """Format a count with thousands separators: 1,234."""
     return NO_DATA if finite(value) is None or value is None else f"{value:,.0f}"
 
 
 def counted(value: float | None, one: str, many: str) -> str:
-    """A count with its noun: 1 step, 2 steps."""
+    """Format a count with its noun: 1 step, 2 steps."""
     return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: a, b and c."""
+    """Join names for a sentence: a, b and c."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def si(value: float | None) -> str:
-    """A large number with an SI prefix: 950, 12.3k, 4.56M."""
+    """Format a large number with an SI prefix: 950, 12.3k, 4.56M."""
     if finite(value) is None or value is None:
         return NO_DATA
     text, prefix = _scaled(value)
@@ -73,7 +73,7 @@ def si(value: float | None) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """A large number with the SI prefix on its unit: 989 TFLOP/s, 80 GB, 950 B."""
+    """Format a large number with the SI prefix on its unit: 989 TFLOP/s, 80 GB, 950 B."""
     if finite(value) is None or value is None:
         return NO_DATA
     text, prefix = _scaled(value)
@@ -81,9 +81,9 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio (0..1) as a percentage: 62.3%; a ratio above 0 that rounds to 0 is <0.1%.
+    """Format a ratio (0..1) as a percentage: 62.3%; a ratio above 0 that rounds to 0 is <0.1%.
 
-    A negative ratio is a difference, −2.8%; one that rounds to 0 is rounding error and written as 0%.
+    A negative ratio is a difference, −2.8%; if it rounds to 0 it is a rounding error and becomes 0%.
     """
     if finite(ratio) is None or ratio is None:
         return NO_DATA
@@ -95,7 +95,7 @@ def percent(ratio: float | None) -> str:
 
 
 def signed_percent(ratio: float | None) -> str:
-    """A signed change as a percentage: +10.0%, −2.8%, +115%; one that rounds to 0 is "about 0%"."""
+    """Format a signed change as a percentage: +10.0%, −2.8%, +115%; a change that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if ratio and abs(ratio) < 0.0005:
@@ -105,14 +105,14 @@ def signed_percent(ratio: float | None) -> str:
 
 
 def gain(ratio: float | None) -> str:
-    """A modelled gain as a percentage, no finer than models are: +68%, −2.8%, +115%; below 0.05% "about 0%"."""
+    """Format a modeled gain as a percentage, with no more digits than models support: +68%, −2.8%, about 0%."""
     if finite(ratio) is None or ratio is None or abs(ratio) < 0.0995:
         return signed_percent(ratio)
     return f"{ratio:+,.0%}".replace("-", "−")
 
 
 def signed_hundredths(ratio: float | None) -> str:
-    """A small signed change with two decimals: +0.98%, −0.22%; one that rounds to 0 is "about 0%"."""
+    """Format a small signed change with two decimals: +0.98%, −0.22%; a change that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if abs(ratio) < 0.00005:
@@ -121,7 +121,7 @@ def signed_hundredths(ratio: float | None) -> str:
 
 
 def signed_points(ratio: float | None) -> str:
-    """A difference of two ratios in percentage points: +1.4 points; one that rounds to 0 is "about 0 points"."""
+    """Format a difference of two ratios in percentage points: +1.4 points; "about 0 points" if it rounds to 0."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if abs(ratio) < 0.0005:
@@ -130,7 +130,7 @@ def signed_points(ratio: float | None) -> str:
 
 
 def with_interval(write: Callable[[float | None], str], value: float, low: float, high: float) -> str:
-    """A value and its interval with the unit once: 193 (186 to 204) ms; no interval if its ends read the same."""
+    """Format a value and its interval with one unit: 193 (186 to 204) ms; no interval if both ends read the same."""
     texts = [write(value), write(low), write(high)]
     if texts[1] == texts[2]:
         return texts[0]
@@ -141,32 +141,32 @@ def with_interval(write: Callable[[float | None], str], value: float, low: float
 
 
 def tokens(value: float | None) -> str:
-    """A number of tokens: 12.3k tokens."""
+    """Format a number of tokens: 12.3k tokens."""
     return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token", "tokens")
 
 
 def tokens_per_second(value: float | None) -> str:
-    """A rate: 12.3k tokens/s."""
+    """Format a rate: 12.3k tokens/s."""
     return NO_DATA if finite(value) is None else f"{si(value)} tokens/s"
 
 
 def versions(value: float | None) -> str:
-    """A staleness: 2.41 versions."""
+    """Format a staleness in versions: 2.41 versions."""
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
 
 
 def optimizer_steps(value: float | None) -> str:
-    """A staleness in optimizer steps: 2.41 steps."""
+    """Format a staleness in optimizer steps: 2.41 steps."""
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "step", "steps")
 
 
 def preemptions(value: float | None) -> str:
-    """A mean number of preemptions: 1.7 preemptions."""
+    """Format a mean number of preemptions: 1.7 preemptions."""
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")
 
 
 def gpu_time(gpu_s: float | None) -> str:
-    """GPU-seconds, or GPU-hours from one hour on; less than a millisecond of a GPU is <0.001 GPU-s."""
+    """Format GPU-seconds, as GPU-hours from one hour on; less than one GPU-millisecond is <0.001 GPU-s."""
     if finite(gpu_s) is None or gpu_s is None:
         return NO_DATA
     if 0 < gpu_s < _LEAST_GPU_S:
@@ -177,7 +177,7 @@ def gpu_time(gpu_s: float | None) -> str:
 
 
 def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str | None) -> str:
-    """The cost of GPU-seconds at a price per GPU-hour; empty without a price."""
+    """Format the cost of GPU-seconds at a price per GPU-hour; empty if either is unknown."""
     if finite(gpu_s) is None or gpu_s is None or price_per_gpu_hour is None:
         return ""
     amount = gpu_s / _SECONDS_PER_HOUR * price_per_gpu_hour
@@ -185,16 +185,16 @@ def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str |
 
 
 def _cents(amount: float) -> str:
-    """Two decimals below 100, none from 100 on; an amount above 0 that rounds to 0.00 is <0.01."""
+    """Format an amount with two decimals below 100 and none from 100 on; an amount in (0, 0.005) is <0.01."""
     if 0 < amount < 0.005:
         return "<0.01"
     return f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in its two largest units: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min.
+    """Format a duration in at most two units: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min.
 
-    A negative one is a difference; one below 0.1 µs is rounding error.
+    A negative duration is a difference; if it is shorter than 0.1 µs it is a rounding error and becomes 0 s.
     """
     if finite(seconds) is None or seconds is None:
         return NO_DATA
@@ -214,19 +214,19 @@ def duration(seconds: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """A number of bytes: 1.2 GB."""
+    """Format a number of bytes: 1.2 GB."""
     return in_unit(value, "B")
 
 
 def instant(utc_ns: int | None) -> str:
-    """A UTC timestamp, to the second."""
+    """Format a UTC timestamp to the second."""
     if utc_ns is None:
         return NO_DATA
     return datetime.fromtimestamp(utc_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def quantity(name: str, value: object) -> str:
-    """A value in the unit that its name ends in: columns and evidence carry their unit as a suffix."""
+    """Format a value in the unit that its name ends with: columns and evidence have their unit as a suffix."""
     if value is None:
         return NO_DATA
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -240,16 +240,16 @@ def quantity(name: str, value: object) -> str:
 
 
 def _scaled(value: float) -> tuple[str, str]:
-    """The digits of a number and its SI prefix, empty for none."""
+    """Return the digits of a number and its SI prefix, which is empty below 1,000."""
     for step, prefix in _SI_STEPS:
-        # 999.6 would be written "1,000" otherwise.
+        # Otherwise 999.6 would be written "1,000".
         if abs(value) >= step * 0.9995:
             return significant(value / step), prefix
     return significant(value), ""
 
 
 def _with_noun(value: float | None, text: str, one: str, many: str) -> str:
-    """Singular only for exactly 1; a mean that rounds to 1 is 1.0 versions."""
+    """Append the noun, in the singular only for exactly 1; a mean that rounds to 1 is "1.0 versions"."""
     if value == 1:
         return f"{text} {one}"
     return f"{'1.0' if text == '1' else text} {many}"
@@ -259,7 +259,7 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
-# The longest suffix first: a name that ends in _gpu_s ends in _s too.
+# Longer suffixes come first: a name that ends with _gpu_s also ends with _s.
 _BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
     ("_tokens_per_s", tokens_per_second),
     ("_gpu_s", gpu_time),
@@ -273,7 +273,7 @@ _BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
 
 
 def bulleted(mark: str, text: str) -> Table:
-    """A bullet followed by text that wraps beside it."""
+    """Return a bullet followed by text that wraps beside it."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -282,10 +282,10 @@ def bulleted(mark: str, text: str) -> Table:
 
 
 def plain(text: str) -> Text:
-    """Text that may come from a run: markup is not interpreted, control characters are replaced."""
+    """Return text from a run with its markup not interpreted and its control characters replaced."""
     return Text(printable(text))
 
 
 def printable(text: str) -> str:
-    """The text on one line, each control character as a replacement character."""
+    """Return the text on one line, with each control character replaced."""
     return text_out.one_line(text)

@@ -1,1 +1,1 @@
-"""A run on disk as DuckDB tables: its files, its config, the questions of `queries/`, and ad-hoc SQL."""
+"""Opens a run on disk as DuckDB tables: its files, its config, the questions in `queries/`, and ad-hoc SQL."""

@@ -1,4 +1,4 @@
-"""One question to an open run by name, ad-hoc SQL of a file, and a table as text, CSV, JSON or Parquet."""
+"""Answers one question by name, reads ad-hoc SQL, and writes a table as text, CSV, JSON or Parquet."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ from rlscope.trace.store import OpenRun
 
 NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 TableFormat = Literal["text", "csv", "json", "parquet"]
-"""How a table is written."""
+"""Output format of a table."""
 STDIN: Final = Path("-")
 _AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "cells", "bins"})
-"""Lengths and counts, which questions divide by."""
+"""Arguments that questions divide by."""
 
 
 def answer(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> pl.DataFrame:
-    """The table that answers the question `name`; arguments replace those that every question is asked with.
+    """Return the answer to the question `name`; the arguments override the default ones.
 
     Raises QueryError, UnreadableDataError.
     """
@@ -31,7 +31,7 @@ def answer(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUM
 
 
 def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> str:
-    """SQL as it was typed, or of a file, `-` being standard input. It takes no arguments. Raises QueryError."""
+    """Return SQL as typed, or from a file (`-` for standard input). Raises QueryError, also for any arguments."""
     if arguments:
         raise QueryError.of(
             "--arg with SQL" if isinstance(given, str) else "--arg with -f",
@@ -53,9 +53,9 @@ def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS)
 
 def _read(given: str | Path) -> str:
     if isinstance(given, str):
-        # Python reads arguments by the locale: in one of ASCII, what is beyond it is still in them, as bytes.
+        # Python decodes arguments by the locale. In an ASCII locale, other characters survive as surrogate escapes.
         return given.encode("utf-8", "surrogateescape").decode("utf-8")
-    # Slow to import: it holds pydantic.
+    # The import is slow because it loads pydantic.
     from rlscope.input_file import LARGEST_BYTES, read_regular
 
     text = sys.stdin.buffer.read(LARGEST_BYTES + 1) if given == STDIN else read_regular(given)
@@ -65,12 +65,12 @@ def _read(given: str | Path) -> str:
 
 
 def is_sql(text: str) -> bool:
-    """Whether it is SQL and not the name of a question, which has no blanks."""
+    """Return whether a text is SQL instead of the name of a question, which has no blanks."""
     return len(text.split()) > 1
 
 
 def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
-    """NAME=VALUE pairs; whole numbers, true and false are read as such. Raises QueryError for anything else."""
+    """Parse NAME=VALUE pairs; whole numbers, true and false are converted. Raises QueryError for any other form."""
     arguments: dict[str, Argument] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -105,7 +105,7 @@ def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> N
 
 
 def _argument_names(question: Question) -> dict[str, None]:
-    """The arguments of the question and of those that it stands on, each once, in order."""
+    """Return the arguments of the question and of its inputs, in order and without duplicates."""
     names = dict.fromkeys(arg.name for arg in question.args)
     for table in question.tables:
         if table in questions():
@@ -123,12 +123,12 @@ def _typed(value: str) -> Argument:
 
 
 def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | None) -> None:
-    """Write the whole frame; stdout when output is None. Raises OutputError."""
+    """Write the whole frame to a file, or to stdout if output is None. Raises OutputError."""
     content = _encoded(frame, table_format)
     if output is not None:
         write_file(output, content)
         return
-    # A table for people is in the encoding of the terminal; data is always in that of its format.
+    # Text uses the encoding of the terminal; data always uses the encoding of its format.
     is_text = table_format == "text"
     sys.stdout.buffer.write(encoded_for(sys.stdout, content.decode("utf-8")) if is_text else content)
     sys.stdout.buffer.flush()
@@ -151,7 +151,7 @@ def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
 
 
 def _text(frame: pl.DataFrame) -> str:
-    """Every row and every column in full: a table that is cut short answers another question."""
+    """Return all rows and columns as text; a truncated table would be misleading."""
     with pl.Config(
         tbl_rows=-1,
         tbl_cols=-1,
@@ -165,7 +165,7 @@ def _text(frame: pl.DataFrame) -> str:
 
 
 def _safe(frame: pl.DataFrame, write: Callable[[str], str]) -> pl.DataFrame:
-    """The frame with each text, and each name of a column, as the format can hold it; each distinct text once."""
+    """Return the frame with its texts and column names made safe for the format; each distinct text is written once."""
     columns: list[pl.Series] = []
     for column in frame:
         if column.dtype == pl.String:
@@ -177,7 +177,7 @@ def _safe(frame: pl.DataFrame, write: Callable[[str], str]) -> pl.DataFrame:
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
-    """CSV holds no nested values: they are written as JSON text."""
+    """Return the frame with nested values as JSON text, because CSV cannot hold them."""
     nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
     columns = [pl.Series(name, [_json(value) for value in frame[name]], dtype=pl.String) for name in nested]
     return frame.with_columns(columns)

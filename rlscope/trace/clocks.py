@@ -66,7 +66,7 @@ class Clocks:
     bad_hosts: tuple[str, ...] = ()
     """Hosts that take part in every bad pair."""
     contradiction_ns: int = 0
-    """Time by which effects precede their causes under any clock correction; 0 if the pairs are consistent."""
+    """Minimum time that effects precede their causes under any clock correction; 0 if the pairs are consistent."""
 
     @property
     def corrected(self) -> frozenset[str]:

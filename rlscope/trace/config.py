@@ -1,4 +1,4 @@
-"""The settings of the run: the `config` of run.json, typed. Every entry may be missing."""
+"""Reads the settings of a run: the `config` of run.json, typed. Every entry may be missing."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _Text = Annotated[str, Field(strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """The settings that capture was given; None where it was given none."""
+    """Settings that capture received; None if it did not receive one."""
 
     n_gpus: Annotated[_Whole | None, Field(description="GPUs of the run")] = None
     samples_per_step: Annotated[_Whole | None, Field(description="samples of a training step")] = None
@@ -109,7 +109,7 @@ _MODEL: Final = TypeAdapter(RunConfig)
 
 
 def run_config_schema() -> dict[str, Any]:
-    """The JSON Schema of run.json's config, with the meaning of each entry."""
+    """Return the JSON Schema of run.json's config, with the meaning of each entry."""
     return json_schema(_MODEL)
 
 
@@ -119,12 +119,12 @@ _LEAST: Final[Mapping[str, float]] = {
     **dict.fromkeys(("max_in_flight_samples", "max_running_samples", "queue_capacity_samples"), 1),
     **dict.fromkeys(("max_running_per_engine", "gpus_per_engine", "gpus_per_trainer_replica"), 1),
 }
-"""The least that each number can be. A limit of 0 would let nothing run: whoever writes it means that there is none."""
+"""Minimum of each number. A limit of 0 would let nothing run; it is written to mean that there is no limit."""
 _MOST_BATCHES_AHEAD: Final = 10_000
 
 
 def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
-    """The config, and one sentence for each entry that does not fit the trace format (it is then left out)."""
+    """Return the config, and a sentence for each entry that was left out because it does not fit the trace format."""
     config, gaps = _of_types(raw)
     wrong = {name: value for name in _LEAST if not _is_in_range(name, value := getattr(config, name))}
     return replace(config, **dict.fromkeys(wrong)), (*gaps, *(_range_gap(*each) for each in wrong.items()))
@@ -153,7 +153,7 @@ def _of_types(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
 
 
 def entry_kind(name: str, schema: Mapping[str, Any]) -> str:
-    """What an entry of the config holds, in words."""
+    """Return the type of a config entry in words."""
     return describe(schema["properties"][name], schema, table="an object")
 
 

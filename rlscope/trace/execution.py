@@ -1,7 +1,7 @@
-"""Runs what DuckDB computes so that Ctrl-C, SIGTERM and limits can end it.
+"""Runs DuckDB work so that Ctrl-C, SIGTERM and limits can end it.
 
-A signal's handler waits until the main thread is back in Python, and DuckDB may not come back for minutes. So the work
-is done on a thread of its own, while the caller waits where signals reach it.
+A signal handler runs only when the main thread is back in Python, and DuckDB may not return for minutes. The work
+therefore runs on its own thread while the caller waits in Python.
 """
 
 import os
@@ -20,29 +20,29 @@ _T = TypeVar("_T")
 
 _LOOKS_EVERY_S: Final = 0.05
 _PATIENCE_S: Final = 0.5
-"""For DuckDB to notice an interruption; inside one call of a function it does not."""
+"""Time for DuckDB to notice an interruption; it notices none during a single function call."""
 _OVERHEAD_BYTES: Final = 400 * 10**6
-"""What a process may grow by beside the memory that DuckDB counts."""
+"""Growth of the process that is allowed beyond the memory that DuckDB counts."""
 _stuck: Final[set[int]] = set()
-"""Connections that did not come back, by id. They stay referenced by the thread that waits for them."""
+"""Ids of connections that did not respond to an interruption. Their thread keeps them referenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlLimits:
-    """How long a user's SELECT may run, and how much memory it may take."""
+    """Limits on the running time and memory of a user's SELECT."""
 
     time_s: float = 60.0
     memory_mb: int = 1000
-    """Of its intermediate results, and again of its answer, in 10^6 bytes."""
+    """Maximum size of the intermediate results, and again of the answer, in 10^6 bytes."""
 
     @property
     def memory_bytes(self) -> int:
-        """The same in bytes."""
+        """Memory limit in bytes."""
         return self.memory_mb * 10**6
 
 
 class _Job(Generic[_T]):
-    """Work on a thread of its own, and what came of it."""
+    """Work on its own thread, and its result."""
 
     def __init__(self, work: Callable[[], _T]) -> None:
         self.done = threading.Event()
@@ -54,20 +54,20 @@ class _Job(Generic[_T]):
     def _run(self) -> None:
         try:
             self._results.append(self._work())
-        except BaseException as error:  # Whatever it is, the thread that waits raises it.
+        except BaseException as error:  # The waiting thread raises it, whatever it is.
             self._error = error
         finally:
             self.done.set()
 
     def result(self) -> _T:
-        """What the work returned, or raises what it raised."""
+        """Return the result of the work, or raise its exception."""
         if self._error is not None:
             raise self._error
         return self._results[0]
 
 
 def interruptible(connection: DuckDBPyConnection, work: Callable[[], _T]) -> _T:
-    """The result of work on a connection; an exception that a signal raises meanwhile interrupts the connection."""
+    """Return the result of work on a connection; an exception from a signal handler interrupts the connection."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     job = _Job(work)
@@ -80,7 +80,7 @@ def interruptible(connection: DuckDBPyConnection, work: Callable[[], _T]) -> _T:
 
 
 def limited(connection: DuckDBPyConnection, work: Callable[[], _T], limits: SqlLimits) -> _T:
-    """The result of work on a connection within limits. Raises QueryError once one of them is passed."""
+    """Return the result of work on a connection. Raises QueryError if the work exceeds a limit."""
     job, started_s, started_bytes = _Job(work), time.monotonic(), _resident_bytes()
     try:
         while not job.done.wait(_LOOKS_EVERY_S):
@@ -96,18 +96,18 @@ def limited(connection: DuckDBPyConnection, work: Callable[[], _T], limits: SqlL
 
 
 def close(connection: DuckDBPyConnection) -> None:
-    """Close a connection; one that did not come back is left to the end of the process."""
+    """Close a connection; a stuck one is left open until the process ends."""
     if not is_stuck(connection):
         connection.close()
 
 
 def is_stuck(connection: DuckDBPyConnection) -> bool:
-    """Whether work on this connection did not come back when it was interrupted."""
+    """Return whether work on this connection did not end when it was interrupted."""
     return id(connection) in _stuck
 
 
 def is_anything_stuck() -> bool:
-    """Whether some work did not come back when it was interrupted: the process must end without waiting for it."""
+    """Return whether any interrupted work is still running; the process must then exit without waiting for it."""
     return bool(_stuck)
 
 
@@ -118,7 +118,7 @@ def _interrupt(connection: DuckDBPyConnection, job: "_Job[_T]") -> None:
 
 
 def _resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not say."""
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -135,7 +135,7 @@ def _too_long(limits: SqlLimits) -> QueryError:
 
 
 def too_large(limits: SqlLimits) -> QueryError:
-    """The error of a SELECT that needs more memory than it may take."""
+    """Return the error for a SELECT that exceeds its memory limit."""
     return QueryError.of(
         "SQL error",
         found=f"a SELECT that needs more than {limits.memory_mb:,} MB of memory",

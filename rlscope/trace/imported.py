@@ -1,4 +1,4 @@
-"""What is known of a run that no hook recorded: the `imported` entry of its run.json, and how sure each table is."""
+"""Origin of an imported run: the `imported` entry of its run.json, with the certainty of each table."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,75 +9,75 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 Clock = Literal["wall", "local", "relative"]
-"""wall: times of a known zone. local: times of an unknown zone, taken as UTC. relative: no file has times of its own,
-so durations are right and dates are not."""
+"""wall: times in a known time zone. local: times in an unknown zone, read as UTC. relative: the files have no absolute
+times, so durations are right but dates are not."""
 COMPLETE_RATIO: Final = 0.95
-"""A worker of which less of its time is covered by the files gives no verdict."""
+"""Minimum share of each worker's time that the files must cover for a verdict."""
 
 
 class Certainty(StrEnum):
-    """How a table of an imported run came to be."""
+    """Origin of the rows of an imported table."""
 
     RECORDED = "recorded"
     """The file states each value and its time."""
     PLACED = "placed"
-    """Durations are recorded; their place inside a training step is the order of the program."""
+    """Durations are recorded; they are placed within a training step in the order of the program."""
     INFERRED = "inferred"
-    """Derived from recorded values by a rule, which is named."""
+    """The rows are derived from recorded values by a named rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file that was read, and how much of it could not be."""
+    """A source file of an import, and how much of it could not be read."""
 
     name: str
     bytes: int
     lines: int
     """Lines of text, or records of a binary file."""
     bad_lines: int = 0
-    """Those of them that could not be read; they are left out."""
+    """Lines or records that could not be read and were left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOrigin:
-    """How sure the rows of one table are."""
+    """Certainty of the rows of one table."""
 
     certainty: Certainty
     rule: str | None = None
-    """How the rows were inferred, in a few words; None for what is recorded or placed."""
+    """Rule that inferred the rows, in a few words; None if they are recorded or placed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Where an imported run comes from, and what its files cannot say."""
+    """Origin of an imported run, and the limits of its files."""
 
     framework: str
-    """verl, SkyRL, ...: whose names were found."""
+    """Framework whose metric names were found, such as verl or SkyRL."""
     era: str | None
-    """Which of the framework's sets of names, where there are several."""
+    """Version of the framework's metric names; None if there is only one."""
     carriers: tuple[str, ...]
-    """console, jsonl, wandb, tensorboard, csv, ...: kinds of the files."""
+    """Kinds of the files: console, jsonl, wandb, tensorboard, csv, ..."""
     files: tuple[SourceFile, ...]
     clock: Clock
-    """What the times of the files mean."""
+    """Meaning of the times in the files."""
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By worker: share of its extent (0 to 1) that the files cover, such as 500 of 999 steps."""
+    """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
     is_thinned: bool = False
     """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
     notes: tuple[str, ...] = ()
-    """What cannot be known, and the file or flag that would bring it; one sentence each."""
+    """Missing facts, each with the file or flag that would provide it, as sentences."""
     no_verdict: tuple[str, ...] = ()
-    """Why what the files hold is no ground for a verdict; empty where it is one."""
+    """Reasons why the files do not support a verdict; empty if they do."""
 
     @property
     def is_dated(self) -> bool:
-        """Whether it is known when the run was: its times are wall-clock times of a known zone."""
+        """Whether the date of the run is known: its times are wall-clock times in a known time zone."""
         return self.clock == "wall"
 
     @property
     def refusal(self) -> str | None:
-        """Why there is no verdict, in one clause; None where nothing speaks against one."""
+        """Reason why there is no verdict, as one clause; None if a verdict is possible."""
         short = [worker for worker, ratio in self.coverage.items() if ratio < COMPLETE_RATIO]
         reasons = self.no_verdict or tuple(f"the files cover {self.coverage[each]:.0%} of {each}" for each in short)
         return "; ".join(reasons) or None
@@ -89,7 +89,7 @@ def _model() -> TypeAdapter[Imported]:
 
 
 def read_imported(raw: object) -> Imported | None:
-    """The `imported` entry of run.json; None where there is none, and for one that does not fit."""
+    """Return the `imported` entry of run.json; None if it is missing or invalid."""
     try:
         return None if raw is None else _model().validate_python(raw)
     except ValidationError:
@@ -97,5 +97,5 @@ def read_imported(raw: object) -> Imported | None:
 
 
 def as_document(imported: Imported) -> dict[str, Any]:
-    """The entry as run.json holds it."""
+    """Return the entry in the form that run.json holds."""
     return asdict(imported)

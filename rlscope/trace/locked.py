@@ -1,8 +1,8 @@
-"""The connection that a user's SQL runs on: it holds the tables of the run and can open no file at all.
+"""Provides the connection for a user's SQL, which has the tables of the run and cannot open any file.
 
-The rows are handed over as Arrow, and pyarrow reads them from the files that were checked. DuckDB's own file system is
-switched off on this connection, and with it everything that names a path: functions that read, list or describe files,
-files as tables, writing, extensions and spilling. Nothing here is a list of names that are forbidden.
+The rows are passed as Arrow data, which pyarrow reads from the checked files. DuckDB's file system is disabled on this
+connection, and so is everything that takes a path: functions that read, list or describe files, files as tables,
+writing, extensions and spilling. There is no list of forbidden names that could be incomplete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ _VIEWS: Final = f"SELECT view_name FROM duckdb_views() WHERE NOT internal AND NO
 
 
 class LockedConnection:
-    """Built from the run's own connection when it is first asked for, and again for other limits."""
+    """A connection that is built from the run's own connection on first use, and rebuilt for other limits."""
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class LockedConnection:
         kept_tables: Sequence[str],
         macros: Callable[[], str],
     ) -> None:
-        """source: what the tables are read from that are not `stored` as they are, in files of the contract's types.
+        """Set the sources of the tables.
 
-        kept_tables: tables of source that are handed over beside its views. macros: the SQL that makes them.
+        source: connection with the tables that are not `stored`. stored: by table, files with exactly the contract's
+        types. kept_tables: tables of source to pass in addition to its views. macros: returns the SQL of the macros.
         """
         self._source = source
         self._stored = stored
@@ -59,7 +60,7 @@ class LockedConnection:
         self._built: tuple[SqlLimits, DuckDBPyConnection] | None = None
 
     def open(self, limits: SqlLimits) -> DuckDBPyConnection:
-        """The connection. Raises duckdb.Error where the run's rows cannot be read."""
+        """Return the connection. Raises duckdb.Error if the run's rows cannot be read."""
         if self._built is not None and self._built[0] == limits and not execution.is_stuck(self._built[1]):
             return self._built[1]
         self.close()
@@ -73,7 +74,7 @@ class LockedConnection:
         return connection
 
     def close(self) -> None:
-        """Close what was built."""
+        """Close the connection, if there is one."""
         if self._built is not None:
             execution.close(self._built[1])
             self._built = None
@@ -87,7 +88,7 @@ class LockedConnection:
         return [*views, *self._kept_tables]
 
     def _rows(self, name: str) -> "pa.Table | Dataset":
-        # Slow to import where there is pandas; an analysis asks no SQL of a user.
+        # The import is slow if pandas is installed, and an analysis runs no SQL of a user.
         from pyarrow.dataset import dataset
         from pyarrow.fs import LocalFileSystem
 

@@ -1,7 +1,7 @@
 """Runs a question, or a user's ad-hoc SELECT, on an open run, and returns a polars frame.
 
-A question may use the answer of another: it lists it among its inputs, and that answer is kept as a table, so that it
-is computed once for a run.
+A question may use the answer to another question, which it lists among its inputs. That answer is kept as a table, so
+it is computed once per run.
 """
 
 import re
@@ -25,52 +25,53 @@ from rlscope.trace.shares import Argument, Split, merge_answers
 from rlscope.trace.store import KeptAnswers, OpenRun, OpenShare
 
 BUCKETS: Final = 240
-"""Buckets of a timeline: as many as a page can show."""
+"""Buckets of a timeline: as many as a report can show."""
 MOST_BUCKETS: Final = 4096
-"""Buckets of a run of which only a short stretch is judged."""
+"""Maximum buckets of a whole run if only a short part of it is analyzed."""
 _MOST_CELLS: Final = 16
-"""Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
+"""Maximum cells per bucket. Most cells contain no edge of a span, so the ledger can count them as a whole."""
 _FEW_ROWS: Final = 4
-"""Rows of engines that a cell has at least, on average: with fewer, the cells cost more than they save."""
+"""Minimum mean engine rows per cell: with fewer, the cells cost more than they save."""
 _MOST_HELD_ROWS: Final = 20_000_000
-"""Engine rows of which percentiles are taken: 16 bytes each, while they are gathered."""
+"""Maximum engine rows for percentiles: each takes 16 bytes while they are collected."""
 _UNKNOWN_RUN_BUCKET_NS: Final = 1_000_000_000
-"""Length of a bucket if no worker file says how long the run was."""
+"""Length of a bucket if no worker file gives the duration of the run."""
 _MANY_PIECES: Final = 2_000_000
-"""Pieces of engine rows that may overlap, cut at the cells, above which cells are as long as buckets."""
+"""Pieces of overlapping engine rows, cut at the cells, above which cells are as long as buckets."""
 _MOST_PIECES: Final = 10_000_000
-"""Those above which a run is refused, if its engines' rows last this many times as long as its engines ran."""
+"""Pieces above which a run is refused if its engine rows also exceed _MOST_DEPTH times the running time."""
 _MOST_DEPTH: Final = 16
+"""Maximum ratio of the duration of engine rows to the running time of all workers."""
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
-"""What may stand before a SELECT. DuckDB runs what it explains with ANALYZE, so that must be a SELECT too."""
+"""Prefix that may precede a SELECT. EXPLAIN ANALYZE runs its statement, so that must be a SELECT too."""
 _OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-"""A question that DuckDB refuses before it reads a row; what it says later is about the rows."""
+"""Errors before DuckDB reads a row, which are bugs of the question; later errors are about the rows."""
 _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
 _CHECK: Final = "EXPLAIN "
-"""Put before a SELECT, it says what is wrong with it, and runs nothing."""
+"""Prefix that makes DuckDB check a SELECT without running it."""
 _SHOWN_SQL: Final = 60
-"""Characters of a statement in a message."""
+"""Maximum characters of a statement in a message."""
 _ONLY_READS: Final = "EXPLAIN FROM query($sql)"
-"""Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
+"""Fails for a SELECT whose WITH clause writes: DuckDB allows COPY there, but not inside query()."""
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 IDLE_AFTER_NS: Final = 100_000_000
-"""The shortest time without an engine row that is looked at: below it, the host may prepare the next pass."""
+"""Minimum gap between engine rows that counts as idle: in shorter gaps the host may prepare the next pass."""
 PAGE_ROWS: Final = 20_000
-"""Rows of a page: some megabytes of Python objects."""
+"""Rows of a page: a few megabytes of Python objects."""
 _LIMITS: Final = SqlLimits()
 _SMALL_ANSWER_BYTES: Final = 10**6
-"""Of an answer that is held, in case that it is asked again."""
+"""Maximum size of an answer that is cached."""
 _ROWS_OF_A_BATCH: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The arguments that questions over time share. They cut a run into buckets, and those into cells."""
+    """Common arguments of questions over time. They divide a run into buckets, and buckets into cells."""
 
     origin_ns: int
     end_ns: int
     from_ns: int
-    """Start of the stretch of interest."""
+    """Start of the period of interest."""
     to_ns: int
     bucket_ns: int
     cell_ns: int
@@ -79,27 +80,27 @@ class Grid:
     bins: int = 40
     most_groups: int = 2000
     most_marks: int = 3000
-    """Of one view of the workers over time."""
+    """Maximum marks in one view of the workers over time."""
     most_lanes: int = 64
     worst_workers: int = 16
     worst_ns: int = 60 * 10**9
     most_columns: int = 120
-    """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
+    """Maximum columns of a chart over time with a mark per column and row: under 5,000 marks with `bins` rows."""
     most_versions: int = 400
     idle_after_ns: int = IDLE_AFTER_NS
     gpu_lag_ns: int = 10**9
-    """NVML's longest period between two of its own readings, which those of a worker may repeat."""
+    """NVML's longest period between two of its own readings; a worker may record the same reading several times."""
     cells: int = CELLS
-    """Of clocks that are compared."""
+    """Number of cells in which clocks are compared."""
     one_row_in: int = 1
-    """Percentiles, which hold all their values in memory, are of one engine row in this many."""
+    """Percentiles hold all their values in memory, so they use one engine row in this many."""
     beside_origin_ns: int = 0
     beside_cell_ns: int = 0
-    """Of another grid that the same run is asked about, for which what is read of the engines serves too; 0: none."""
+    """Cell length of a second grid for the same run, which shares one read of the engine rows; 0 if there is none."""
 
 
 class Cells(NamedTuple):
-    """The cells of a grid."""
+    """Origin and length of the cells of a grid."""
 
     origin_ns: int
     cell_ns: int
@@ -109,16 +110,16 @@ NO_CELLS: Final = Cells(0, 0)
 
 
 def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) -> Grid:
-    """A grid over the whole run in which the stretch [from_ns, to_ns) is a whole number of buckets, to a microsecond.
+    """Make a grid over the run in which the period [from_ns, to_ns) is a whole number of buckets, to a microsecond.
 
-    The buckets are about as long as BUCKETS of them need, or as the stretch where that is shorter, down to
-    1 / MOST_BUCKETS of the run. beside: the cells of another grid that the same run is asked about.
+    A bucket is about 1 / BUCKETS of the run, or as long as the period if that is shorter, but at least
+    1 / MOST_BUCKETS of the run. beside: the cells of a second grid for the same run.
     """
     extents = ask(run, "worker_extents")
     start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
     stretch_ns = max(to_ns - from_ns, (end_ns - start_ns) // MOST_BUCKETS, 1)
     buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
-    # A whole number of the smallest cells, so that the buckets do not depend on the cells.
+    # Use a multiple of _MOST_CELLS, so that the buckets do not depend on the number of cells.
     bucket_ns = _MOST_CELLS * max(1, -(-stretch_ns // (buckets * _MOST_CELLS)))
     if extents.is_empty():
         bucket_ns = _UNKNOWN_RUN_BUCKET_NS
@@ -143,11 +144,11 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) 
 
 
 def cells_per_bucket(engine_rows: int, buckets: float) -> int:
-    """Into how many cells a bucket is cut: a power of 2, and no more than leave each cell a few rows of engines.
+    """Return the number of cells per bucket: the largest power of 2 that leaves each cell a few engine rows.
 
-    Each costs as much as some rows by itself: of 1,000 workers 16 cells a bucket take 22 s, and one takes 2.3 s. The
-    answers by bucket are the same, but for the nanosecond to which the busy share of a row is rounded in each cell
-    where a span of its worker cuts it. buckets: of all workers.
+    A cell costs as much as several rows: with 1,000 workers, 16 cells per bucket take 22 s and one takes 2.3 s. Answers
+    by bucket are equal up to rounding: the busy share of a row is rounded to a nanosecond in each cell that a span of
+    its worker cuts. buckets: summed over all workers.
     """
     cells = _MOST_CELLS
     while cells > 1 and engine_rows < _FEW_ROWS * buckets * cells:
@@ -156,7 +157,7 @@ def cells_per_bucket(engine_rows: int, buckets: float) -> int:
 
 
 def _refuse_deep_rows(run: OpenRun, row_ns: float, bucket_ns: int, extents: pl.DataFrame) -> None:
-    """Raise LimitError where engine rows overlap so often that the ledger would not end."""
+    """Raise LimitError if engine rows overlap so much that the ledger would not finish."""
     ran_ns = float((extents["end_ns"] - extents["start_ns"]).sum())
     if row_ns > _MOST_PIECES * bucket_ns and row_ns > _MOST_DEPTH * ran_ns:
         raise LimitError.of(
@@ -168,15 +169,16 @@ def _refuse_deep_rows(run: OpenRun, row_ns: float, bucket_ns: int, extents: pl.D
 
 
 def standard_arguments(run: OpenRun) -> dict[str, Argument]:
-    """Default arguments of every question: the stretch is the whole run."""
+    """Return the default arguments of every question: the period is the whole run."""
     extents = ask(run, "worker_extents")
     return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
 
 
 def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
-    """The answer to a question of queries/, with the columns of its header; arguments that it has no use for are left.
+    """Answer a question in queries/, with the columns of its header. Arguments that it does not have are ignored.
 
-    Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
+    Raises QueryError for an unknown question or a missing argument, LimitError if memory or temporary disk space runs
+    out, and UnreadableDataError if a file cannot be read.
     """
     question, given = find_question(name), with_both_grids(arguments)
     asked = name, frozenset((arg, type(value), value) for arg, value in _given(question, given).items())
@@ -197,10 +199,10 @@ def shorten_texts(answer: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]:
-    """The arguments with those of questions that read the rows once for two grids: the one asked about and `beside`.
+    """Return the arguments plus those of questions that read the rows once for two grids: the current one and `beside`.
 
-    Whichever of the two is asked about, they are the same, so that the answer serves again. Buckets that are no whole
-    number of cells are a grid of their own.
+    The added arguments are the same whichever of the two grids is the current one, so the answer can be reused. Buckets
+    that are not a whole number of cells form a grid of their own.
     """
     lengths = [length for name in ("cell_ns", "bucket_ns") if isinstance(length := arguments.get(name), int)]
     if "origin_ns" not in arguments or not lengths or "first_cell_ns" in arguments:
@@ -220,7 +222,7 @@ def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]
 
 
 def ask_share(share: OpenShare, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
-    """The answer of a share to a question of its partition, for `merge_answers`. Raises what `ask` raises."""
+    """Return a share's answer to a question of its partition, for `merge_answers`. Raises the errors of `ask`."""
     question = find_question(name)
     with _named_errors(share.folder):
         keep_inputs(share.connection, question, arguments, share.kept_answers)
@@ -247,9 +249,9 @@ def _named_errors(folder: Path) -> Generator[None]:
 def ask_in_pages(
     run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS, page_rows: int = PAGE_ROWS
 ) -> Iterator[pl.DataFrame]:
-    """The answer to a question in its order, a page at a time, while other questions are asked beside it.
+    """Yield the answer to a question in order, a page at a time; other questions can be asked in between.
 
-    DuckDB keeps the whole answer, spilling what does not fit its memory. Raises what `ask` raises.
+    DuckDB keeps the whole answer and spills what does not fit in memory. Raises QueryError, UnreadableDataError.
     """
     question, arguments = find_question(name), with_both_grids(arguments)
     try:
@@ -288,9 +290,9 @@ def keep_inputs(
     kept: KeptAnswers,
     split: Split | None = None,
 ) -> None:
-    """Answer the questions that this one stands on, and keep each answer as a table of its name.
+    """Answer the questions that this one depends on, and keep each answer as a table named after its question.
 
-    An answer that is kept serves again only for the arguments that it was given with. split: what answers in shares.
+    A kept answer is reused only for the same arguments. split: answers in shares of the run, if not None.
     """
     for needed in _inputs(question):
         _keep(connection, needed, arguments, kept, split)
@@ -303,7 +305,7 @@ def _keep(
     kept: KeptAnswers,
     split: Split | None,
 ) -> None:
-    """Answer a question and keep the answer as a table of its name, unless it is kept already."""
+    """Answer a question and keep the answer as a table named after it, unless it is already kept."""
     given = _given(question, arguments)
     if kept.get(question.name) == given:
         return
@@ -321,10 +323,10 @@ def _keep(
 
 
 def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame:
-    """The answer to the user's own SELECT, on a connection that can open no file.
+    """Answer a user's SELECT on a connection that cannot open files.
 
-    Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits;
-    VanishedFileError if a file of the run was removed.
+    Raises QueryError if it is not a SELECT, DuckDB rejects it, or it exceeds its limits, and VanishedFileError if a
+    file of the run was removed.
     """
     try:
         sql.encode("utf-8")
@@ -368,7 +370,7 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
 
 
 def _as_typed(message: str, typed: str) -> str:
-    """DuckDB's message with the line that it quotes as the user typed it; typed is what stood before the SELECT."""
+    """Return DuckDB's message with the quoted line as the user typed it. typed: the text before the SELECT."""
     before, quoted, after = message.partition(f"LINE 1: {_CHECK}")
     if not quoted or "\n" in typed:
         return message
@@ -391,7 +393,7 @@ def _inputs(question: Question) -> list[Question]:
 
 
 def _given(question: Question, arguments: Mapping[str, Argument]) -> dict[str, object]:
-    """The arguments that an answer depends on, by itself or through the answers that it stands on."""
+    """Return the arguments that an answer depends on, directly or through its inputs."""
     given: dict[str, object] = {arg.name: arguments[arg.name] for arg in question.args if arg.name in arguments}
     for needed in _inputs(question):
         given |= _given(needed, arguments)

@@ -1,7 +1,6 @@
 """Finds the SQL files and reads their headers. Runs nothing.
 
-A file lies in the folder of its topic; its name is that of the question, and no two are the same. Each is one SELECT
-with this header:
+Each file is in the folder of its topic and has the unique name of its question. It holds one SELECT with this header:
 
     -- The question as a sentence?
     --
@@ -12,11 +11,10 @@ with this header:
     -- partition: worker | sample | driver
     -- merge: concatenate | sum NAME, NAME; max NAME; ...
 
-`partition` says by what the rows can be divided into shares, each of which answers the question by itself: by worker,
-or by sample, of which the samples and the deliveries lie in one share while other tables are whole in each. `merge`
-says how the answers of the shares become that of the run. Concatenated, each row comes from one share. Otherwise rows
-that agree in the columns without an aggregate (sum, min, max or all) become one. `driver` is a question that only the
-whole run answers exactly; it has no merge.
+`partition` says how the rows can be divided into shares that each answer the question separately: by worker, or by
+sample, so that a sample and its deliveries are in one share while the other tables are in every share. `driver` marks a
+question that only the whole run answers exactly; it has no merge. `merge` says how the shares' answers are combined:
+concatenated, or, with aggregates (sum, min, max or all), by merging rows that agree in all other columns.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,32 +54,32 @@ class Question:
     outputs: tuple[HeaderColumn, ...]
     grain: str
     partition: str
-    """By what its rows can be divided into shares: one of PARTITIONS."""
+    """Key that divides its rows into shares: one of PARTITIONS."""
     merge: Mapping[str, str] | None
-    """By column, the aggregate that makes one row of several; none when concatenated. None for the driver's."""
+    """Aggregate by column; empty if the answers are concatenated, None if `partition` is driver."""
     sql: str
 
 
 def queries_folder() -> Path:
-    """The folder of the SQL files: inside the package when it was installed, beside it in a checkout."""
+    """Return the folder of the SQL files: inside the installed package, or beside it in a checkout."""
     packaged = Path(__file__).parents[1] / "queries"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "queries"
 
 
 def macros_sql() -> str:
-    """The table macros that several questions stand on."""
+    """Return the SQL of the table macros that several questions use."""
     return (queries_folder() / "macros.sql").read_text(encoding="utf-8")
 
 
 @cache
 def questions() -> dict[str, Question]:
-    """Every question, by name."""
+    """Return every question, by name."""
     paths = sorted(queries_folder().glob("*/*.sql"), key=lambda path: path.stem)
     return {path.stem: read_question(path) for path in paths}
 
 
 def find_question(name: str) -> Question:
-    """The question of that name. Raises QueryError, with the nearest name, for one that does not exist."""
+    """Return a question by name. Raises QueryError, with the nearest name, if there is none."""
     try:
         return questions()[name]
     except KeyError:
@@ -95,7 +93,7 @@ def find_question(name: str) -> Question:
 
 
 def read_question(path: Path) -> Question:
-    """Read one file and its header. Raises QueryError when the header is not of the form above."""
+    """Read one file and its header. Raises QueryError if the header does not have the form above."""
     sql = path.read_text(encoding="utf-8")
     header = [line.removeprefix("--").strip() for line in _leading_comment(sql)]
     if not header or not header[0].endswith("?"):

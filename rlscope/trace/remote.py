@@ -1,7 +1,7 @@
-"""A run in an object store, such as s3://bucket/run: its closed files are copied to this machine, and that is analysed.
+"""Copies a run in an object store, such as s3://bucket/run, to this machine for analysis.
 
-pyarrow has the clients (S3, Google Cloud Storage, Azure). Credentials come from where those look for them: variables of
-the environment, profiles, the role of the machine. They are never part of an address, a message or a file.
+pyarrow provides the clients for S3, Google Cloud Storage and Azure. They find credentials themselves, in environment
+variables, profiles or the machine's role. Credentials are never part of an address, a message or a file.
 """
 
 import os
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 LARGEST_BYTES: Final = 50 * 10**9
-"""Of the files of a run that are copied."""
+"""Maximum total size of a run to copy."""
 _SPARE_RATIO: Final = 1.1
-"""Free space that must be there, as a multiple of what is copied."""
+"""Required free space as a multiple of the size to copy."""
 _AT_ONCE: Final = 16
-"""Files that are copied at the same time: each one waits for the store most of the time."""
+"""Files that are copied concurrently: each copy mostly waits for the store."""
 _TRIES: Final = 3
-"""Listings: between one and the copy, a recorder may have merged files."""
+"""Maximum attempts to list and copy: a recorder may merge files between the two."""
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
 _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
 _SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
-"""Of a parameter of an address."""
+"""Name of an address parameter that may hold a secret."""
 _EXPECTED: Final = "a readable run folder"
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|Not a valid bucket name": (
@@ -50,7 +50,7 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
         "Check the network, and AWS_ENDPOINT_URL if the store is not AWS.",
     ),
 }
-"""Of what a client says: what it means, and what to do."""
+"""Meaning and remedy of a client's message, by a pattern in it."""
 
 
 class _Object(NamedTuple):
@@ -58,26 +58,26 @@ class _Object(NamedTuple):
 
     path: str
     name: str
-    """Where it belongs in the run folder."""
+    """Path in the run folder."""
     bytes: int
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether a path is the address of a run in an object store. A Path has one slash after the colon."""
+    """Return whether a path is an address in an object store. A Path keeps only one slash after the colon."""
     return _ADDRESS.match(str(path)) is not None
 
 
 def shown_address(address: str | Path) -> str:
-    """An address as it may be printed: without parameters, and without a name or a secret before the host."""
+    """Return an address that is safe to print: without parameters, and without a user or a secret before the host."""
     url = _ADDRESS.sub(r"\1://", str(address), count=1)
-    # A secret may hold slashes and question marks; the name of a bucket holds no colon.
+    # A secret may contain slashes and question marks; a bucket name contains no colon.
     return re.sub(r"//(?:[^/:@?]*:.*|[^/@?]*)@", "//***@", url).partition("?")[0]
 
 
 def _holds_credentials(url: str) -> bool:
     """Return whether an address names a user or a secret before the host, or in a parameter."""
     scheme, _, rest = unquote(url).partition("://")
-    # In Azure's addresses the container stands before the @.
+    # In Azure addresses the container precedes the @.
     if re.match(r"[^/@?]*:.*@", rest) or (not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest)):
         return True
     parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
@@ -85,10 +85,10 @@ def _holds_credentials(url: str) -> bool:
 
 
 def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Copy the files of a run to a new temporary folder; removing it is up to the caller.
+    """Copy the files of a run to a new temporary folder, which the caller must remove.
 
-    Raises RunFolderError where there is no run, or no access to it, ArgumentError for an address that holds
-    credentials, and LimitError for a run that is too large to be copied.
+    Raises RunFolderError if there is no run or no access to it, ArgumentError if the address contains credentials, and
+    LimitError if the run is too large to copy.
     """
     url, shown = _ADDRESS.sub(r"\1://", str(address), count=1), shown_address(address)
     if _holds_credentials(url):
@@ -113,7 +113,7 @@ def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) 
 def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> None:
     say(f"opening {shown}")
     store, base = _opened(url)
-    # The worker files first: what they count is then among the files that are listed after them.
+    # Copy the worker files first, so that every file that they count is listed afterwards.
     beside = [each for each in _listed(store, base, ("", "workers")) if _is_stated(each.name)]
     if RUN_FILE not in {each.name for each in beside}:
         raise RunFolderError.of(
@@ -142,7 +142,7 @@ def _is_stated(name: str) -> bool:
 
 
 def _opened(url: str) -> "tuple[fs.FileSystem, str]":
-    """The store, and the run's folder in it. Raises OSError, ValueError for another kind of address."""
+    """Return the store and the run's folder in it. Raises OSError, or ValueError for an unknown kind of address."""
     from pyarrow import fs
 
     parts = urlsplit(url)
@@ -161,7 +161,7 @@ def _opened(url: str) -> "tuple[fs.FileSystem, str]":
 
 
 def _listed(store: "fs.FileSystem", base: str, folders: Sequence[str]) -> list[_Object]:
-    """The files right in these folders of the run; of what else lies there nothing is read."""
+    """Return the files directly in these folders of the run; subfolders are not read."""
     from pyarrow import fs
 
     found: list[_Object] = []
@@ -189,7 +189,7 @@ def _check_size(shown: str, files: Sequence[_Object]) -> None:
 def _fetch(
     store: "fs.FileSystem", files: Sequence[_Object], folder: Path, shown: str, say: Callable[[str], None]
 ) -> list[str]:
-    """Copy files, several at once; returns the names of those that were gone. Raises OSError."""
+    """Copy files concurrently; return the names of those that had vanished. Raises OSError."""
     total, copied, gone = sum(each.bytes for each in files), 0, list[str]()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         waiting = {pool.submit(_fetch_one, store, each, folder): each for each in files}
@@ -220,7 +220,7 @@ def _fetch_one(store: "fs.FileSystem", file: _Object, folder: Path) -> bool:
 
 
 def _explained(shown: str, error: Exception) -> RunFolderError:
-    """What a client's message means, without what is secret in it."""
+    """Return the error for a client's message, without any secrets in it."""
     text = str(error)
     for pattern, (cause, remedy) in _CAUSES.items():
         if re.search(pattern, text):

@@ -1,8 +1,7 @@
-"""Shares of a run: which rows each of them holds, and how their answers become the answer of the run.
+"""Divides a run into shares, and merges their answers into the answer of the run.
 
-A share holds the rows of some workers, or the samples of one bucket of hash(sample_id) and their deliveries. Every row
-is in exactly one share of either kind, whatever it says: the first share of workers has the rows of those that no other
-share names. Nothing is opened here but a table of the answers.
+A share holds the rows of some workers, or the samples in one bucket of hash(sample_id) with their deliveries. Every row
+is in exactly one share of each kind: the first share of workers also has the rows of workers that no share names.
 """
 
 import re
@@ -19,11 +18,11 @@ from rlscope.trace.usual_times import worker_of
 
 Argument = int | float | str | bool
 BUCKETED: Final = ("samples", "deliveries")
-"""Tables of which a share of samples holds a bucket."""
+"""Tables that a share of samples holds one bucket of."""
 WHOLE: Final = ("train_steps", "weight_updates")
-"""Tables that a share of samples holds whole, as it does the workers. It holds no others."""
+"""Tables that a share of samples holds in full, like the workers. It holds no other tables."""
 _NOT_BY_WORKER: Final = ("deliveries",)
-"""Tables that no question asks of a share of workers. Their times may be by the clock of another worker."""
+"""Tables that no question reads in a share of workers: their times may be by the clock of another worker."""
 _AGGREGATES: Final = {"sum": "sum", "min": "min", "max": "max", "all": "bool_and"}
 _ORDER: Final = re.compile(r"^ORDER BY (.+)\Z", re.MULTILINE | re.DOTALL)
 _QUALIFIER: Final = re.compile(r"\b[a-z_]+\.(?=[a-z_])")
@@ -31,23 +30,23 @@ _QUALIFIER: Final = re.compile(r"\b[a-z_]+\.(?=[a-z_])")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of the shares that a run is divided into by worker, or by sample."""
+    """One share of a run, by worker or by sample."""
 
     partition: str
     place: int
     count: int
     workers: tuple[str, ...] = ()
-    """Of a share of workers: its own, by their files."""
+    """Workers of a share of workers."""
     elsewhere: tuple[str, ...] = ()
-    """Of the first share of workers: those of the others. What names none of them is in this share."""
+    """Workers of all other shares, for the first share of workers, which holds the rows of every other worker."""
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """Name of the share in messages."""
         return f"share {self.place + 1} of {self.count} by {self.partition}"
 
     def condition(self, table: str) -> str | None:
-        """SQL that is true for the rows of a table that it holds; None where it holds all."""
+        """Return SQL that selects the share's rows of a table; None if it holds all rows."""
         if self.partition == SAMPLE:
             return f"hash(sample_id) % {self.count} = {self.place}" if table in BUCKETED else None
         if self.place:
@@ -55,11 +54,11 @@ class Share:
         return f"NOT coalesce({_in('worker_id', self.elsewhere)}, false)" if self.elsewhere else None
 
     def holds(self, worker_id: str) -> bool:
-        """Whether the rows of a worker are in it, if it is a share of workers."""
+        """Return whether a share of workers holds the rows of a worker."""
         return worker_id in self.workers if self.place else worker_id not in self.elsewhere
 
     def files(self, table: str, files: TableFiles) -> tuple[StoredFile, ...]:
-        """The files that may hold rows of it, in their order."""
+        """Return the files that may contain rows of the share, in order."""
         if self.partition == SAMPLE:
             return files.files if table in (*BUCKETED, *WHOLE) else ()
         if table in _NOT_BY_WORKER:
@@ -77,12 +76,12 @@ class Share:
 
 
 class Split(Protocol):
-    """What answers questions in shares of a run."""
+    """Interface for answering questions in shares of a run."""
 
     def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
-        """The answers of all shares of the question's partition, as they come; at least one.
+        """Yield the answers of all shares of the question's partition, as they arrive; at least one.
 
-        Raises UnreadableDataError for a file that breaks, RlscopeError for a process that ended.
+        Raises UnreadableDataError if a file cannot be read, and RlscopeError if a process ended.
         """
         ...
 
@@ -90,7 +89,7 @@ class Split(Protocol):
 def plan_shares(
     workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles], by_worker: int, by_sample: int
 ) -> tuple[Share, ...]:
-    """Shares of about equally many rows: at most by_worker shares of workers, and by_sample shares of samples."""
+    """Return shares with about equal numbers of rows: at most by_worker shares of workers, and by_sample of samples."""
     rows = {str(worker["worker_id"]): 0 for worker in workers}
     for files in tables.values():
         for file in files.files:
@@ -119,7 +118,7 @@ def plan_shares(
 
 
 def merge_answers(connection: DuckDBPyConnection, question: Question, answers: Iterable[pa.Table]) -> None:
-    """Create a table, by the name of the question, of the answers of its shares. Raises duckdb.Error."""
+    """Merge the answers of shares into a table named after the question. Raises duckdb.Error."""
     staged = f"shares_of_{question.name}"
     columns = ", ".join(f"{_quoted(column.name)} {column.type}" for column in question.outputs)
     connection.execute(f"CREATE TABLE {staged} ({columns})")
@@ -132,7 +131,7 @@ def merge_answers(connection: DuckDBPyConnection, question: Question, answers: I
 
 
 def merged_sql(question: Question, answers: str) -> str:
-    """The SELECT that makes the answer of the run of the table that holds the answers of its shares."""
+    """Return the SELECT that computes the run's answer. answers: the table with the answers of its shares."""
     merge = question.merge or {}
     columns = [
         f"{_AGGREGATES[merge[column.name]]}({_quoted(column.name)})::{column.type} AS {_quoted(column.name)}"

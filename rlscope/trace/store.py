@@ -1,8 +1,7 @@
-"""Opens a run folder as one DuckDB connection with the tables of the contract, and lists what was left out.
+"""Opens a run folder as one DuckDB connection with the tables of the contract, and lists the files that were left out.
 
-Nothing else opens files or connections. The tables are views over the Parquet files that were in the folder when it was
-opened, so a run that is still being written can be analysed; small ones are read into memory once. `workers` has one
-row per worker file.
+The tables are views over the Parquet files that were in the folder when it was opened, so a run can be analyzed while
+it is still being written; small tables are read into memory once. `workers` has one row per worker file.
 """
 
 import shutil
@@ -48,41 +47,41 @@ from rlscope.trace.shares import BUCKETED, Share, Split, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
-"""The question whose answer every open run holds from the start."""
+"""The question whose answer every open run holds as a table from the start."""
 TABLE_NAMES: Final = tuple(TABLES)
 KeptAnswers = dict[str, dict[str, object]]
-"""The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
+"""Arguments of each question whose answer a connection holds as a table, by the name of the question and the table."""
 MEMORY_LIMIT: Final = "1200MB"
-"""What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+"""Memory that DuckDB may use before it spills, so that the whole process stays under 2 GB."""
 MANY_ROWS: Final = 150_000_000
-"""Rows of a run above which it may hold MANY_ROWS_MEMORY: cells that do not fit spill row by row, and fill a disk."""
+"""Rows of a run above which DuckDB may use MANY_ROWS_MEMORY: otherwise cells spill row by row and fill the disk."""
 MANY_ROWS_MEMORY: Final = "50%"
-"""Of the machine's memory, or of what its container may have."""
+"""Share of the memory of the machine or its container."""
 LEAST_SPILL_BYTES: Final = 2 * 10**9
 SPILL_RATIO: Final = 40
-"""What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
+"""Maximum size of temporary files as a multiple of the stored bytes: rows unpack to several times their stored size."""
 FREE_RATIO: Final = 0.9
-"""Of the free disk space, which it may not fill."""
+"""Share of the free disk space that temporary files may use."""
 SMALL_ROWS: Final = 100_000
-"""Rows of a table that is kept in memory instead of being read from its files by each question."""
+"""Maximum rows of a small table, which is kept in memory instead of being read from its files by each question."""
 SMALL_BYTES: Final = 4 * 10**6
-"""Its most bytes on disk."""
+"""Maximum bytes on disk of a small table."""
 MANY_FILES: Final = 200
-"""Files of a table that is kept too, whatever its size, if they are short: each question would open them all again."""
+"""Minimum number of short files for a table to be kept in memory at any size: each question would reopen them all."""
 SHORT_FILE_ROWS: Final = 5_000
-"""Rows of a short file, on average. To open one costs each question 0.1 to 0.3 ms, and to keep its rows 0.2 ms a
-thousand, once; about nine questions read the engine rows."""
+"""Maximum mean rows of short files. Opening a file costs each question 0.1 to 0.3 ms; keeping its rows costs 0.2 ms per
+thousand, once. About nine questions read the engine rows."""
 _FILES_AT_ONCE: Final = 5_000
-"""Of many short files: more take more memory, and no less time."""
+"""Short files per statement: more take more memory and no less time."""
 MOST_READS: Final = 10
-"""How often a run is read if files vanish meanwhile: `rlscope compact` replaces those of ten tables, one by one."""
+"""Attempts to read a run if files vanish: `rlscope compact` replaces the files of ten tables, one by one."""
 _GATHERED: Final = "gathered_"
-"""Before the name of a table, the name of one that holds its rows until it is made."""
+"""Prefix of the table that holds a table's rows until the table is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """An open run: its connection, and everything about it that is not a table."""
+    """An open run: its connection, and all facts about it that are not in tables."""
 
     folder: Path
     run_id: str
@@ -90,31 +89,31 @@ class OpenRun:
     config: RunConfig
     connection: DuckDBPyConnection
     locked: LockedConnection
-    """What a user's SQL runs on."""
+    """Connection for a user's SQL."""
     row_counts: dict[str, int]
-    """Rows stored, by table."""
+    """Number of stored rows, by table."""
     dropped_rows: dict[str, int]
-    """Rows that capture says it dropped, by table."""
+    """Number of rows that capture reports as dropped, by table."""
     skipped_files: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The config as it was given, with what `config` leaves out."""
+    """The raw config, with the entries that `config` leaves out."""
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
     given_answers: dict[object, pl.DataFrame] = field(default_factory=dict[object, pl.DataFrame])
-    """Small answers that were given, by question and arguments: asked again, they are given again."""
+    """Cache of small answers, by question and arguments."""
     imported: Imported | None = None
-    """Where the run comes from, if no hook recorded it."""
+    """Origin of an imported run; None if hooks recorded it."""
     completeness: Completeness = NOT_KNOWN
     """Whether every row that the workers wrote was read."""
     clocks: Clocks = ONE_CLOCK
-    """How the clocks of the hosts differ, and which of them are corrected in the tables."""
+    """Differences between the hosts' clocks, and the hosts whose times are corrected in the tables."""
     split: Split | None = None
-    """What answers questions in shares of the run; None where this connection answers all."""
+    """Answers questions in shares of the run; None if this connection answers them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as far as it is known before its rows are read: what a share of it is opened from, elsewhere too."""
+    """Facts about a run that are known before its rows are read; a share can be opened from them on any node."""
 
     folder: Path
     workers: Sequence[Mapping[str, object]]
@@ -135,14 +134,14 @@ class OpenShare:
 
 
 class Divide:
-    """Where the shares of a run are answered."""
+    """The place where the shares of a run are answered."""
 
     def __call__(self, stored: StoredRun) -> AbstractContextManager[Split]:
-        """Start what answers in shares of a run; it ends with the block."""
+        """Start answering in shares of a run; this ends with the block."""
         raise NotImplementedError
 
     def connected(self) -> AbstractContextManager[None]:
-        """A block within which all that it is asked for takes place."""
+        """Return a block that must enclose all use of this object."""
         return nullcontext()
 
 
@@ -150,9 +149,10 @@ class Divide:
 def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = None) -> Generator[OpenRun]:
     """Open a run folder; the connection closes with the block.
 
-    read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
-    divide: what answers in shares of the run; None: this process answers alone.
-    Raises RunFolderError for a folder that is no run, or an unknown format version.
+    read_all: whether to read every file in full first, so that files with inner damage are skipped too.
+    divide: answers questions in shares of the run; None if this process answers alone.
+
+    Raises RunFolderError if the folder is not a run, or its format version is unknown.
     """
     folder = folder.resolve()
     given = _read_files(folder)
@@ -164,7 +164,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = No
         given, rows, found, sessions = _created(connection, link, folder, tables, given)
         kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
         stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
-        # Shares of workers can neither count a sample once that two workers stored, nor tell apart ids used again.
+        # A share of workers cannot detect a sample that another worker stored too, nor an id that was reused there.
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
             _create_macros(connection, folder, split)
@@ -197,7 +197,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = No
 def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
     """Open one share of a run, on one thread; the connection closes with the block.
 
-    Raises UnreadableDataError for a file that cannot be read.
+    Raises UnreadableDataError if a file cannot be read.
     """
     folder, tables = stored.folder, dict(stored.tables)
     for table, files in tables.items():
@@ -215,7 +215,7 @@ def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
 
 
 class _Given(NamedTuple):
-    """A run folder as far as it is known before a row is read."""
+    """Facts about a run folder that are known before any row is read."""
 
     manifest: RunManifest
     config: RunConfig
@@ -227,13 +227,13 @@ class _Given(NamedTuple):
     window: Window | None
     completeness: Completeness
     unsure: frozenset[str]
-    """Tables in which rows may be stored twice."""
+    """Tables that may contain duplicate rows."""
 
 
 def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
     """Read run.json, the worker files and the footers, and compare them with each other.
 
-    may_be_apart: whether the clock of a whole host may be far from others.
+    may_be_apart: whether the clock of a whole host may be far from the others.
     """
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
@@ -271,15 +271,15 @@ def open_rows(
     rows: Mapping[str, pa.Table],
     found: Found | None = None,
 ) -> Generator[OpenRun]:
-    """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
+    """Open rows in memory as if they were the whole run; a missing table is empty. No file of the folder is read.
 
-    workers are the documents of their files, rows in the contract's schema. found: clocks by which the rows are
-    corrected, while the workers are right already. Nothing of the folder is read.
+    workers: the documents of the worker files. rows: tables in the contract's schema. found: clocks to correct the rows
+    by; the workers are already correct.
     """
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
-        # A watch runs beside training: it is to take little of the CPUs, not to be fast.
+        # A watch runs beside training: using little CPU matters more than speed.
         connection.execute("SET threads = 1")
         for table in TABLES:
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
@@ -305,7 +305,7 @@ def open_rows(
 
 
 def open_empty() -> DuckDBPyConnection:
-    """A connection with the contract's tables, all empty: what the queries' headers are checked against."""
+    """Return a connection with the contract's tables, all empty, for checking the headers of queries."""
     connection = duckdb.connect()
     for table in TABLES:
         connection.from_arrow(pa.Table.from_batches([], arrow_schema(table))).create_view(table)
@@ -316,7 +316,7 @@ def open_empty() -> DuckDBPyConnection:
 
 @contextmanager
 def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tuple[DuckDBPyConnection, Path]]:
-    """A connection and its scratch folder, both gone with the block."""
+    """Yield a connection and its scratch folder; both are removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="rlscope-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         free_bytes = int(FREE_RATIO * shutil.disk_usage(scratch).free)
@@ -338,7 +338,7 @@ def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> DuckDBPyConnection:
-    """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
+    """Return a connection that reads the run through a link, whose path contains no wildcards for DuckDB."""
     (scratch / "run").symlink_to(folder, target_is_directory=True)
     connection = duckdb.connect(
         config={
@@ -350,15 +350,15 @@ def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> Duck
         }
     )
     connection.execute("SET enable_progress_bar = false")
-    # As an entry of the configuration above, DuckDB 2.0.0 shows the limit and does not keep it.
+    # DuckDB 2.0.0 shows this limit but does not enforce it if it is part of the configuration above.
     connection.execute(f"SET max_temp_directory_size = '{spill_bytes}B'")
     return connection
 
 
 def _suit_size(connection: DuckDBPyConnection, row_counts: Mapping[str, int]) -> None:
-    """Spend less on how a question is answered where every table is small: a quarter of the CPU time of its answers.
+    """Reduce overhead if every table is small, which saves a quarter of the CPU time of the answers.
 
-    There is less than one piece of work for a second thread, and filters made of a join's keys save no rows worth it.
+    A second thread would have no work, and filters from join keys cost more than the rows that they save.
     """
     if all(rows <= SMALL_ROWS for rows in row_counts.values()):
         connection.execute("SET threads = 1")
@@ -366,14 +366,14 @@ def _suit_size(connection: DuckDBPyConnection, row_counts: Mapping[str, int]) ->
 
 
 class _Rows(NamedTuple):
-    """What the tables came to."""
+    """Facts about the created tables."""
 
     counts: dict[str, int]
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
-    """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
+    """Relations that are tables, not views: small ones, and those from which duplicates were removed."""
     distinct: frozenset[str] = frozenset()
-    """The latter."""
+    """Tables from which duplicates were removed."""
 
 
 def _create_tables(
@@ -385,7 +385,7 @@ def _create_tables(
     unsure: Collection[str],
     share: Share | None = None,
 ) -> _Rows:
-    """Every table by its name, without rows that cannot be; of a share, with its rows alone."""
+    """Create every table, without impossible or duplicate rows; for a share, with its rows only."""
     result = _Rows({}, {}, ())
     for table, files in tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
@@ -399,7 +399,7 @@ def _create_tables(
             condition = None if share is None else share.condition(table)
             stored = stored if condition is None else stored.filter(condition)
             checked = check_rows(stored, table, files, window, table in unsure)
-            # What a share takes out of the whole table is read once.
+            # A share of samples filters the whole table, so keep the result instead of repeating the filter.
             is_made = checked.is_distinct or (share is not None and share.partition == SAMPLE and table in BUCKETED)
             if is_made:
                 checked.rows.create(table)
@@ -420,12 +420,12 @@ def _create_tables(
 def _stored_rows(
     connection: DuckDBPyConnection, table: str, paths: Sequence[str], empty: DuckDBPyRelation, files: TableFiles
 ) -> DuckDBPyRelation:
-    """The rows of a table's files; those of many short files in memory, read some files after the others.
+    """Return the rows of a table's files; many short files are read into memory in batches.
 
-    A statement holds what it knows of each file that it reads, and DuckDB frees it late: of three tables of 40,000
-    files each, the last did not fit.
+    A statement holds metadata of each file that it reads, and DuckDB frees it late: with three tables of 40,000 files
+    each, the last did not fit in memory.
     """
-    # What every file has needs no look at each of them by each question.
+    # If all files have the same columns, questions need not match columns by name in each file.
     by_name = not files.is_plain
     if not _are_many(files):
         return _contract_rows(connection.read_parquet(list(paths), union_by_name=by_name), empty)
@@ -449,14 +449,14 @@ def _created(
     tables: Mapping[str, TableFiles],
     given: _Given,
 ) -> tuple[_Given, _Rows, Found, Sessions]:
-    """Every table of the last recording as it was recorded, and what that says of the clocks.
+    """Create every table with the rows of the last recording, and estimate the clocks from them.
 
-    The times of a host whose clock is far from the others' are left out if nothing says how far.
+    If a host's clock is far from the others and the offset cannot be estimated, its times are left out.
     """
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
     sessions = _separated(connection, folder, given.workers, rows)
     connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
-    # Times of an imported run may be laid out, and prove nothing.
+    # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
     found = _estimated(connection, folder, sessions.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
     hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
@@ -479,7 +479,7 @@ def _separated(
 
 
 def _of_session(given: _Given, sessions: Sessions) -> _Given:
-    """What is known of the run, with the workers and the settings of the last recording."""
+    """Return the facts about the run with the workers and settings of the last recording."""
     if sessions.settings is None:
         return given
     manifest = replace(given.manifest, config={**given.manifest.config, **sessions.settings})
@@ -487,16 +487,16 @@ def _of_session(given: _Given, sessions: Sessions) -> _Given:
 
 
 def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) -> _Rows:
-    """The counts without the rows of earlier recordings."""
+    """Return the counts without the rows of earlier recordings."""
     if sessions.settings is None:
         return rows
     return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
 
 
 def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:
-    """What the rows of an open run that is not corrected show about the clocks; workers: the documents of their files.
+    """Estimate the clocks from the rows of an open, uncorrected run. workers: the documents of the worker files.
 
-    Raises UnreadableDataError for rows that cannot be compared.
+    Raises UnreadableDataError if the rows cannot be read.
     """
     return _estimated(run.connection, run.folder, workers)
 
@@ -517,7 +517,7 @@ def _correct_clocks(
     *,
     workers_too: bool = True,
 ) -> tuple[str, ...]:
-    """Correct the tables; return those that are no views."""
+    """Correct the tables; return the names of those that are tables, not views."""
     try:
         return correct_tables(connection, workers, found, kept, workers_too=workers_too)
     except duckdb.Error as error:
@@ -525,10 +525,10 @@ def _correct_clocks(
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
-    """Keep a small table, or one of many short files: each question would open the files of a view and cast the rows.
+    """Copy a table to memory if it is small or has many short files; return whether it was copied.
 
-    What does not fit the memory goes to the temporary folder. False where it is neither, or cannot be read or held: the
-    question that needs it says so.
+    Each question on a view would open its files and cast its rows. DuckDB spills rows that do not fit in memory. Also
+    False if the rows cannot be read or held: the question that needs them reports the error.
     """
     is_small = files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
     if not is_small and not _are_many(files):
@@ -541,7 +541,7 @@ def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
 
 
 def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation) -> DuckDBPyRelation:
-    """The stored rows with the contract's columns and types."""
+    """Return the stored rows with the contract's columns and types."""
     found = set(stored.columns)
     columns = [
         (ColumnExpression(name) if name in found else ConstantExpression(None)).cast(kind).alias(name)
@@ -553,7 +553,7 @@ def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation) -> DuckDBP
 def _without_broken(
     connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]
 ) -> tuple[dict[str, TableFiles], list[SkippedFile]]:
-    """The tables without the files that break when they are read whole, and those files with why."""
+    """Return the tables without files that cannot be read in full, and those files with the reason."""
     sound: dict[str, TableFiles] = {}
     broken: list[SkippedFile] = []
     for table, files in tables.items():
@@ -571,7 +571,7 @@ def _without_broken(
 
 
 def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Split | None = None) -> None:
-    """The macros, and the one answer that they are bound to."""
+    """Create the macros, and the table that they depend on."""
     question = find_question(EXTENTS)
     try:
         if split is None:
@@ -584,7 +584,7 @@ def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Split | 
 
 
 def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> None:
-    """Nothing outside the run and the scratch folder can be read from here on, and no setting can be changed."""
+    """Restrict the connection to files in the run and the scratch folder, and lock its settings."""
     allowed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in (scratch, folder))
     connection.execute(f"SET allowed_directories = [{allowed}]")
     connection.execute("SET enable_external_access = false")

@@ -283,11 +283,10 @@ def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
 def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
     """Return the measured value of every observable."""
     load, ages = observed.load, _ages(observed)
-    running = load.running_samples
     return {
         "tokens_per_s": observed.trained_tokens_per_s,
         "step_s": float(observed.steps.period_s.mean()),
-        "running_per_engine": None if running is None else running / observed.engines,
+        "running_per_engine": _running_per_engine(observed),
         "in_flight_samples": load.in_flight_samples,
         "queued_samples": load.queued_samples,
         "wait_samples_ratio": load.wait_samples_ratio,
@@ -298,6 +297,15 @@ def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
         "staleness_mean": None if ages is None else ages.mean,
         "staleness_p95": None if ages is None else float(ages.percentile(0.95)),
     }
+
+
+def _running_per_engine(observed: Observed) -> float | None:
+    """Mean running requests, from the passes where samples have no start. None where neither was recorded."""
+    if observed.load.running_samples is not None:
+        return observed.load.running_samples / observed.engines
+    passes = observed.passes
+    running_s = float(passes.running @ (passes.busy_s + passes.between_s))
+    return running_s / (observed.engines * observed.seconds) or None
 
 
 def _ages(observed: Observed) -> Ages | None:

@@ -133,6 +133,15 @@ def test_time_without_requests_is_not_recorded_where_a_tenth_of_the_engines_time
     assert measured_of(replace(run, engine_state_s=states))["hold_backpressure_ratio"] == held_ratio
 
 
+def test_where_no_sample_has_a_start_the_passes_tell_how_many_requests_ran():
+    run = replace(observed(), load=SeenLoad())
+    running = np.full(len(run.passes.running), 8)
+    lasting_s = np.full(len(running), run.engines * run.seconds / (4 * len(running)))
+    passes = replace(run.passes, running=running, busy_s=lasting_s, between_s=lasting_s)
+    assert measured_of(replace(run, passes=passes))["running_per_engine"] == pytest.approx(4.0)
+    assert measured_of(replace(run, passes=replace(passes, running=0 * running)))["running_per_engine"] is None
+
+
 def test_a_run_without_versions_has_no_staleness():
     measured = measured_of(replace(observed(), staleness=()))
     assert measured["staleness_mean"] is None

@@ -1,4 +1,4 @@
-"""Span names, attribute keys and metrics under `rlscope.*`: what a span needs to become a row of a trace table.
+"""Span names, attribute keys and metrics under `rlscope.*`, with the attributes that map spans to trace tables.
 
 A span with another name, or without a required attribute, goes to the `spans` table. The stored columns are in
 `schema.py`; `span_rows.py` maps attributes to columns.

@@ -267,13 +267,13 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 }
 
 STAMP_KEYS: Final = ("rlscope.run", "rlscope.table", "rlscope.worker", "rlscope.sequence")
-"""Metadata of a file: the run, table and worker that it belongs to, and its number among their files, from 1 on."""
+"""Metadata keys of a file: its run, table and worker, and its number among the files of those, starting from 1."""
 
 MERGED_KEYS: Final = ("rlscope.first", "rlscope.files", "rlscope.checksum", "rlscope.parts")
-"""Metadata of a file that others were merged into, besides; `rlscope.sequence` is then the number of the last of them.
+"""Additional metadata keys of a merged file, whose `rlscope.sequence` is the number of the last file merged into it.
 
-The number of the first, how many files were flushed between, their `chained_checksum` from 0 on, and `LAST:ROWS` of
-each file that it was merged from, in order and separated by commas.
+They hold the number of the first file, the number of flushed files, their `chained_checksum` starting from 0, and
+`LAST:ROWS` of each file that it was merged from, in order and separated by commas.
 """
 
 _NUMBERS: Final = re.compile(r"(?P<worker_id>.+)-(?P<first>[0-9]{1,19})(?:_(?P<last>[0-9]{1,19}))?", re.DOTALL)
@@ -288,12 +288,12 @@ class FileNumbers(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file: `WORKER-NUMBER.parquet`, or `WORKER-FIRST_LAST.parquet` of a merged one."""
+        """Name of the file: `WORKER-NUMBER.parquet`, or `WORKER-FIRST_LAST.parquet` for a merged file."""
         return f"{self.worker_id}-{self.range}.parquet"
 
     @property
     def range(self) -> str:
-        """`NUMBER`, or `FIRST_LAST`, of at least six digits each."""
+        """`NUMBER` or `FIRST_LAST`, with at least six digits each."""
         return f"{self.first:06d}" if self.last == self.first else f"{self.first:06d}_{self.last:06d}"
 
     @classmethod
@@ -308,7 +308,7 @@ class FileNumbers(NamedTuple):
 
 
 def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
-    """The checksum of a table's files up to one of them, from that of the files before it; 0 before the first."""
+    """Return the checksum of a table's files up to this one. before: that of the preceding files, or 0."""
     return zlib.crc32(struct.pack("<QI", sequence, file_crc32), before)
 
 
@@ -330,10 +330,10 @@ TIMES: Final[dict[str, tuple[str, str]]] = {
     "reported": ("time_ns", "time_ns"),
     **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
 }
-"""The columns with the first and last time of a row, by table; neither may be NULL."""
+"""Columns with the first and last time of a row, by table; neither may be NULL."""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
-    # A worker that is started again may use its ids again.
+    # A restarted worker may reuse its ids.
     "samples": ("sample_id", "segment", "finished_ns"),
     "deliveries": ("sample_id", "worker_id", "taken_ns", "outcome", "step"),
     "engine_steps": ("worker_id", "start_ns", "end_ns"),
@@ -358,7 +358,7 @@ CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 
 @cache
 def arrow_schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table; field metadata holds `unit` and `meaning`, its own metadata the format version.
+    """Return the Arrow schema of a table; field metadata holds `unit` and `meaning`, table metadata the format version.
 
     Raises KeyError for an unknown table.
     """

@@ -19,46 +19,46 @@ _Text = Annotated[str, Field(strict=True)]
 class RunConfig:
     """Settings that capture received; None if it did not receive one."""
 
-    n_gpus: Annotated[_Whole | None, Field(description="GPUs of the run")] = None
-    samples_per_step: Annotated[_Whole | None, Field(description="samples of a training step")] = None
-    group_size: Annotated[_Whole | None, Field(description="samples of a prompt")] = None
+    n_gpus: Annotated[_Whole | None, Field(description="GPUs in the run")] = None
+    samples_per_step: Annotated[_Whole | None, Field(description="samples per training step")] = None
+    group_size: Annotated[_Whole | None, Field(description="samples per prompt")] = None
     max_staleness: Annotated[
-        _Whole | None, Field(description="staleness of the oldest token that may be trained on, versions")
+        _Whole | None, Field(description="maximum staleness of a token that is trained on, in versions")
     ] = None
     staleness_policy: Annotated[
-        _Text | None, Field(description="how that cap is kept: none, drop, publication_waits or admission")
+        _Text | None, Field(description="how that cap is enforced: none, drop, publication_waits or admission")
     ] = None
-    max_in_flight_samples: Annotated[_Whole | None, Field(description="samples that may run and be queued at once")] = (
+    max_in_flight_samples: Annotated[_Whole | None, Field(description="maximum samples running and queued at once")] = (
         None
     )
     max_running_samples: Annotated[
         _Whole | None,
         Field(
-            description="samples that may run at once over all engines, including those that wait for their"
+            description="maximum samples running at once over all engines, including those waiting for their"
             " environment; a finished sample does not count"
         ),
     ] = None
     queue_capacity_samples: Annotated[
         _Whole | None,
         Field(
-            description="finished samples at which no new one is started: those in the queue, and whole groups that"
-            " wait to enter it"
+            description="number of finished samples at which no new sample starts: those in the queue, plus whole"
+            " groups waiting to enter it"
         ),
     ] = None
-    max_output_tokens: Annotated[_Whole | None, Field(description="longest response, tokens")] = None
-    max_running_per_engine: Annotated[_Whole | None, Field(description="requests that an engine may run at once")] = (
+    max_output_tokens: Annotated[_Whole | None, Field(description="maximum length of a response, in tokens")] = None
+    max_running_per_engine: Annotated[_Whole | None, Field(description="maximum requests an engine runs at once")] = (
         None
     )
-    gpus_per_engine: Annotated[_Whole | None, Field(description="GPUs of an engine")] = None
+    gpus_per_engine: Annotated[_Whole | None, Field(description="GPUs per engine")] = None
     gpus_per_trainer_replica: Annotated[
-        _Whole | None, Field(description="GPUs by which the trainer grows or shrinks")
+        _Whole | None, Field(description="GPUs per trainer replica: the step by which the trainer can grow or shrink")
     ] = None
     model: Annotated[
         dict[str, object] | None,
-        Field(description="the model: parameters, layers, experts and whatever else is known of it"),
+        Field(description="the model: parameters, layers, experts and other known properties"),
     ] = None
     framework: Annotated[_Text | None, Field(description="RL framework of the run")] = None
-    total_steps: Annotated[_Whole | None, Field(description="training steps that the run is planned to make")] = None
+    total_steps: Annotated[_Whole | None, Field(description="planned number of training steps")] = None
     gpu_hour_price: Annotated[_Number | None, Field(description="price of a GPU-hour")] = None
     currency: Annotated[_Text | None, Field(description="currency of that price")] = None
     dispatch: Annotated[
@@ -78,29 +78,29 @@ class RunConfig:
     queue_order: Annotated[
         QueueOrder | None,
         Field(
-            description="what the trainer takes first: fifo, what was queued first; lifo, what was queued last;"
-            " oldest_first, what has the oldest token"
+            description="what the trainer takes first: fifo, the group queued first; lifo, the group queued last;"
+            " oldest_first, the group with the oldest token"
         ),
     ] = None
     delivery: Annotated[
         Delivery | None,
         Field(
-            description="what enters the queue, leaves it and is dropped as one: group, a whole group once its last"
-            " sample is finished; sample, each sample by itself"
+            description="unit that enters the queue, leaves it and is dropped: group, a whole group once its last"
+            " sample is finished; sample, each sample separately"
         ),
     ] = None
     in_flight_until_trained: Annotated[
         Annotated[bool, Field(strict=True)] | None,
         Field(
-            description="whether samples count against max_in_flight_samples until their training step ends, and not"
-            " only until the trainer takes them"
+            description="whether samples count against max_in_flight_samples until their training step ends, instead"
+            " of only until the trainer takes them"
         ),
     ] = None
     batches_ahead: Annotated[
         _Number | None,
         Field(
-            description="batches that the trainer prefetches from the queue besides the one it trains on; it starts no"
-            " step before it has them"
+            description="batches that the trainer prefetches from the queue in addition to the one it trains on; no"
+            " step starts before they are there"
         ),
     ] = None
 

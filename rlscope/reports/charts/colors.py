@@ -17,7 +17,7 @@
 | greys | BAND, SHADE, GREY, MUTED | ranges, background, housekeeping, unknown |
 
 The states of the ledger have their colors in `reports/text/states.py`: blues train, greens generate, oranges wait,
-purples update, greys keep house. Colors are CSS variables of `templates/report.css`; outside the report, each falls
+purples update, grays keep house. Colors are CSS variables of `templates/report.css`; outside the report, each falls
 back to the color of light mode.
 """
 

@@ -1,6 +1,6 @@
-"""Lines of a log of any size, without colours and Ray's prefixes, and the times that their stamps mean.
+"""Reads the lines of a log without ANSI colors and Ray's prefixes, and converts its timestamps.
 
-A log is read in constant memory. What a line means is for the importers to say.
+A log of any size is read in constant memory. The importers interpret the lines.
 """
 
 import json
@@ -20,9 +20,9 @@ from rlscope.trace.imported import SourceFile
 
 _CHUNK_BYTES: Final = 1 << 20
 LONGEST_LINE_BYTES: Final = 1 << 20
-"""A longer line of a console is no line: it is counted as bad and skipped."""
+"""Maximum length of a console line; longer ones are counted as bad and skipped."""
 LONGEST_RECORD_BYTES: Final = 64 << 20
-"""The same for a file with one JSON record a line, which may hold all tokens of a sample."""
+"""Maximum length of a JSON record, which may contain all tokens of a sample."""
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ACTOR: Final = re.compile(r"^\s*\((?P<actor>[\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)\s?")
@@ -34,7 +34,7 @@ _STAMP: Final = re.compile(
     r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?$"
 )
 _FURTHEST_S: Final = 14 * 3600
-"""No zone is further from UTC."""
+"""Largest offset of any time zone from UTC."""
 _QUARTER_HOUR_S: Final = 900
 _HALF_DAY: Final = timedelta(hours=12)
 _HALF_YEAR: Final = timedelta(days=180)
@@ -42,24 +42,24 @@ _HALF_YEAR: Final = timedelta(days=180)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a console, without colours."""
+    """A console line, without ANSI colors."""
 
     text: str
     actor: str | None
-    """The Ray actor that printed it, as "VllmGenerationWorker pid=588923, ip=10.0.0.1"; None where none is named."""
+    """The Ray actor that printed it, such as "VllmGenerationWorker pid=588923, ip=10.0.0.1"; None if not stated."""
     merged: int
-    """Lines of other actors that Ray's driver merged into this one, and dropped."""
+    """Number of lines of other actors that Ray's driver merged into this one and dropped."""
 
 
 class LogFile:
-    """A file of lines, which counts those it has read and those that could not be."""
+    """A file of lines that counts the lines read and the bad ones."""
 
     def __init__(self, path: Path, progress: Progress, longest_bytes: int = LONGEST_LINE_BYTES) -> None:
         self.path = path
         self.lines = 0
         self.bad_lines = 0
         self.merged_lines = 0
-        """Lines that Ray's driver merged into others: what they said is not in the file."""
+        """Number of lines that Ray's driver merged into others; their contents are lost."""
         self._progress = progress
         self._longest_bytes = longest_bytes
         self._bytes = 0
@@ -71,7 +71,7 @@ class LogFile:
             yield line
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The JSON objects of a file that has one a line; any other line is counted as bad."""
+        """Yield the JSON objects of a file with one per line; any other line is counted as bad."""
         for raw in self.raw_lines():
             if not raw.strip():
                 continue
@@ -86,7 +86,7 @@ class LogFile:
                 self.bad_lines += 1
 
     def whole(self) -> list[dict[str, Any]]:
-        """The one JSON object that a small file is, over however many lines; none where it is not one."""
+        """Return the JSON object of a small file, as a list; empty if the file is not one JSON object."""
         try:
             document: object = json.loads(b"\n".join(self.raw_lines()))
         except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ class LogFile:
         return [cast("dict[str, Any]", document)] if isinstance(document, dict) else []
 
     def raw_lines(self) -> Iterator[bytes]:
-        """The lines as bytes. A progress bar's carriage returns end lines too. Raises ImportFileError."""
+        """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""
         try:
             with open_regular(self.path) as file:
                 yield from self._split(iter(lambda: file.read(_CHUNK_BYTES), b""))
@@ -107,7 +107,7 @@ class LogFile:
             ) from error
 
     def say_merged(self, target: ImportTarget) -> None:
-        """Say that Ray's driver left lines out, if it did."""
+        """Add a note if Ray's driver left out lines."""
         if self.merged_lines:
             target.note(
                 f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}. Set RAY_DEDUP_LOGS=0, or pass"
@@ -115,7 +115,7 @@ class LogFile:
             )
 
     def source(self) -> SourceFile:
-        """What was read of the file so far."""
+        """Return what was read of the file so far."""
         return SourceFile(str(self.path), self._bytes, self.lines, self.bad_lines)
 
     def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -134,7 +134,7 @@ class LogFile:
 
 
 def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes | None]:
-    r"""The lines that hold something, ended by \n or \r; None for each that is longer, of which no more is kept."""
+    r"""Yield the non-empty lines, ended by \n or \r; None for each line over the limit, to bound memory."""
     parts, size = list[bytes](), 0
     for chunk in chunks:
         *whole, last = chunk.replace(b"\r", b"\n").split(b"\n")
@@ -152,7 +152,7 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
 
 
 def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
-    """The lines of a file of metrics; those over a megabyte are counted as bad and left out. Raises ImportFileError."""
+    """Yield the lines of a metrics file; lines over 1 MiB count as bad. Raises ImportFileError if reading fails."""
     log = LogFile(path, progress)
     try:
         yield from log.raw_lines()
@@ -163,7 +163,7 @@ def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[byte
 
 
 def clean(text: str) -> Line:
-    """A line without colours, the prefix of the Ray actor and the suffix of Ray's merging."""
+    """Return a line without ANSI colors, Ray's actor prefix and Ray's merge suffix."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     actor = None
@@ -181,29 +181,29 @@ def without_repeats(text: str) -> tuple[str, int]:
 
 
 def clean_lines(text: str) -> Iterator[Line]:
-    """The lines of the head of a file."""
+    """Return the lines of the head of a file."""
     return (clean(line) for line in re.split(r"\r\n|[\r\n]", text))
 
 
 def to_ns(seconds: float) -> int:
-    """Seconds as whole nanoseconds."""
+    """Convert seconds to whole nanoseconds."""
     return round(seconds * _SECOND_NS)
 
 
 def safe_worker_id(name: str) -> str:
-    """A name as a worker id: what it may not hold becomes a dash."""
+    """Convert a name to a worker id, replacing invalid characters by dashes."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")[:128] or "worker"
 
 
 class LogClock:
-    """Nanoseconds since the UTC epoch of one log's stamps, which are local times and may lack the year or the date."""
+    """Converts a log's timestamps (local times, possibly without year or date) to nanoseconds since the UTC epoch."""
 
     def __init__(self, first: datetime, offset_s: int) -> None:
         self._latest = first.replace(tzinfo=None)
         self.offset_s = offset_s
 
     def time_ns(self, stamp: str) -> int | None:
-        """The time of a stamp; None for text that is none."""
+        """Return the time of a timestamp; None if the text is not one."""
         local = _local(stamp, self._latest)
         if local is None:
             return None
@@ -212,10 +212,12 @@ class LogClock:
 
 
 def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, options: ImportOptions) -> LogClock | None:
-    """The clock of a log whose stamps the pattern's group `ts` finds; None for a log without any.
+    """Return the clock of a log whose timestamps match the pattern's group `ts`; None for a log without timestamps.
 
-    The zone is `--utc-offset`, else the quarter hour that brings the log into the run that it is joined to. A log by
-    itself keeps its local times, which the target then says. Raises ImportFileError where two zones fit equally well.
+    The time zone is `--utc-offset`, else the quarter-hour offset that fits the log into the run it is joined to. A log
+    by itself keeps local times, and the target's clock says so.
+
+    Raises ImportFileError if no zone fits the log into the run, or several do and UTC is not among them.
     """
     first, last = _first_stamp(path, pattern), _last_stamp(path, pattern)
     if first is None or last is None:
@@ -264,7 +266,7 @@ def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options:
 
 def _overlap_ns(naive: tuple[int, int], run: tuple[int, int], offset_s: int) -> int:
     shift = offset_s * _SECOND_NS
-    # A log of one line has no length, yet is inside the run or not.
+    # Add 1 ns, so that a log of one line, which has no length, can overlap the run.
     return min(naive[1] - shift, run[1]) - max(naive[0] - shift, run[0]) + 1
 
 
@@ -276,7 +278,7 @@ def _first_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
 
 
 def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
-    """The last stamp, looked for from the end of the file."""
+    """Return the last timestamp, searching from the end of the file."""
     end = path.stat().st_size
     rest = b""
     with path.open("rb") as file:
@@ -294,7 +296,7 @@ def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
 
 
 def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[datetime, datetime]:
-    """The times of a log's first and last stamp, with the year and the date that they lack from the file's own time."""
+    """Return the times of a log's first and last timestamp; the file's time fills in a missing year or date."""
     has_date, has_year = "-" in first[:5], len(first) > 4 and first[4] == "-"
     if has_year:
         start = _local(first, ended) or ended
@@ -312,7 +314,7 @@ def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[
 
 
 def _local(stamp: str, latest: datetime) -> datetime | None:
-    """A stamp as a time, with what it lacks from the latest one before it; midnight and New Year go forward."""
+    """Parse a timestamp; the latest one before it fills in missing parts, and the date advances at midnight."""
     found = _STAMP.match(stamp.strip())
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Reads a trainer's metrics by a dialect: one list of steps for each process that logs, with the values that are named.
+"""Reads metrics with a framework's dialect: one list of steps for each process that logs.
 
-Only values that the dialect names are kept, so that a log of gigabytes holds a few kilobytes a step. What a run made of
-them is laid out in `layout.py`.
+Only values that the dialect names are kept, so that a log of gigabytes takes a few kilobytes per step. `layout.py`
+places the steps in time.
 """
 
 import math
@@ -34,7 +34,7 @@ from rlscope.importers.tensorboard import TENSORBOARD
 from rlscope.importers.wandb import WANDB
 
 CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, TRAINER_STATE, JSONL, CSV, CONSOLE)
-"""Those that are sure of their form first."""
+"""All carriers; those with unmistakable formats come first."""
 _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20
 """A log begins with its config and the start of every worker, often beyond the first 256 kB."""
@@ -43,12 +43,12 @@ _WHOLE_TOLERANCE_RATIO: Final = 0.01
 
 @dataclass(slots=True)
 class Step:
-    """What was logged of one step."""
+    """The logged values of one step."""
 
     number: int
     end_ns: int | None
     count: int = 1
-    """Steps that it is the mean of."""
+    """Number of steps that the values are the mean of."""
     values: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -59,20 +59,20 @@ class PartySteps:
     party: Party
     steps: tuple[Step, ...]
     repeated: int = 0
-    """Times that a step was written once more with other numbers: of a run that was resumed, or of another run."""
+    """Number of steps written again with other values, by a resumed run or by another run."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """All that a file of metrics says, by a dialect."""
+    """The contents of a metrics file, read with a dialect."""
 
     dialect: Dialect
     era: str | None
     is_separate: bool
     is_stated: bool
-    """Whether the file tells that; otherwise the user's word counts before it."""
+    """Whether the file states `is_separate`; otherwise the user's options take precedence."""
     is_doubtful: bool
-    """Whether it is only what the staleness that the framework reports makes likely."""
+    """Whether `is_separate` is only inferred from the staleness that the framework reports."""
     parties: tuple[PartySteps, ...]
     config: Mapping[str, Any]
     host: str | None
@@ -80,11 +80,11 @@ class StepLog:
     is_config_unread: bool = False
 
     def gpus(self, role: str) -> int | None:
-        """GPUs of a role, by the framework's own config."""
+        """Return the GPUs of a role, from the framework's config."""
         return self._whole(self.dialect.gpus.get(role, ()))
 
     def settings(self) -> dict[str, int]:
-        """Entries of run.json's config that the framework's own config states."""
+        """Return the entries for run.json's config that the framework's config states."""
         found = {name: self._whole(products) for name, products in self.dialect.settings.items()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -97,7 +97,7 @@ class StepLog:
 
 
 def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
-    """The setting at a dotted path, nested or under its dotted name; None where there is none."""
+    """Return the setting at a dotted path, nested or under its dotted name; None if there is none."""
     value: Any = config
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -105,7 +105,7 @@ def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
 
 
 def names_in(source: Source) -> frozenset[str]:
-    """The names of the metrics in the first rows of a file, of whatever form; empty for no file of metrics."""
+    """Return the metric names in the first rows of a file; empty if it is not a metrics file."""
     return _names(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
 
 
@@ -132,11 +132,11 @@ def _names(_path: Path, _bytes: int, source: Source) -> frozenset[str]:
 
 
 class _EnoughReadError(Exception):
-    """Ends a look at the first part of a file."""
+    """Stops reading after the first part of a file."""
 
 
 def carrier_of(source: Source) -> Carrier | None:
-    """The form of a file of metrics; None for any other."""
+    """Return the carrier of a metrics file; None for any other file."""
     return next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
 
 
@@ -145,7 +145,7 @@ def _bare(dialect: Dialect, name: str) -> str:
 
 
 def recognise_steps(framework: str, source: Source) -> str | None:
-    """Which names of the framework's steps a file holds; None where it holds none."""
+    """Return which of the framework's step metrics a file contains; None if there are none."""
     names = names_in(source)
     dialect = _dialect_of(framework, names)
     return None if dialect is None else f"metrics named {_known_names(dialect)}"
@@ -190,7 +190,7 @@ def _wanted(dialect: Dialect) -> frozenset[str]:
 def _collect(
     rows: Iterator[MetricRow], dialect: Dialect, tally: Tally
 ) -> tuple[tuple[PartySteps, ...], frozenset[str]]:
-    """The steps of each party, and all names that were met. A row with a number that no run can have is left out."""
+    """Return the steps of each party, and all metric names. Rows with out-of-range values are left out."""
     limits, wanted, reported = _limits(dialect), _wanted(dialect), dialect.reported
     by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
     met: set[str] = set()
@@ -236,13 +236,13 @@ def _collect(
 
 
 def _is_another(held: Mapping[str, float], found: Mapping[str, float], party: Party) -> bool:
-    """Whether a row is of another attempt at a step: it states the same times, and other ones."""
+    """Whether a row is of another attempt at a step: it has the same time metrics with other values."""
     names = [name for name in (*party.step, *party.known_by) if name in held and name in found]
     return any(held[name] != found[name] for name in names)
 
 
 def _count_steps(steps: tuple[Step, ...]) -> None:
-    """A row is the mean of the steps since the row before it; how many the first one stands for is that of the next."""
+    """Count the steps since the previous row, which a row averages; the first row gets the second's count."""
     for before, step in pairwise(steps):
         step.count = max(1, step.number - before.number)
     if len(steps) > 1:
@@ -250,7 +250,7 @@ def _count_steps(steps: tuple[Step, ...]) -> None:
 
 
 def _move_step_times(steps: PartySteps) -> None:
-    """Give each step the time that the row of the next one states; the last step's is in no row."""
+    """Give each step the time in the next step's row; no row has the time of the last step."""
     for before, step in pairwise(steps.steps):
         for name in steps.party.step:
             before.values.pop(name, None)
@@ -261,7 +261,7 @@ def _move_step_times(steps: PartySteps) -> None:
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
-    """By number. A step written before the step that precedes it is of an attempt that was given up: it is left out."""
+    """Return the steps by number, without those written before their predecessor: they are of an abandoned attempt."""
     ordered: list[Step] = []
     for number in sorted(steps):
         step = steps[number]
@@ -284,7 +284,7 @@ def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) 
 
 
 def read_steps(source: Source, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
-    """Read a file of metrics whole. Raises ImportFileError where it holds no step of the framework."""
+    """Read a metrics file. Raises ImportFileError if it contains no step of the framework."""
     carrier, dialect = carrier_of(source), _dialect_of(framework, names_in(source))
     if carrier is None or dialect is None:
         raise _no_steps(source, framework)
@@ -319,7 +319,7 @@ def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any
 
 
 def _trains_behind(dialect: Dialect, parties: tuple[PartySteps, ...]) -> bool:
-    """Whether some step trained on samples of earlier weights, by the framework's own word."""
+    """Whether the framework reports a step that trained on samples of earlier weights."""
     return any(
         step.values.get(name, most) > most
         for each in parties
@@ -331,7 +331,7 @@ def _trains_behind(dialect: Dialect, parties: tuple[PartySteps, ...]) -> bool:
 def _is_shown(
     marks: tuple[str, ...], settings: tuple[tuple[str, str], ...], met: frozenset[str], config: Mapping[str, Any]
 ) -> bool:
-    """Whether one of these names was met, or one of these settings has the value."""
+    """Whether the file contains one of these names, or the config has one of these settings."""
     for mark in marks:
         if mark in met or (mark.endswith("/") and any(name.startswith(mark) for name in met)):
             return True
@@ -346,7 +346,7 @@ def _is_shown(
 
 
 def tells_samplers(source: Source) -> bool:
-    """Whether a file of metrics holds steps of the samplers, so that nobody needs to infer what they do."""
+    """Whether a metrics file contains sampler steps, so that the samplers' work need not be inferred."""
     names = names_in(source)
     return any(
         party.role == "sampler" and names.intersection(party.known_by) for each in DIALECTS for party in each.parties
@@ -354,7 +354,7 @@ def tells_samplers(source: Source) -> bool:
 
 
 def has_trainer_steps(source: Source) -> bool:
-    """Whether a file of metrics holds steps of the trainer."""
+    """Whether a metrics file contains trainer steps."""
     names = names_in(source)
     for each in DIALECTS:
         bare = {_bare(each, name) for name in names}
@@ -364,7 +364,7 @@ def has_trainer_steps(source: Source) -> bool:
 
 
 def known_names(framework: str) -> str:
-    """The metrics by which a framework's files are known, as a phrase; empty for one whose metrics nobody reads."""
+    """Return the metrics that identify a framework's files, as a phrase; empty if it has no dialect."""
     names = " or ".join(_known_names(each) for each in DIALECTS if each.framework == framework)
     return f"metrics named {names}" if names else ""
 
@@ -379,7 +379,7 @@ def _no_steps(source: Source, framework: str) -> ImportFileError:
 
 
 def derived_gpus(steps: PartySteps) -> int | None:
-    """The number of GPUs that the party's own rates imply, within 1% of a whole number; None where they do not."""
+    """Return the number of GPUs that the party's rates imply; None unless it is within 1% of an integer."""
     party, ratios = steps.party, list[float]()
     for step in steps.steps:
         if party.gpu_ratio is not None:
@@ -398,7 +398,7 @@ def derived_gpus(steps: PartySteps) -> int | None:
 
 
 def phase_value(phase: Phase, values: Mapping[str, float]) -> float | None:
-    """Seconds of a phase in a step, at least 0; None where the step does not state it."""
+    """Return the seconds of a phase in a step, at least 0; None if not recorded."""
     value = next((values[name] for name in (phase.name or "", *phase.also) if name in values), None)
     if value is None or not math.isfinite(value):
         return None

@@ -232,5 +232,5 @@ def test_an_address_is_shown_without_parameters_and_secrets(address: str, shown:
 
 
 def test_options_of_an_import_are_refused_with_a_run_in_a_bucket() -> None:
-    with pytest.raises(RlscopeError, match="a run folder, and options for an import"):
+    with pytest.raises(RlscopeError, match="a run folder with import options"):
         resolve(Path("s3://runs/monday"), ImportOptions(framework="verl"))

@@ -70,7 +70,7 @@ def told(run: Path, form: CheckForm) -> str:
 def test_the_text_lists_the_findings_and_says_that_one_failed(starved: Path) -> None:
     text = told(starved, "text")
     assert text.splitlines()[0].endswith(": 0 of 1 rule fired, 2 findings")
-    assert "\nCRITICAL  starved_trainer  finding: Starved trainer\n          Trainers waited " in text
+    assert "\nCRITICAL  starved_trainer  finding: Starved trainer\n          Over the whole run, " in text
     assert text.endswith("\nfailed: there is a finding of severity critical or above")
 
 
@@ -100,7 +100,7 @@ def test_github_has_a_command_a_finding(starved: Path) -> None:
 
 def test_markdown_has_a_table_of_them(starved: Path) -> None:
     assert told(starved, "markdown").startswith("### ❌ ")
-    assert "| critical | starved\\_trainer | Trainers waited " in told(starved, "markdown")
+    assert "| critical | starved\\_trainer | Over the whole run, " in told(starved, "markdown")
 
 
 def test_an_unknown_severity_is_refused(starved: Path) -> None:

@@ -182,16 +182,16 @@ def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_di
         invoke("query", run_dir, "DROP  TABLE\nworkers")
     with pytest.raises(QueryError, match="--arg with SQL: found arguments a; expected none"):
         invoke("query", run_dir, "SELECT 1", "--arg", "a=1")
-    with pytest.raises(QueryError, match="standard input: found what is not readable as text"):
+    with pytest.raises(QueryError, match="standard input: found text that cannot be read"):
         CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b"\xff", catch_exceptions=False)
-    with pytest.raises(QueryError, match=r"not readable as text \(more than 4,000,000 bytes\)"):
+    with pytest.raises(QueryError, match=r"found text that cannot be read \(more than 4,000,000 bytes\)"):
         CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b" " * 4_000_001, catch_exceptions=False)
 
 
 def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir: Path) -> None:
     as_ascii_reads_it = "SELECT 'ü' AS name".encode().decode("ascii", "surrogateescape")
     assert json.loads(invoke("query", run_dir, as_ascii_reads_it, "--format", "json").stdout) == [{"name": "ü"}]
-    with pytest.raises(QueryError, match="the SELECT of the command line: found what is not readable as text"):
+    with pytest.raises(QueryError, match="the SELECT of the command line: found text that cannot be read"):
         invoke("query", run_dir, "SELECT '\udcff'")
     with rlscope.open(run_dir) as run, pytest.raises(QueryError, match="SQL error: 'utf-8' codec can't encode"):
         run.sql("SELECT '\ud800'")

@@ -103,8 +103,6 @@ def express(rule: Rule) -> Expressed | Inexpressible:
         return Inexpressible(_REASONS[rule.metric])
     if rule.window.length_ns is None:
         return Inexpressible("its window is a number of steps; Prometheus windows are times")
-    if not math.isfinite(rule.threshold):
-        return Inexpressible("its threshold is not a finite number")
     window = write_duration(rule.window.length_ns)
     if rule.metric in _QUANTILES:
         return _quantile(rule, _QUANTILES[rule.metric], window)

@@ -1,6 +1,6 @@
 -- How long did each step wait for its last tenth of samples, and did the engines run others meanwhile?
 --
--- in   delivered_samples, samples
+-- in   delivered_samples, samples, engine_steps
 -- out  step              BIGINT  optimizer step
 -- out  samples           BIGINT  samples trained in it
 -- out  first_start_ns    BIGINT  earliest start of them, UTC epoch; NULL if not recorded
@@ -12,6 +12,7 @@
 -- out  running_in_tail   BIGINT  samples of any step that ran when the tail began; NULL if not known
 -- grain: one row per step
 -- partition: driver
+-- Where no sample has a start, the batches of the engines tell how many ran; a short pause is part of a batch.
 WITH tails AS (
     SELECT
         step,
@@ -25,10 +26,18 @@ WITH tails AS (
     WHERE outcome = 'trained' AND step IS NOT NULL AND is_recorded
     GROUP BY step
 ),
+batches AS (
+    SELECT running, start_ns, end_ns,
+        lead(start_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS next_ns
+    FROM engine_steps
+    WHERE NOT EXISTS (SELECT 1 FROM samples WHERE started_ns IS NOT NULL)
+),
 changes AS (
     -- order of events at the same time: readings before the change, the change, readings after it
     SELECT started_ns AS at_ns, 1 AS place, 1 AS change, NULL AS step FROM samples WHERE started_ns IS NOT NULL
     UNION ALL SELECT finished_ns, 1, -1, NULL FROM samples WHERE started_ns IS NOT NULL
+    UNION ALL SELECT start_ns, 1, running, NULL FROM batches
+    UNION ALL SELECT if(next_ns - end_ns <= end_ns - start_ns, next_ns, end_ns), 1, -running, NULL FROM batches
     UNION ALL SELECT first_finish_ns, 0, NULL, step FROM tails
     UNION ALL SELECT tail_start_ns, 2, NULL, step FROM tails
 ),

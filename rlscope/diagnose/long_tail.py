@@ -8,8 +8,9 @@ engines that run samples of the next steps meanwhile lose nothing to the tail.
 Threshold: 5% of the trainers' GPU-seconds, more than a weight update usually costs; critical from 20%.
 Remedy: start the next step's samples before the last ones have finished (asynchronous, or more in flight), cap the
 response length, abort the tail or carry it over to the next step.
-Limits: if the starts of samples were not recorded, every step counts. In a run that takes samples from a queue the
-engines stay full, and trainers that wait there wait for all samples, not for the last: the rule stays silent.
+Limits: if the starts of samples were not recorded, the batches of the engines tell how many ran; if neither was, every
+step counts. In a run that takes samples from a queue the engines stay full, and trainers that wait there wait for all
+samples, not for the last: the rule stays silent.
 """
 
 from typing import Final

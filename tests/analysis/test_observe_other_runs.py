@@ -220,7 +220,7 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
-    contradiction = "No scaling exponent explains how fast the other runs train"
+    contradiction = "No single scaling exponent fits the other runs"
     agreeing = model(at(4))
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
     contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))

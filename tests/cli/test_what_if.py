@@ -87,7 +87,7 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["now"] == found["predicted"]
     assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
-    assert "Modelled throughput: no change" in invoke("run").stdout
+    assert "Modeled throughput: no change" in invoke("run").stdout
 
 
 @pytest.mark.usefixtures("known")
@@ -142,7 +142,7 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
     assert rows["queue capacity"] == ["512", "none"]
     assert rows["max in flight, groups"] == ["none", "200"]
     assert rows["steps per weight update"] == ["1", "4"]
-    assert "Staleness counts versions: one is 4 optimizer steps with the change, 1 now." in done.stdout
+    assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
 
 
 @pytest.mark.usefixtures("known")

@@ -55,7 +55,7 @@ def test_doctor_names_the_damaged_file_and_advises_no_hook_that_was_there(tmp_pa
     for path in (folder / "samples").glob("*.parquet"):
         cut(path)
     with open_run(folder) as run:
-        piece = next(each for each in doctor.pieces(examine(run)) if each.name == "samples and their lengths")
+        piece = next(each for each in doctor.checks(examine(run)) if each.name == "samples and their lengths")
     assert (piece.status, "run.sample" in piece.how) == ("missing", False)
     assert "samples/sampler-0-000001.parquet was skipped" in piece.found
     assert piece.how.startswith("the hook is there: restore these files")

@@ -39,11 +39,11 @@ class Section(NamedTuple):
     short: str
     """The title in the navigation."""
     make: Callable[[AnalysisResult], NamedTuple]
-    """Makes its words and figures, `section` in the template."""
+    """Function that makes its words and figures, named `section` in the template."""
     questions: tuple[str, ...] = ()
     """The queries behind its facts and tables, besides those of its figures."""
     folded: str = ""
-    """What it answers, shown while it is folded; empty for a section that is open."""
+    """Summary shown while the section is folded; empty if the section is open."""
 
     @property
     def template(self) -> str:
@@ -52,13 +52,13 @@ class Section(NamedTuple):
 
 
 class GlossarySection(NamedTuple):
-    """The states of the ledger with their colours; the terms are in the template."""
+    """The states of the ledger with their colors; the terms are in the template."""
 
     states: tuple[State, ...] = STATES
 
 
 def _glossary_section(_analysis: AnalysisResult) -> GlossarySection:
-    """The same for every run."""
+    """Return the glossary, which does not depend on the run."""
     return GlossarySection()
 
 
@@ -90,6 +90,6 @@ SECTIONS: Final = (
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
     Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", _glossary_section, (), "terms and colours of this page"),
+    Section("glossary", "Glossary", "Glossary", _glossary_section, (), "terms and colors of this page"),
 )  # fmt: skip
-"""In the order of the page."""
+"""The sections, in the order of the page."""

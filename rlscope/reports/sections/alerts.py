@@ -1,4 +1,4 @@
-"""Which of the built-in alert rules fired, and when."""
+"""Built-in alert rules that fired, and when."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from rlscope.reports.text.rules import NONE_FIRED, FiredRule, fired_rules
 
 
 class AlertsSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     fired: list[FiredRule]
     nothing: str
@@ -15,6 +15,6 @@ class AlertsSection(NamedTuple):
 
 
 def alerts_section(analysis: AnalysisResult) -> AlertsSection:
-    """Make the section."""
+    """Return the content of the section."""
     fired = fired_rules(analysis)
     return AlertsSection(fired, "" if fired else NONE_FIRED)

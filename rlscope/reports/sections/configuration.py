@@ -13,18 +13,18 @@ _TEXT_MAX: Final = 400
 
 
 class ConfigurationSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     facts: list[tuple[str, str]]
     """Facts of the run."""
     settings: list[tuple[str, str]]
     """Its config; the name of a nested setting is its path."""
     left_out: str
-    """How many settings are not shown; empty if all are."""
+    """Sentence with the number of settings that are not shown; empty if all are."""
 
 
 def configuration_section(analysis: AnalysisResult) -> ConfigurationSection:
-    """Make the section."""
+    """Return the content of the section."""
     run = analysis.run
     settings = sorted(_flat(run.settings))
     more = len(settings) - ROWS_MAX

@@ -8,7 +8,7 @@ from rlscope.reports.text.brief import NO_GAPS
 
 
 class DataQualitySection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     gaps: list[str]
     nothing: str
@@ -17,6 +17,6 @@ class DataQualitySection(NamedTuple):
 
 
 def data_quality_section(analysis: AnalysisResult) -> DataQualitySection:
-    """Make the section."""
+    """Return the content of the section."""
     gaps = verdict_words.gap_lines(analysis)
     return DataQualitySection(gaps, "" if gaps else NO_GAPS)

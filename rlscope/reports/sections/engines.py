@@ -17,29 +17,29 @@ _NO_STEPS: Final = "no engine wrote engine steps"
 _NONE_WAITED: Final = " No request ever waited in an engine."
 _LOW_BATCH: Final = "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
 _AT_LIMIT_RATIO: Final = 0.95
-"""Of the limit: a mean batch from here on is as large as the limit lets it be."""
+"""Share of the limit from which a mean batch counts as limited by it."""
 FULL_RATIO: Final = 0.9
-"""Of a KV cache: from here on engines hold requests back, because a running request still grows."""
+"""Share of a KV cache from which engines hold requests back, because a running request still grows."""
 _FLAT_RATIO: Final = 0.98
-"""Of the limit: an engine that runs this many requests runs as many as it may."""
+"""Share of the limit from which an engine counts as running its limit."""
 _FLAT_SHARE_RATIO: Final = 0.99
-"""Of the steady state: so much of it at the limit is a line that shows nothing."""
+"""Share of the steady state at the limit from which a chart shows only a flat line."""
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
 
 class EnginesSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     figures: list[Drawn]
     note: str
-    """What band and lines show if there are many engines; empty if each has a line."""
+    """Explanation of band and lines if there are many engines; empty if each has a line."""
     flat: str
-    """Said instead of open charts where every engine runs its limit all the time; empty otherwise."""
+    """Sentence shown instead of open charts if every engine runs its limit all the time; empty otherwise."""
 
 
 def engines_section(analysis: AnalysisResult) -> EnginesSection:
-    """Make the section."""
+    """Return the content of the section."""
     frame = analysis.answers.get("batch_size")
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
@@ -63,7 +63,7 @@ def flat_reading(
     limit: int | None,
     window: SteadyWindow | None,
 ) -> str:
-    """That every engine runs its limit throughout the steady state, a flat line in a chart; empty otherwise."""
+    """Return a sentence if every engine runs its limit throughout the steady state, a flat line; empty otherwise."""
     running = _known(_inside(batches, window), "running_mean")
     if running is None or not limit or (running >= _FLAT_RATIO * limit).mean() < _FLAT_SHARE_RATIO:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
         return ""
@@ -87,7 +87,7 @@ def flat_reading(
 
 
 def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataFrame | None:
-    """The rows that begin in steady state; all of them without one."""
+    """Return the rows that begin in steady state; all rows if there is none."""
     if frame is None or window is None or frame.is_empty():
         return frame
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
@@ -134,7 +134,7 @@ def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None, lim
         return f"{opening}. {_LOW_BATCH} Healthy: steady and high."
     place = "at or above" if mean >= efficient_running else "below"
     low = "" if mean >= efficient_running else f" {_LOW_BATCH}"
-    return f"{opening}, {place} the smallest efficient batch (dashed, modelled).{low} Healthy: steady, at or above it."
+    return f"{opening}, {place} the smallest efficient batch (dashed, modeled).{low} Healthy: steady, at or above it."
 
 
 def waiting_reading(kv: pl.DataFrame | None, batches: pl.DataFrame | None, limit: int | None) -> str:

@@ -22,11 +22,11 @@ class FindingWords(NamedTuple):
     cost: str
     interval: str
     figure: str
-    """The title of the chart of the engines, if it shows the finding; empty if it does not."""
+    """Title of the chart of engines, if it shows the finding; empty otherwise."""
 
 
 class FindingsSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     findings: list[FindingWords]
     none: str
@@ -34,7 +34,7 @@ class FindingsSection(NamedTuple):
 
 
 def findings_section(analysis: AnalysisResult) -> FindingsSection:
-    """Make the section."""
+    """Return the content of the section."""
     ranked = actions_of(analysis)
     found = [_words(number, each, analysis.run, ranked) for number, each in enumerate(analysis.findings, 1)]
     return FindingsSection(found, no_findings(analysis))

@@ -13,7 +13,7 @@ from rlscope.reports.text.names import preemption_sentence
 
 
 class GapSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     no_reason: str | None
     """Why there is no model result; None if there is one."""
@@ -30,7 +30,7 @@ class GapSection(NamedTuple):
 
 
 def gap_section(analysis: AnalysisResult) -> GapSection:
-    """Make the section."""
+    """Return the content of the section."""
     result = analysis.model
     if not isinstance(result, ModelResult):
         return GapSection(model_words.no_result_sentence(result))
@@ -49,7 +49,7 @@ def gap_section(analysis: AnalysisResult) -> GapSection:
 
 _GAP: Final = Figure(
     model_words.GAP_TITLE,
-    "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are modelled; the "
+    "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are modeled; the "
     "last bar is measured over the complete steps of the steady state. Healthy: small losses, mostly to a limit set "
     "on purpose, such as a staleness cap.",
     "", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True, ASKED_OF_A_STRETCH,

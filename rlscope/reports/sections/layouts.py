@@ -1,4 +1,4 @@
-"""Modelled throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
+"""Modeled throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
 
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from rlscope.reports.text import model as model_words
 
 
 class LayoutsSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     no_reason: str | None
     """Why there is no model result; None if there is one."""
@@ -27,20 +27,20 @@ class LayoutsSection(NamedTuple):
     finish_rows: tuple[model_words.FinishRow, ...] = ()
     remarks: tuple[str, ...] = ()
     one_staleness: str = ""
-    """Said in place of the second figure where all layouts have one staleness; empty otherwise."""
+    """Sentence shown instead of the second figure if all layouts are equally stale; empty otherwise."""
 
 
 def one_staleness(frontier: pl.DataFrame) -> str:
-    """That no layout is staler than another, so that a chart against staleness is one column; empty otherwise."""
+    """Return a sentence if all layouts are equally stale, so that a chart would be one column; else empty."""
     known = frontier["sample_staleness_p95"].drop_nulls().unique()
     if len(known) != 1:
         return ""
     versions = fmt.counted(int(known[0]), "version", "versions")
-    return f"Every layout that was modelled has the same sample staleness: {versions} at the 95th percentile."
+    return f"All modeled layouts have the same sample staleness: {versions} at the 95th percentile."
 
 
 def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
-    """Make the section."""
+    """Return the content of the section."""
     result = analysis.model
     if not isinstance(result, ModelResult):
         return LayoutsSection(model_words.no_result_sentence(result))
@@ -68,19 +68,19 @@ def sweep_reading(frame: pl.DataFrame) -> str:
     simulated = " Simulated: a limit applies that no closed form covers; the two can differ." if has_simulated else ""
     crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
     return (
-        "Points: modelled medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
+        "Points: modeled medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
         f"joins layouts that differ in the axis alone.{split}{simulated}{crosses} Healthy: the current layout is "
         "at the top."
     )
 
 
 _SWEEP: Final = Figure(
-    "Modelled throughput by layout",
+    "Modeled throughput by layout",
     "",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
-    "Modelled throughput against staleness cap",
+    "Modeled throughput against staleness cap",
     "Points: layouts. Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current "
     "layout is on it. Below it, another layout is as fast with fresher tokens.",
     "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,

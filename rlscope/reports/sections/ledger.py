@@ -15,7 +15,7 @@ from rlscope.reports.text.states import role_order, unrecorded_sentence
 
 
 class LedgerSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     total: Drawn
     roles: list[LedgerRole]
@@ -31,7 +31,7 @@ class LedgerSection(NamedTuple):
 
 
 def ledger_section(analysis: AnalysisResult) -> LedgerSection:
-    """Make the section."""
+    """Return the content of the section."""
     roles = ledger_roles(analysis)
     return LedgerSection(
         total=_total(analysis),
@@ -111,7 +111,7 @@ _GPU_USE: Final = Figure(
 )  # fmt: skip
 _TIMELINE: Final = Figure(
     "Over time",
-    "Stacked up to the number of GPUs of the role, in the colours of the table above; unattributed time is hatched at "
+    "Stacked up to the number of GPUs of the role, in the colors of the table above; unattributed time is hatched at "
     "the top. Healthy: work fills the height from start to end, with little waiting or unattributed time.",
     "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents"),

@@ -79,7 +79,7 @@ def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFr
 
 
 def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
-    """How much longer the longest sample of a group is than the mean, and how long the others wait for the last."""
+    """Compare the longest sample of a group with the mean, and say how long the others wait for the last."""
     tails, steps = answers.get("group_tail_counts"), answers.get("training_steps")
     if tails is None or tails.is_empty():
         return ""
@@ -116,7 +116,7 @@ def outcomes_reading(answers: Mapping[str, pl.DataFrame]) -> str:
 
 
 def all_trained(answers: Mapping[str, pl.DataFrame]) -> str:
-    """That every delivered token was trained on, of which a chart of one bar shows no more; empty otherwise."""
+    """Return a sentence if every delivered token was trained on, so that a chart would have one bar; else empty."""
     outcomes = answers.get("delivery_outcomes")
     if outcomes is None or outcomes["outcome"].to_list() != [IS_TRAINED]:
         return ""
@@ -128,7 +128,7 @@ def _length(mean_tokens: float) -> str:
 
 
 class LengthsSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     facts: list[Fact]
     figures: list[Drawn]
@@ -137,11 +137,11 @@ class LengthsSection(NamedTuple):
     """None if nothing was dropped."""
     outcomes: Drawn
     all_trained: str
-    """Said in place of the chart of outcomes where there is one outcome; empty otherwise."""
+    """Sentence shown instead of the chart of outcomes if there is only one outcome; empty otherwise."""
 
 
 def lengths_section(analysis: AnalysisResult) -> LengthsSection:
-    """Make the section."""
+    """Return the content of the section."""
     answers, run = analysis.answers, analysis.run
     mirrored = mirrored_frame(answers)
     return LengthsSection(

@@ -8,7 +8,7 @@ from rlscope.reports.page.figure import Drawn
 from rlscope.trace.questions import macros_sql, questions
 
 REST = "the verdict, the findings and the model"
-"""Where a query is used that no figure shows."""
+"""Use of a query that no figure shows."""
 
 
 class AskedQuestion(NamedTuple):
@@ -22,7 +22,7 @@ class AskedQuestion(NamedTuple):
 
 
 class QueriesSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     questions: list[AskedQuestion]
     macros: str

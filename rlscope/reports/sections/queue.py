@@ -80,7 +80,7 @@ def has_one_engine(spread: pl.DataFrame) -> bool:
 
 
 class QueueSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     depth: Drawn
     waits: Drawn
@@ -89,7 +89,7 @@ class QueueSection(NamedTuple):
 
 
 def queue_section(analysis: AnalysisResult) -> QueueSection:
-    """Make the section."""
+    """Return the content of the section."""
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
     hosts = between_hosts(analysis)
@@ -117,7 +117,7 @@ def _with_sentence(figure: Figure, sentence: str) -> Figure:
 
 
 EMPTY_RATIO: Final = 0.1
-"""Of its capacity: a queue that is this empty, or this close to full, holds nobody's work up but one side's."""
+"""Share of its capacity within which a queue counts as empty, or as full: only one side is then held up."""
 _NO_TIMES: Final = "no delivery recorded when its sample was queued"
 _DEPTH: Final = Figure(
     "Queue depth",

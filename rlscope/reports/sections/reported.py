@@ -19,7 +19,7 @@ class ReportedRow(NamedTuple):
 
 
 class ReportedSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     rows: list[ReportedRow]
     by: str
@@ -29,7 +29,7 @@ class ReportedSection(NamedTuple):
 
 
 def reported_section(analysis: AnalysisResult) -> ReportedSection:
-    """Make the section."""
+    """Return the content of the section."""
     frame = analysis.answers.get("reported_values")
     imported = analysis.data_quality.imported
     by = imported.framework if imported is not None else "the framework"

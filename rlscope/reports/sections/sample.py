@@ -123,7 +123,7 @@ def _end(runs: pl.DataFrame, row: dict[str, int | str | None]) -> str:
 
 
 class SampleSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     nothing: str
     """Why there is no sample; empty if there is one."""
@@ -132,7 +132,7 @@ class SampleSection(NamedTuple):
 
 
 def sample_section(analysis: AnalysisResult) -> SampleSection:
-    """Make the section."""
+    """Return the content of the section."""
     frame, run = analysis.answers.get("sample_strips"), analysis.run
     chosen = sample_traces(frame, run.started_ns)
     if not chosen:

@@ -60,7 +60,7 @@ def _ages_name(first: int, last: int) -> str:
 
 
 class StalenessSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     facts: list[Fact]
     version_sources: str
@@ -70,11 +70,11 @@ class StalenessSection(NamedTuple):
     price: str
     price_figures: list[Drawn]
     never_stale: str
-    """Said in place of the charts where every token is fresh; empty otherwise."""
+    """Sentence shown instead of the charts if every token is fresh; empty otherwise."""
 
 
 def never_stale(histogram: pl.DataFrame | None) -> str:
-    """That every trained token had staleness 0, of which no chart shows more; empty where one had not."""
+    """Return a sentence if every trained token had staleness 0, which needs no chart; empty otherwise."""
     if histogram is None or histogram.is_empty() or bool((histogram["staleness"] != 0).any()):
         return ""
     tokens = fmt.tokens(int(histogram["tokens"].sum()))
@@ -82,21 +82,21 @@ def never_stale(histogram: pl.DataFrame | None) -> str:
 
 
 def heat_reading(run: RunFacts) -> str:
-    """The caption of staleness over time; it names a cap only where the run has one."""
+    """Return the caption of staleness over time; it names a cap only if the run has one."""
     healthy = "steady and narrow" if run.max_staleness is None else "steady, narrow, and at or below the cap"
     return f"{_HEAT.reading} Healthy: {healthy}."
 
 
 def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
-    """The caption of all tokens by staleness: what a bar above the cap means, where there is one."""
+    """The caption of all tokens by staleness: with the meaning of a bar above the cap, if the run has a cap."""
     if run.max_staleness is None:
         return "Trained tokens by staleness. Healthy: a narrow peak."
-    over = f"Beyond the cap: {fmt.tokens(over_cap_tokens)}, drawn in its colour. " if over_cap_tokens else ""
+    over = f"Beyond the cap: {fmt.tokens(over_cap_tokens)}, drawn in its color. " if over_cap_tokens else ""
     return f"{over}Healthy: a narrow peak at or below the cap."
 
 
 def staleness_section(analysis: AnalysisResult) -> StalenessSection:
-    """Make the section."""
+    """Return the content of the section."""
     answers, run = analysis.answers, analysis.run
     effective = effective_share_of_all(answers.get("version_moments"))
     heat = _HEAT._replace(reading=heat_reading(run))
@@ -166,7 +166,7 @@ _STALENESSES_LEAST: Final = 2
 _NO_STALENESS: Final = "no trained token has a known version"
 _HEAT: Final = Figure(
     "Token staleness over time",
-    "Each column is one or several steps; the colour is the share of its tokens at that staleness. Line: 95th "
+    "Each column is one or several steps; the color is the share of its tokens at that staleness. Line: 95th "
     "percentile.",
     "", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step", False,
     ("staleness_heat", "staleness_parts"), heat_table,

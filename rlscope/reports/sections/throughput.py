@@ -20,7 +20,7 @@ from rlscope.reports.text.states import state_of
 
 
 class ThroughputSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     facts: list[Fact]
     window: str
@@ -28,7 +28,7 @@ class ThroughputSection(NamedTuple):
 
 
 def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
-    """Make the section."""
+    """Return the content of the section."""
     return ThroughputSection(
         _facts(analysis),
         verdict_words.window_sentence(analysis),
@@ -49,7 +49,7 @@ def _phases_drawn(analysis: AnalysisResult) -> Callable[[pl.DataFrame, RunFacts]
 
 
 def _rates(analysis: AnalysisResult) -> Drawn:
-    """The rates over time; without deliveries they are not known by the moment, and zeros would be a claim."""
+    """Draw the rates over time; without deliveries nothing is drawn, because zeros would be a claim."""
     if analysis.run.tokens_trained is None:
         return drawn_frame(_RATES._replace(empty=_LOST), "figure-throughput", None, analysis.run)
     if analysis.throughput.counted_tokens is None:
@@ -101,14 +101,14 @@ def rates_reading(analysis: AnalysisResult) -> str:
 
 
 def wait_state(analysis: AnalysisResult) -> str:
-    """The state that nearly all waiting of the trainers is in, by name; `waiting` where there are several."""
+    """The state that nearly all waiting of the trainers is in, by name; `waiting` if there are several."""
     return _nearly_all(
         {name: s for name, s in _trainer_s(analysis).items() if state_of(name).kind == "wait"}, "waiting"
     )
 
 
 def other_state(analysis: AnalysisResult) -> str:
-    """The state that nearly all other activities of the trainers are in, by name; `other` where there are several."""
+    """The state that nearly all other activities of the trainers are in, by name; `other` if there are several."""
     return _nearly_all({name: s for name, s in _trainer_s(analysis).items() if name in _OTHERS}, "other")
 
 
@@ -153,9 +153,9 @@ _NEARLY_ALL_RATIO: Final = 0.95
 _OTHERS: Final = ("checkpoint", "eval", "reward", "other")
 """The states of activities that trainer_steps counts together."""
 _APART_RATIO: Final = 0.1
-"""Less is what is in flight when a run begins and ends."""
-_LOST: Final = "the tokens of the trained samples are not known"
-_BY_STEP_ALONE: Final = "tokens are known by training step alone, not by the moment"
+"""Smaller differences come from samples in flight when a run begins and ends."""
+_LOST: Final = "the tokens of the trained samples are unknown"
+_BY_STEP_ALONE: Final = "tokens are known by training step only, not over time"
 _RATES: Final = Figure(
     "Measured tokens per second",
     "",

@@ -23,7 +23,7 @@ NAMES: Final = {
 
 
 class TrainingSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     by_step: Drawn
     by_gpu_hours: Drawn
@@ -66,7 +66,7 @@ def _gpu_hours(extents: pl.DataFrame | None) -> pl.Expr:
 
 
 def training_section(analysis: AnalysisResult) -> TrainingSection:
-    """Make the section."""
+    """Return the content of the section."""
     frame, run = metrics_frame(analysis.answers), analysis.run
     return TrainingSection(
         drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run),

@@ -55,7 +55,7 @@ class Firings(NamedTuple):
 
     @property
     def rules_left_out(self) -> int:
-        """How many rules that fired have no row."""
+        """Number of rules that fired and have no row."""
         return max(0, self.all["row"].n_unique() - ROWS_MAX)
 
 
@@ -88,7 +88,7 @@ class WorkersView(NamedTuple):
     """One view of the workers."""
 
     label: str
-    """Of its button."""
+    """Label of its button."""
     drawn: Drawn
     stretch_s: tuple[float, float] | None
     """The zoom of every chart in this view, in seconds since the run started; None for the whole run."""
@@ -103,7 +103,7 @@ class IdleRow(NamedTuple):
     began: str
     """Since the run started."""
     state: str
-    """The state that took most of it, with its share where that is not all."""
+    """The state that took most of it, with its share if that is below 100%."""
 
 
 def idle_rows(analysis: AnalysisResult) -> list[IdleRow]:
@@ -122,7 +122,7 @@ def _idle_row(row: dict[str, Any], run: RunFacts) -> IdleRow:
 
 
 class WorkersSection(NamedTuple):
-    """What the section shows."""
+    """Content of the section."""
 
     choices: list[WorkersView]
     figures: list[Drawn]
@@ -159,7 +159,7 @@ _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for upd
 
 
 def discarded_sentence(dropped: float) -> str:
-    """What is hatched green in the lanes of the samplers, as a sentence before a space; empty where nothing is."""
+    """Explain the green hatching in the samplers' lanes, with a space at the end; empty if there is none."""
     if not dropped:
         return ""
     return (

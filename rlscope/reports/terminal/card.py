@@ -1,6 +1,6 @@
 """The analysis on a terminal: the verdict card, the gaps in the data, then the numbers.
 
-Readable from 60 columns on and without colour: bars and symbols repeat what colours show.
+Readable from 60 columns on and without color: bars and symbols repeat what colors show.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def _add_next(body: Table, analysis: AnalysisResult) -> None:
 
 
 def _actions(analysis: AnalysisResult) -> list[RenderableType]:
-    """Every action with what it brings and its cost, and how to verify one; nothing without one."""
+    """Return every action with its gain and cost, and how to verify one; empty without actions."""
     rows, below = verdict_words.action_rows(analysis), verdict_words.below_actions(analysis)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)

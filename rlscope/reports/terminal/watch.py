@@ -21,7 +21,7 @@ _MOST_STATES: Final = 5
 
 
 def screen(look: Look) -> RenderableType:
-    """The screen for one poll; it reads the same without colour."""
+    """The screen for one poll; it reads the same without color."""
     moment_ns, facts = watch.moment_ns(look), look.view.facts
     head = Text.assemble((watch.state_words(look), "bold"), (f"  {fmt.instant(look.view.now_ns)}", "dim"))
     if facts is None:

@@ -1,4 +1,4 @@
-"""Actions in words: what to do, in which setting, what it brings, what it costs, and how to verify it."""
+"""Actions in words: what to do, in which setting, its gain, its cost, and how to verify it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ _SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
     "vllm": {"running_limit": "--max-num-seqs"},
     "sglang": {"running_limit": "--max-running-requests"},
 }
-"""Names of settings by what is in the name of the framework; the first that fits is used."""
+"""Names of settings by a part of the framework's name; the first match is used."""
 _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
     "running_limit": "max_running_per_engine",
     "staleness_cap": "max_staleness",
@@ -57,7 +57,7 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
     "running_samples_limit": "max_running_samples",
     "queue_capacity": "queue_capacity_samples",
 }
-"""Names in run.json, for a framework that is not known."""
+"""Names in run.json, for an unknown framework."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
     "environment": "Make the environment faster, or run more environments in parallel",
@@ -70,7 +70,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
 _ONE_STEP: Final = 1.05
 """Steps of a version up to which it counts as one."""
 _ENGINES_NAMED: Final = 3
-"""Of the slow ones; the finding names the slowest."""
+"""Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "if updates were free",
     "environment": "if the environment took no time",
@@ -90,9 +90,9 @@ _MAKING_MORE: Final = frozenset(
         "slow_engines",
     }
 )
-"""What an action raises so that more samples may start, or are made in a second."""
+"""Settings and speeds that an action raises to start more samples, or to generate them faster."""
 _SOONER: Final = frozenset({"running_limit", "layout"})
-"""What gives samplers more to do at a time, or more GPUs to do it on."""
+"""Changes that give samplers more requests at a time, or more GPUs."""
 _TOWARDS: Final[Mapping[Cause, Towards]] = {
     "samplers": "more_samples",
     "lockstep": "more_samples",
@@ -103,7 +103,7 @@ OPPOSITES: Final[Mapping[Towards, frozenset[Towards]]] = {
     "fewer_samples": frozenset({"more_samples"}),
     "fresher": frozenset({"more_samples"}),
 }
-"""Directions that a step in another one undoes."""
+"""Directions that a step in the key's direction undoes."""
 
 
 def what_to_do(action: Action) -> str:
@@ -235,7 +235,7 @@ def _versions_last(action: Action, own: StalenessForecast | None) -> str:
 
 
 def _has_staleness(action: Action) -> bool:
-    """Whether it says how stale samples become: a fix removes a cost and leaves staleness alone, but for one."""
+    """Return whether an action changes staleness: of the fixes, which remove a cost, only colocation does."""
     return action.kind != "fix" or action.what == "colocated"
 
 
@@ -259,9 +259,7 @@ def age_text(age: float) -> str:
 
 
 def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
-    """Staleness with the action beside today's, in the unit that compares them; None where either is not known, or a
-    fix leaves it alone.
-    """
+    """Return the staleness before and after the action, in one unit; None if unknown, or if a fix leaves it alone."""
     after = action.staleness
     if not _has_staleness(action) or after is None or own is None:
         return None
@@ -274,19 +272,19 @@ def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
 
 
 def lasts_longer(staleness: StalenessForecast | None) -> bool:
-    """Whether a version lasts for more steps than it is meant to, so that versions of two layouts are no one unit."""
+    """Return whether a version lasts for more steps than intended, so that versions of two layouts differ in length."""
     return staleness is not None and staleness.steps_per_version > _ONE_STEP
 
 
 def _caps(action: Action, cap: int | None) -> tuple[int, int] | None:
-    """The cap in optimizer steps before and after, where versions are made of more of them."""
+    """Return the cap in optimizer steps before and after, if the action changes the steps per version; else None."""
     if action.what != "publish_every" or cap is None:
         return None
     return round(cap * _number(action.before)), round(cap * _number(action.after))
 
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
-    """The name of the setting in the run's framework; None where none is known."""
+    """Return the name of the setting in the run's framework; None if unknown."""
     framework = str(run.settings.get("framework", "")).lower()
     for name, settings in _SETTINGS.items():
         if name in framework and action.what in settings:
@@ -295,8 +293,8 @@ def setting_of(action: Action, run: RunFacts) -> str | None:
 
 
 def cost_of(action: Action) -> Cost:
-    """What it takes."""
-    # Overlapping what took turns is another training loop, not a setting of this one.
+    """Return the kind of work that the action takes."""
+    # Overlapping the two sides takes another training loop, not a setting of this one.
     if action.kind == "fix":
         return "engineering"
     if action.what == "asynchronous":
@@ -305,7 +303,7 @@ def cost_of(action: Action) -> Cost:
 
 
 def cost_words(action: Action) -> str:
-    """What it takes, in words."""
+    """Return the work that the action takes, in words."""
     return _COSTS[cost_of(action)]
 
 
@@ -317,7 +315,7 @@ def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
 
 
 def expected_words(action: Action, measured_tokens_per_s: float | None) -> str:
-    """The rate with it; empty where none was measured, and for a fix, whose gain is that of all of the cost."""
+    """Return the expected rate; empty if none was measured, and for a fix, whose gain is an upper bound."""
     if measured_tokens_per_s is None or action.kind == "fix":
         return ""
     return fmt.with_interval(
@@ -328,7 +326,7 @@ def expected_words(action: Action, measured_tokens_per_s: float | None) -> str:
 def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | None:
     """Gain of the rate times the effective sample size at the ages before and after, less 1.
 
-    None where importance ratios were recorded at fewer than three ages, or not as far as the action goes.
+    None if importance ratios were recorded at fewer than three ages, or not up to the age after the action.
     """
     tokens, moments = analysis.staleness.tokens, analysis.answers.get("version_moments")
     if tokens is None or action.staleness is None or moments is None:
@@ -339,7 +337,7 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
 
 def direction_of(action: Action) -> Towards | None:
-    """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
+    """Return whether the action makes more samples for the trainers, or fewer; None if it aims at neither."""
     if action.what == "colocated":
         return None
     makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == "staleness_cap")
@@ -353,14 +351,14 @@ class ActionRow(NamedTuple):
     gain: str
     """With its 90% interval."""
     staleness: str
-    """95th percentile of samples before and after, in versions unless it says steps; empty where it is not known."""
+    """95th percentile of samples before and after, in versions unless it says steps; empty if unknown."""
     evidence: str
-    """The grade of the forecast of a layout; empty for what changes no batch."""
+    """Grade of the forecast of a layout; empty for an action that changes no batch."""
     cost: str
     setting: str
-    """Empty where none is known."""
+    """Empty if unknown."""
     expected: str
-    """The steady rate with it; empty where none can be said."""
+    """Expected steady rate; empty if unknown."""
 
 
 COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "expected rate")
@@ -387,7 +385,7 @@ def below_table(ranked: Sequence[Action]) -> str:
 def action_row(
     action: Action, analysis: AnalysisResult, own: StalenessForecast | None, cap: int | None = None
 ) -> ActionRow:
-    """The row of an action; own: of today's samples, and the cap on it in versions."""
+    """Return the row of an action; own: current staleness; cap: the staleness cap in versions."""
     return ActionRow(
         what=what_to_do(action),
         gain=_gain_cell(action),
@@ -400,7 +398,7 @@ def action_row(
 
 
 def _gain_cell(action: Action) -> str:
-    """With what it is the gain of, where that is not the action as it stands."""
+    """Return the gain, with its condition if the action as such has none."""
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in ("trainer_speed", "forward_speed"):
         return f"{gain} for 10% more speed"

@@ -91,7 +91,7 @@ def reason(model: ModelResult) -> str:
     gain = fmt.gain(Spread.of(gains_over(stale, model.forecasts.today)).median)
     ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
     return (
-        f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: modelled gain "
+        f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: modeled gain "
         f"{gain}, but sample staleness p95 rises from {ages[0].removesuffix(' steps')} to {ages[1]}."
     )
 
@@ -135,10 +135,10 @@ def _missed(model: ModelResult) -> list[str]:
 
 
 def measure_first(model: ModelResult) -> str | None:
-    """What to measure before changing the layout, as an imperative without a full stop; None if nothing."""
+    """Return the measurement to make before changing the layout, as an imperative without a full stop; None if none."""
     advised = model.recommendation
     if advised.reason == "too_short":
-        return f"record at least {STEPS_TO_PREDICT} steps in steady state and analyse again"
+        return f"record at least {STEPS_TO_PREDICT} steps in steady state and analyze again"
     if advised.advice != "probe":
         return None
     known = _most_doubtful(advised)
@@ -186,8 +186,9 @@ def chosen_rows(model: ModelResult) -> list[LayoutRow]:
 
 
 def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
-    """The current layout, the best other one, then the rest by gain, infeasible ones last; where the layout is kept,
-    the current one alone: what no other brings needs no list.
+    """Return the current layout, the best other one, then the rest by gain, infeasible ones last.
+
+    If the layout is kept, the current one alone: layouts without a gain need no list.
     """
     forecasts, best = model.forecasts, model.recommendation.best
     if model.recommendation.advice not in ("change", "probe"):
@@ -237,7 +238,7 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
 
 
 def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
-    """In versions, or in optimizer steps where versions of today's layout last for more than one."""
+    """Return staleness in versions, or in optimizer steps if a version of the current layout lasts for several."""
     if forecast.staleness is None:
         return fmt.NO_DATA
     if not lasts_longer(model.forecasts.today.staleness):
@@ -268,7 +269,7 @@ def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:
 
 
 def _typical(forecast: Forecast, model: ModelResult) -> float:
-    """The rate over today's, draw by draw, as layouts are ranked by it."""
+    """Return the rate relative to the current layout, draw by draw, by which layouts are ranked."""
     return 1.0 + float(np.median(gains_over(forecast, model.forecasts.today)))
 
 
@@ -299,7 +300,7 @@ def _most_doubtful(advice: Recommendation) -> UncertaintySource | None:
 
 
 def _measure(doubt: UncertaintySource, model: ModelResult) -> str:
-    """What to run to reduce an uncertainty, as an imperative without a full stop."""
+    """Return the run that reduces an uncertainty, as an imperative without a full stop."""
     best, today = model.recommendation.best.layout, model.forecasts.today.layout
     if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
         requests = fmt.counted(best.running_per_engine, "request", "requests")

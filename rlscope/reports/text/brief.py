@@ -34,12 +34,11 @@ class Fact(NamedTuple):
 
 CAUSES_SHOWN: Final = 3
 NO_GAPS: Final = (
-    "Nothing that was recorded is missing: every row that the workers counted was read, and every worker recorded its "
-    "end."
+    "No recorded data is missing: every row that the workers counted was read, and every worker recorded its end."
 )
 NOT_KNOWN: Final = (
-    "Every file was read and every worker recorded its end. Whether files are missing is not known: the run does not "
-    "state how many rows its workers wrote."
+    "Every file was read and every worker recorded its end. Files may still be missing: the run does not state how "
+    "many rows its workers wrote."
 )
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
@@ -74,7 +73,7 @@ class RoleBar(NamedTuple):
     parts: list[RolePart]
     """All states, work first; their shares add up to 1."""
     named: list[RolePart]
-    """The largest few, which are labelled."""
+    """The largest few, which are labeled."""
 
 
 class RecommendedLayout(NamedTuple):
@@ -102,16 +101,16 @@ class Brief(NamedTuple):
     why: str
     next_step: str
     actions: list[ActionRow]
-    """What to do, in order; empty where nothing is ranked."""
+    """Actions in order; empty if nothing is ranked."""
     spent: str
     """GPU time of the whole run, with its price if run.json has one."""
     roles: list[RoleBar]
     steady_spent: str
-    """GPU time of the stretch of the verdict; empty where that is the whole run, or nothing is known of it."""
+    """GPU time in steady state; empty if there is none, or if it is unknown."""
     steady_roles: list[RoleBar]
     """Where it went, with the part of generation whose samples were dropped; empty with it."""
     margin: str
-    """How far the verdict is ahead of the next cause; empty where there is no other."""
+    """Margin of the verdict over the next cause; empty if there is no other cause."""
     stretch: str
     """The part of the run that the causes were measured over."""
     causes: list[Cause]
@@ -269,7 +268,7 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
         ("max running per engine", [row.running for row in chosen]),
     ]
-    # What a later action brings stands in its row of the actions, and there alone.
+    # The gain of a later action is in its row of the table of actions, and only there.
     if _place(result, actions) == 1:
         rows += [
             ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
@@ -293,19 +292,19 @@ def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
 
 
 def _place(result: ModelResult, actions: Sequence[Action]) -> int:
-    """Of the recommended layout among the actions, 1 for the first; 1 too where the layout is kept."""
+    """Return the place of the recommended layout among the actions, from 1; also 1 if the layout is kept."""
     advised = result.recommendation
     places = [number for number, action in enumerate(actions, 1) if action.after == advised.best.layout]
     return places[0] if places and advised.advice in ("change", "probe") else 1
 
 
 def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
-    """The modelled gain of the other layout and its odds; no rows where only the current one is shown."""
+    """The modeled gain of the other layout and its odds; no rows where only the current one is shown."""
     recommendation = result.recommendation
     if recommendation.advice not in ("change", "probe"):
         return []
     median, low, high = map(fmt.gain, recommendation.gain_ratio)
-    rows = [("modelled gain", median if low == high else f"{median} ({low} to {high})")]
+    rows = [("modeled gain", median if low == high else f"{median} ({low} to {high})")]
     rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of draws"))
     return [(name, ["–", value]) for name, value in rows]
 

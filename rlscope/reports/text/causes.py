@@ -76,7 +76,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "balanced": _Words(
         label="Balanced",
-        headline="No modelled change would gain 5%",
+        headline="No modeled change would gain 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
@@ -131,7 +131,7 @@ def headline(verdict: Verdict, *, is_ranked: bool) -> str:
 
 
 def cause_words(cause: Bottleneck, losses: Sequence[Loss] = ()) -> str:
-    """The cause of a loss, as a noun phrase; losses: what was measured of it, if anything."""
+    """The cause of a loss, as a noun phrase; losses: the measured losses, if any."""
     return next((loss_words(loss) for loss in losses if loss.cause == cause), _WORDS[cause].cause)
 
 
@@ -154,7 +154,7 @@ def spent_words(loss: Loss, *, more: bool = False) -> str:
 
 
 def _sampler_losses(loss: Loss) -> tuple[str, ...]:
-    """What samplers lost time to, if dropped samples are a part of it; empty for any other loss."""
+    """Return the parts of a sampler loss, if dropped samples are among them; empty for any other loss."""
     dropped_gpu_s, least = loss.dropped_gpu_s or 0.0, _LEAST_PART_RATIO * loss.gpu_s
     if dropped_gpu_s <= least:
         return ()
@@ -162,7 +162,7 @@ def _sampler_losses(loss: Loss) -> tuple[str, ...]:
 
 
 def remedy_words(cause: Bottleneck) -> str:
-    """What removes a cause, as the subject of a sentence."""
+    """Return the change that removes a cause, as the subject of a sentence."""
     return _REMEDIES[cause]
 
 

@@ -1,6 +1,6 @@
-"""`rlscope doctor` in words: what is there of a run, what each missing piece would add, and what exactly brings it.
+"""`rlscope doctor` in words: what a run records, what each missing piece would add, and how to add it.
 
-For a run that hooks recorded that is a line of code or an entry of the config; for an imported one a file or a flag.
+For a run recorded by hooks, that is a line of code or a config entry; for an imported run, a file or a flag.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ class Check(NamedTuple):
     status: Status
     found: str
     adds: str
-    """What could be answered with it that cannot be now; empty where all of it is there."""
+    """Questions that it would answer; empty if nothing is missing."""
     how: str
-    """The line of code, the flag or the file that brings it; empty where all of it is there."""
+    """The line of code, the flag or the file that adds it; empty if nothing is missing."""
 
 
 _ENGINE_LOGS: Final[Mapping[str, str]] = {
@@ -101,7 +101,7 @@ def _of_the_file(imported: Imported) -> list[Check]:
                 "recorded times",
                 "in part",
                 what,
-                "which phases of the two sides overlap, and how long engines take to run new weights",
+                "which phases of the two sides overlap, and how long engines take to apply new weights",
                 "record the next run with hooks: one line or one environment variable (docs/frameworks.md)",
             )
         )
@@ -136,7 +136,7 @@ def _gpus(run: Checkup) -> Check:
     if assumed:
         flags = ",".join(f"{side}=N" for side in ("trainer", "sampler") if any(f"{side}=N" in note for note in assumed))
         how = f"pass --gpus {flags}"
-        return Check("GPUs of both sides", "in part", "a side is counted as one GPU", "GPU-hours and money", how)
+        return Check("GPUs of both sides", "in part", "one side is counted as a single GPU", "GPU-hours and money", how)
     found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
     how = (
         "pass their log with --engine-log, or --gpus"
@@ -161,7 +161,7 @@ def _times(run: Checkup) -> list[Check]:
         rest = f" and {len(short) - _WORKERS_NAMED} more" if len(short) > _WORKERS_NAMED else ""
         words = f"{', '.join(named)}{rest} is in no recorded state"
         how = _engine_log(run.imported) if run.imported else _wrap(role, short[0], run)
-        found.append(Check(name, "in part", words, "what these GPUs do, and with it the verdict", how))
+        found.append(Check(name, "in part", words, "what these GPUs do, and a reliable verdict", how))
     return found
 
 
@@ -259,14 +259,14 @@ def _readings(run: Checkup) -> Check:
         if run.imported
         else "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
     )
-    adds = "how busy the GPUs really were in each state"
+    adds = "how busy the GPUs were in each state"
     return _check("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
 
 
 def _settings(run: Checkup) -> Check:
     name, adds = "settings of the run", "limits that the model must know to predict another layout"
     if not run.missing_settings:
-        return Check(name, "there", "all that the model uses", "", "")
+        return Check(name, "there", "every setting that the model uses", "", "")
     found = f"{', '.join(run.settings) or 'none'}; missing: {', '.join(run.missing_settings)}"
     how = (
         "pass the file that holds the config: the .wandb file, or the console log from its first line on"

@@ -23,14 +23,14 @@ class _Knobs(NamedTuple):
     running: str | None
     """Requests that an engine runs at once."""
     ahead: str | None
-    """How far the samplers run ahead of training."""
+    """Lead of the samplers over training."""
     sampler_gpus: str | None
     publish_every: str | None = None
-    """How often weights are published."""
+    """Interval between publications of weights."""
     checkpoints: str | None = None
-    """How often it saves."""
+    """Interval between checkpoints."""
     evaluation: str | None = None
-    """How often it evaluates."""
+    """Interval between evaluations."""
 
 
 _KNOBS: Final[Mapping[str, _Knobs]] = {
@@ -148,7 +148,7 @@ def sentence(finding: Finding) -> str:
 
 
 def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = None) -> str:
-    """What to try; ranked: the actions of the ranking, whose first no remedy pulls against.
+    """Return the remedy; ranked: the ranked actions. No remedy contradicts the first of them.
 
     framework: of the run's config; without an action to point to, its own settings are named.
     """
@@ -186,7 +186,7 @@ def _addresses(action: "Action", rule: FindingRule) -> bool:
 
 
 def _settings_sentence(rule: FindingRule, framework: object) -> str:
-    """The settings of the framework that the remedy is about; empty where none is known."""
+    """Return the settings of the framework that the remedy is about; empty if unknown."""
     name = str(framework or "").lower()
     found = next((start for start in _KNOBS if name.startswith(start)), None)
     if found is None:

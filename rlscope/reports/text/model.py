@@ -40,7 +40,7 @@ from rlscope.reports.text.names import (
 REPLAY_TITLE: Final = "Measured and replayed, current layout, steady state"
 PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
-BOUND: Final = "upper bound, modelled"
+BOUND: Final = "upper bound, modeled"
 MEASURED: Final = "measured, steady state"
 """Over the steps that lie completely in steady state."""
 # Of the bound: smaller causes share one row.
@@ -65,7 +65,7 @@ class ReplayRow(NamedTuple):
     measured: str
     replayed: str
     difference: str
-    """Replayed against measured; empty where either is missing."""
+    """Replayed against measured; empty if either is missing."""
 
 
 class LossRow(NamedTuple):
@@ -76,7 +76,7 @@ class LossRow(NamedTuple):
     """Negative if the run is faster than the model predicts."""
     left_tokens_per_s: float
     share_ratio: float
-    """Of the bound."""
+    """Share of the bound."""
 
     @property
     def lost(self) -> str:
@@ -118,7 +118,7 @@ def prediction_sentence(model: ModelResult) -> str:
     if abs(longer) < _OTHER_STEPS_RATIO:
         return text
     more = "more" if longer > 0.0 else "fewer"
-    return f"{text} A step of the tested ones trained {fmt.percent(abs(longer))} {more} tokens than predicted."
+    return f"{text} The tested steps trained {fmt.percent(abs(longer))} {more} tokens each than predicted."
 
 
 def _longer_steps(prediction: Prediction) -> float:
@@ -143,7 +143,7 @@ def short_replay_rows(model: ModelResult) -> list[ReplayRow]:
 
 
 def replay_sentence(model: ModelResult) -> str:
-    """How the current layout was replayed, with which scheduling, and what is off."""
+    """Return the method and scheduling of the replay, and the quantities that are off."""
     replay = model.replay
     text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
     off = "; ".join(OBSERVABLES[each.name] for each in replay.off)
@@ -154,7 +154,7 @@ def replay_sentence(model: ModelResult) -> str:
 
 
 def misfit_words(replay: Replay) -> str:
-    """How far the replayed rate is from the measured one, as a clause."""
+    """Return the distance of the replayed rate from the measured one, as a clause."""
     rate = replay.rate_misfit_ratio
     if rate is None:
         return "no rate was replayed"
@@ -162,7 +162,7 @@ def misfit_words(replay: Replay) -> str:
 
 
 def scheduling_words(scheduling: Scheduling) -> str:
-    """How rollouts are scheduled, in a few words."""
+    """Describe the scheduling of rollouts in a few words."""
     admission, settings = scheduling.admission, scheduling.settings
     words = [_DELIVERIES[scheduling.delivery], _ORDERS[settings.queue_order], _DISPATCHES[settings.dispatch]]
     if admission.max_staleness is not None:
@@ -177,7 +177,7 @@ def scheduling_words(scheduling: Scheduling) -> str:
 
 
 def _stated(replay: Replay) -> str:
-    """How many schedulings were tried."""
+    """Return the number of schedulings that were tried; empty if one."""
     tried = len(replay.tried)
     return f"; the best of {tried} schedulings that fit the recorded facts" if tried > 1 else ""
 
@@ -192,7 +192,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
         sign = "−" if observable.difference < 0 else "+"
         difference = sign + write(abs(observable.difference))
     measured = "not recorded" if observable.measured is None else write(observable.measured)
-    replayed = "not modelled" if observable.replayed is None else write(observable.replayed)
+    replayed = "not modeled" if observable.replayed is None else write(observable.replayed)
     return ReplayRow(OBSERVABLES[observable.name], measured, replayed, difference)
 
 
@@ -295,7 +295,7 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 
 def baseline_sentence(model: ModelResult) -> str:
-    """The upper bound and the synchronous baseline, both modelled."""
+    """The upper bound and the synchronous baseline, both modeled."""
     low, high = map(fmt.tokens_per_second, model.gap.bound_spread[1:])
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
@@ -308,20 +308,20 @@ def baseline_sentence(model: ModelResult) -> str:
         rate, achieved = _colocated_rate(model, model.synchronous_tokens_per_s), model.gap.achieved_tokens_per_s
         beside = f" ({fmt.signed_percent(rate / achieved - 1.0)} against measured)" if achieved else ""
         text += (
-            f" A colocated synchronous run, in which every GPU first samples and then trains, is modelled at "
+            f" A colocated synchronous run, in which every GPU first samples and then trains, is modeled at "
             f"{fmt.tokens_per_second(rate)}{beside}, ignoring the cost of switching."
         )
     return text
 
 
 def _colocated_rate(model: ModelResult, tokens_per_s: float) -> float:
-    """What the action says where there is one, whose gain is the median of the draws."""
+    """Return the rate by the action to colocate, whose gain is the median of the draws; else tokens_per_s."""
     gains = [each.gain_ratio.median for each in model.ranking.actions if each.what == "colocated"]
     return model.gap.achieved_tokens_per_s * (1.0 + gains[0]) if gains else tokens_per_s
 
 
 def _limit_alone(model: ModelResult) -> str:
-    """What raising the request limit alone gains; empty if its bar is small, or if it gains as much."""
+    """Return the gain from raising the request limit alone; empty if its bar is small, or if it gains as much."""
     today, measured = model.forecasts.today, model.gap.achieved_tokens_per_s
     bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == "running_limit"), 0.0)
     higher = [
@@ -337,7 +337,7 @@ def _limit_alone(model: ModelResult) -> str:
 
 
 def batch_sentence(model: ModelResult) -> str | None:
-    """How much decoding time small batches lost, or why that is unknown; None where nothing decoded."""
+    """Return the decoding time lost to small batches, or why it is unknown; None if nothing was decoded."""
     efficiency = model.efficiency
     if efficiency is None:
         curve = model.calibration.curve
@@ -364,7 +364,7 @@ def remarks(model: ModelResult) -> list[str]:
     lines = [WARNINGS[warning] for warning in model.warnings if warning is not ModelWarning.PARTLY_EXPLAINED]
     if calibration.synchronous:
         lines.append(
-            "This run is synchronous. Every other layout is modelled as asynchronous: its gain includes that change, "
+            "This run is synchronous. Every other layout is modeled as asynchronous: its gain includes that change, "
             "and its tokens are stale as shown."
         )
     lines += other_run_lines(model)
@@ -380,7 +380,7 @@ def remarks(model: ModelResult) -> list[str]:
 
 
 def _rough_staleness(model: ModelResult) -> str | None:
-    """That staleness is forecast roughly, where today's own is replayed beyond its tolerance; None elsewhere."""
+    """Return a warning if the current staleness is replayed beyond its tolerance; None otherwise."""
     off = [each for each in model.replay.off if each.name in ("staleness_p95", "staleness_mean")]
     if not off:
         return None
@@ -409,7 +409,7 @@ def _compared(compared: Compared) -> ComparedRow:
 
 
 def agreement(compared: Compared) -> str:
-    """How far a measured value is from a prediction that it agrees with."""
+    """Return the distance of a measured value from a prediction that it agrees with."""
     off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
     distance = compared.achieved.value - compared.predicted.median if is_share else off
     if off is None or distance is None or abs(distance) < _SAME_RATIO:
@@ -452,7 +452,7 @@ class SensitivityRow(NamedTuple):
 
     name: str
     gain: str
-    """Modelled change of trained tokens per second, with its interval."""
+    """Modeled change of trained tokens per second, with its interval."""
     remark: str
 
 
@@ -462,9 +462,9 @@ def sensitivity_rows(model: ModelResult) -> list[SensitivityRow]:
 
 
 def sensitivity_sentence(model: ModelResult) -> str:
-    """What the figures mean, and whether they are approximate."""
+    """Explain the figures, and whether they are approximate."""
     text = (
-        "Modelled change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
+        "Modeled change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
         "numbers are changed by 1 and the effect is scaled to 1%."
     )
     rough = any(each.is_rough for each in model.sensitivities)

@@ -47,7 +47,7 @@ class CauseWords(NamedTuple):
 
 CAUSES: Final[Mapping[GapCause, CauseWords]] = {
     "running_limit": CauseWords(
-        "limit on running requests", "Engines may run fewer requests at once than the fastest layout does."
+        "limit on running requests", "Engines may run fewer requests at once than in the fastest layout."
     ),
     "whole_gpus": CauseWords(
         "indivisible GPUs", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
@@ -55,13 +55,15 @@ CAUSES: Final[Mapping[GapCause, CauseWords]] = {
     "layout_imbalance": CauseWords(
         "split of the GPUs", "Another split of whole GPUs would keep both sides busier at this limit."
     ),
-    "stragglers": CauseWords("slow engines", "Engines that take longer than the others for the same passes."),
+    "stragglers": CauseWords("slow engines", "Some engines take longer than the others for the same passes."),
     "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
     "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and time in no recorded phase."),
     "weight_updates": CauseWords("weight updates", "Engines pause for new weights, and trainers publish them."),
     "environment": CauseWords("environment", "Samples wait for tools or rewards and keep their slot meanwhile."),
     "admission": CauseWords("cap in flight", "The cap on running samples, or on running and queued ones."),
-    "staleness_cap": CauseWords("staleness cap", "Samples that start later or are dropped to keep the cap."),
+    "staleness_cap": CauseWords(
+        "staleness cap", "Samples start later or are dropped, so that no token exceeds the cap."
+    ),
     "synchronous_steps": CauseWords("synchronous steps", "Each side waits while the other works."),
     "tail": CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
     "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
@@ -88,21 +90,21 @@ REGIMES: Final[Mapping[Regime, str]] = {
     "admission": "cap on samples in flight",
     "staleness_cap": "staleness cap",
 }
-"""What a layout waits for."""
+"""Names of the limits of a layout."""
 GRADES: Final[Mapping[Grade, str]] = {
     "measured": "the run made such passes",
     "interpolated": "between passes that the run made",
     "extrapolated": "beyond the passes that the run made",
     "assumed": "no pass was measured",
 }
-"""What the grade of a forecast means."""
+"""Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "batch observed",
     "interpolated": "batch between observed ones",
     "extrapolated": "batch beyond observed ones",
     "assumed": "assumed",
 }
-"""What a modelled rate rests on, by its grade."""
+"""Evidence behind a modeled rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {
     "pnorm": "p-norm of reading the weights and computing each request",
     "softplus": "flat, then linear, with a soft hinge",
@@ -111,18 +113,18 @@ FORMS: Final[Mapping[Form, str]] = {
 }
 WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.LIMIT_BELOW_SETTING: (
-        "Engines never ran as many requests as their setting allows; the largest number seen is taken as today's limit."
+        "Engines never ran as many requests as their setting allows; the largest observed number is used as the limit."
     ),
     ModelWarning.UNATTRIBUTED_ENGINE_TIME: (
         "Much of the engines' time is unattributed; the model counts it as idle time, not as slow passes."
     ),
     ModelWarning.PREFILL_NOT_RECORDED: "No engine step counts prefill tokens: prefill is assumed to be free.",
     ModelWarning.UNATTRIBUTED_TRAINER_TIME: (
-        "Much of the trainers' time is unattributed; if they waited there, they are faster than modelled."
+        "Much of the trainers' time is unattributed; if they waited there, they are faster than modeled."
     ),
     ModelWarning.NO_PASSES: "No pass could be used: the cost of a pass follows from device and model alone.",
     ModelWarning.NO_HARDWARE_PRIOR: (
-        "Device or model is unknown: beyond the batch sizes that ran, the cost of a pass is an extrapolation of the"
+        "Device or model is unknown: beyond the observed batch sizes, the cost of a pass is extrapolated from the"
         " fitted curve."
     ),
     ModelWarning.ONE_BATCH_SIZE: "All batches were about the same size: the cost of other sizes is hardly known.",
@@ -131,7 +133,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.KV_NOT_RECORDED: "KV cache use was not recorded: contexts are assumed to stay as long as they were.",
     ModelWarning.SLOPE_NOT_SEEN: (
-        "Passes took about as long at every batch size that ran: the run does not show where larger batches get slower."
+        "Passes took about the same time at every observed batch size: the run does not show where passes get slower."
     ),
     ModelWarning.IN_FLIGHT_CAP: "The cap on samples in flight binds.",
     ModelWarning.STALENESS_CAP: "The staleness cap binds.",
@@ -152,23 +154,23 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Rollout scheduling is partly assumed: the config does not state both dispatch and queue_policy."
     ),
     ModelWarning.SCHEDULING_CONTRADICTED: (
-        "run.json states another rollout scheduling than the run shows; what the run shows is used."
+        "run.json and the recorded data disagree on the rollout scheduling; the recorded data is used."
     ),
     ModelWarning.NOT_EXPLAINED: (
-        "Replayed, the current layout trains at a rate that is more than 10% off the measured one: forecasts of other"
-        " layouts are unreliable."
+        "The model's rate for the current layout is more than 10% off the measured one: forecasts of other layouts are"
+        " unreliable."
     ),
     ModelWarning.PREDICTION_MISSED: (
         "Calibrated on the first half of the steady state, the model misses the rate of the second half by more than"
         " 10%: predicted gains are rough."
     ),
     ModelWarning.PARTLY_EXPLAINED: (
-        "Replayed, a quarter or more of the quantities of the current layout are off: gains may be off by more than"
+        "The model misses a quarter or more of the quantities of the current layout: gains may be off by more than"
         " their intervals say."
     ),
     ModelWarning.AHEAD_CONTRADICTED: (
-        "The trainers prefetched another number of batches than the model assumes: forecast staleness is too high or"
-        " too low by as many steps. The query batches_ahead counts them."
+        "The trainers did not prefetch as many batches as the model assumes: forecast staleness is off by the same"
+        " number of steps. The query batches_ahead counts them."
     ),
     ModelWarning.SAME_TRAINERS: "it has as many trainer GPUs as this run, so it says nothing about scaling.",
     ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their model: it is assumed to be the same.",
@@ -187,7 +189,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         " To measure it, pass a run with another number with --also."
     ),
 }
-"""What a user reads for each warning; those about another run follow its name."""
+"""Sentence for each warning; those about another run follow its name."""
 
 
 def scaling_exponent(training: TrainingRate) -> Spread:
@@ -197,7 +199,7 @@ def scaling_exponent(training: TrainingRate) -> Spread:
 
 
 def scaling_sentence(model: ModelResult) -> str:
-    """How the trainers' rate grows with their number, and whether that was measured or assumed."""
+    """Return the growth of the trainers' rate with their number, and whether it was measured or assumed."""
     training = model.calibration.training
     middle, low, high = (fmt.significant(each, 2) for each in scaling_exponent(training))
     power = f"{middle} (90% interval {low} to {high})"
@@ -220,7 +222,7 @@ def other_run_lines(model: ModelResult) -> list[str]:
     lines = [f"{other.run_id}: {WARNINGS[warning]}" for other in model.others for warning in other.warnings]
     if model.calibration.training.scaling_contradicted:
         lines.append(
-            "No scaling exponent explains how fast the other runs train: they differ in more than trainer GPUs, so the "
+            "No single scaling exponent fits the other runs: they differ in more than their trainer GPUs, so the "
             "interval is wider."
         )
     return lines
@@ -231,7 +233,7 @@ _FEW_PER_SAMPLE: Final = 0.005
 
 
 def preemption_sentence(model: ModelResult) -> str | None:
-    """What preemptions cost the run, and what the model expects; None where there are too few to mention."""
+    """Return the cost of preemptions, measured and modeled; None if there are too few to mention."""
     today = model.forecasts.today
     seen, expected = _worth_saying(model.preemption), _worth_saying(today.preemption)
     if seen is None and expected is None:
@@ -245,7 +247,7 @@ def preemption_sentence(model: ModelResult) -> str | None:
 
 
 def overflow_line(forecast: Forecast) -> str | None:
-    """What a layout loses that runs more requests than the KV cache holds; None where it holds them."""
+    """Return the loss of a layout that runs more requests than the KV cache holds; None if it holds them."""
     state, running = forecast.state, forecast.layout.running_per_engine
     if state is None or state.running_limit >= running:
         return None
@@ -274,4 +276,4 @@ def _words(lost: Preemption | None) -> str:
     often = f"{fmt.preemptions(lost.per_sample)} a sample"
     if lost.engine_ratio is None:
         return often
-    return f"{often}, {fmt.percent(lost.engine_ratio)} of the engines' time to compute them again"
+    return f"{often}, {fmt.percent(lost.engine_ratio)} of the engines' time to recompute them"

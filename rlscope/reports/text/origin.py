@@ -48,12 +48,12 @@ def file_words(imported: Imported) -> str:
 
 
 def start_words(started_ns: int, imported: Imported | None) -> str:
-    """When a run started; that this is not known, for one whose files have no times."""
+    """Return the start of a run; "at an unknown date" if its files have no times."""
     return fmt.instant(started_ns) if imported is None or imported.is_dated else "at an unknown date"
 
 
 def origin_lines(imported: Imported | None) -> list[str]:
-    """What a reader has to know of an imported run before its numbers, one sentence each; none for a recorded one."""
+    """Return the caveats of an imported run, one sentence each; none for a recorded run."""
     if imported is None:
         return []
     era = f" (names: {imported.era})" if imported.era else ""
@@ -64,7 +64,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
         lines.append("The file has local times without a zone, shown as if they were UTC. Pass --utc-offset +HH:MM.")
     lines += _certainty_lines(imported)
     if imported.is_thinned:
-        lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
+        lines.append("The export left out steps at regular intervals, as exports limited to 500 rows do.")
     lines += [_bad_lines(file) for file in imported.files if file.bad_lines]
     return [*lines, *(note if note.endswith(".") else f"{note}." for note in imported.notes)]
 
@@ -75,12 +75,12 @@ def _certainty_lines(imported: Imported) -> list[str]:
     lines: list[str] = []
     if any(origin.certainty is Certainty.PLACED for origin in unsure.values()):
         lines.append(
-            f"Times inside a step are laid out ({', '.join(placed)}): durations are recorded, their order is that of "
-            "the program."
+            f"The log has durations but no times inside a step ({', '.join(placed)}): they are placed in the order in "
+            "which the program runs."
         )
     left_out = [words for table, words in _LEFT_OUT.items() if table in unsure]
     if left_out:
-        lines.append(f"Left out because of that: {' and '.join(left_out)}.")
+        lines.append(f"Not shown for that reason: {' and '.join(left_out)}.")
     for table, origin in imported.tables.items():
         if origin.certainty is Certainty.INFERRED:
             lines.append(f"Inferred in {table}: {origin.rule}.")
@@ -95,17 +95,17 @@ def _bad_lines(file: SourceFile) -> str:
 
 
 def counted_words(rates: Throughput) -> str:
-    """That trained rates count prompts too, as the end of a note; empty where they count response tokens alone."""
+    """Return the end of a note if trained rates include prompts; empty if they count response tokens alone."""
     return "" if rates.counted_tokens is None else ", prompt and response tokens"
 
 
 def no_model_words(imported: Imported | None) -> str:
-    """What a model of an imported run would take, as a sentence after a space; empty for a recorded run."""
+    """Return the data that a model of an imported run needs, as a sentence after a space; empty for a recorded run."""
     if imported is None:
         return ""
-    return " A model takes the engines' logs (--engine-log) and the lengths of samples; see `rlscope doctor`."
+    return " A model needs the engines' logs (--engine-log) and the sample lengths; see `rlscope doctor`."
 
 
 def next_data() -> str:
-    """What to do about missing data of an imported run."""
+    """Return the next step for missing data of an imported run."""
     return _MORE_DATA

@@ -15,7 +15,7 @@ from rlscope.reports.text.states import state_of
 _GENERATION: Final = "generation"
 _LEAST_NAMED_RATIO: Final = 0.02
 _LEAST_OUTSIDE_RATIO: Final = 0.20
-"""Of generation: from there on, what is not spent inside the engines is named."""
+"""Share of generation outside the engines from which it is named."""
 _INSIDE_ENGINES: Final = "timing_s/generate_sequences"
 """verl's own measure of the part of generation that the engines take."""
 _NEXT: Final[Mapping[str, str]] = {
@@ -32,7 +32,7 @@ class Phase(NamedTuple):
 
     name: str
     share_ratio: float
-    """Of the GPU time of the stretch that is judged."""
+    """Share of the GPU time of the interval that the verdict covers."""
 
 
 def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:

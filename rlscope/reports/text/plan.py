@@ -20,7 +20,7 @@ NOTHING_MEASURED = (
 )
 
 _NODE_GPUS: Final = 8
-"""Of a usual node; what larger engines cost is in `benchmarks/published_steps.txt`."""
+"""GPUs of a usual node; the cost of larger engines is in `benchmarks/published_steps.txt`."""
 
 
 def assumption_lines(planned: PlanResult) -> list[str]:
@@ -45,7 +45,7 @@ def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     gpu_s = hours.median * planned.plan.gpus * 3600.0
     time = fmt.with_interval(lambda value: fmt.duration(None if value is None else value * 3600.0), *hours)
     money = fmt.money(gpu_s, price.gpu_hour, price.currency)
-    text = f"Modelled time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
+    text = f"Modeled time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
     return f"{text}, {money}." if money else f"{text}."
 
 
@@ -127,7 +127,7 @@ class UnknownWords(NamedTuple):
 
     name: str
     measure: str
-    """How to measure it, as an imperative without a full stop."""
+    """Measurement, as an imperative without a full stop."""
 
 
 UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
@@ -146,7 +146,7 @@ UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
 _REASONS: Final[Mapping[Reason, str]] = {
     **REASONS,
     "worthwhile": "Worth the change: at least 90% likely to be faster.",
-    "unsure": "Another layout may be faster, but the plan's evidence is too weak.",
+    "unsure": "Another layout may be faster, but the evidence is too weak.",
 }
 """Why the present layout is kept or changed."""
 
@@ -163,7 +163,7 @@ class PlanRow(NamedTuple):
     staleness: str
     step: str
     remark: str
-    """What limits it, or why it is infeasible."""
+    """Limit of the layout, or why it is infeasible."""
     excluded: bool
 
 
@@ -234,7 +234,7 @@ def unknown_rows(planned: PlanResult) -> list[UnknownRow]:
 
 
 def measure_first(planned: PlanResult) -> str | None:
-    """What to measure before choosing the layout, as a sentence; None without unknowns."""
+    """Return the measurement to make before choosing the layout, as a sentence; None without unknowns."""
     first = next(iter(planned.unknown_costs), None)
     if first is None:
         return None
@@ -253,11 +253,11 @@ def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     limit = "" if best.timing is None else f" Limited by: {REGIMES[best.timing.regime]}."
-    return f"Modelled throughput: {text} (median and 90% interval of the draws).{limit}"
+    return f"Modeled throughput: {text} (median and 90% interval of the draws).{limit}"
 
 
 def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:
-    """How little the GPUs gain over fewer, and whether the batch is too small for them; empty if they gain enough."""
+    """Return the small gain over fewer GPUs, and whether the batch is too small for them; empty if large enough."""
     scaling, rate, gpus = planned.scaling, advice.rate_of(best, planned.present), planned.plan.gpus
     if scaling is None or rate is None:
         return []
@@ -300,11 +300,11 @@ def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
 
 
 def _asked_sentences(planned: PlanResult) -> list[str]:
-    """What the layout of --layout would do, beside the recommended one."""
+    """Compare the layout of --layout with the recommended one."""
     asked = planned.asked
     if asked is None:
         return []
-    words = f"The layout asked about, {layout_words(asked.layout)},"
+    words = f"The requested layout, {layout_words(asked.layout)},"
     if asked is planned.best:
         return [f"{words} is the recommended one.{_idle(planned, asked)}"]
     rate = advice.rate_of(asked, planned.best)

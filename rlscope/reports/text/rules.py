@@ -31,7 +31,7 @@ class FiredRule(NamedTuple):
 
 
 def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
-    """Every alert of an analysed run."""
+    """Every alert of an analyzed run."""
     start_ns = analysis.run.started_ns
     # What to do next stands in the analysis itself.
     fired = [
@@ -42,7 +42,7 @@ def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
 
 
 def fired_built_in(analysis: AnalysisResult) -> list[tuple[Rule, Alert]]:
-    """The alerts of an analysed run with their rules, highest severity first, then by time."""
+    """The alerts of an analyzed run with their rules, highest severity first, then by time."""
     rules = {rule.name: rule for rule in built_in_rules().rules}
     return gravest_first((rules[alert.rule], alert) for alert in analysis.alerts)
 

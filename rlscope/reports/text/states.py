@@ -1,7 +1,7 @@
-"""The states of the ledger for a reader: a label, a meaning, and the same colour in every chart.
+"""The states of the ledger for a reader: a label, a meaning, and the same color in every chart.
 
 Blues and greens are work, hollow green is work for samples that were dropped, oranges and reds are waits, purples are
-weight updates, greys are housekeeping or unknown. The hues can be told apart with the common kinds of colour
+weight updates, greys are housekeeping or unknown. The hues can be told apart with the common kinds of color
 blindness, and every chart has its numbers as a table.
 """
 
@@ -14,21 +14,21 @@ Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 
 
 _NAMED_STARTUP_RATIO: Final = 0.20
-"""Of all GPU time: from there on start-up is worth a word beside the verdict, which leaves it out."""
+"""Share of all GPU time from which start-up is mentioned beside the verdict, which leaves it out."""
 _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
 
 
 class State(NamedTuple):
-    """Label, colours and meaning of one state."""
+    """Label, colors and meaning of one state."""
 
     name: str
     label: str
     kind: Kind
     light: str
-    """Colour on a light page."""
+    """Color on a light page."""
     dark: str
-    """Colour on a dark page."""
+    """Color on a dark page."""
     meaning: str
 
     @property
@@ -115,14 +115,14 @@ def role_order(role: str) -> tuple[int, str]:
 
 
 def startup_words(ledger: Ledger) -> str:
-    """How much of the GPU time start-up took, as the end of a sentence; empty where it was little."""
+    """Return the share of start-up in the GPU time, as the end of a sentence; empty if it is small."""
     gpu_s = sum(state.gpu_ns for state in ledger.states if state.state == "startup") / 1e9
     ratio = gpu_s / ledger.total_gpu_s if ledger.total_gpu_s else 0.0
     return f"; start-up took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:
-    """Which workers the ledger lacks for a part of the run, as a sentence; empty where it lacks none."""
+    """Name the workers that the ledger lacks for a part of the run, as a sentence; empty if it lacks none."""
     if not ledger.unrecorded:
         return ""
     named = [_unrecorded(each) for each in ledger.unrecorded[:_MOST_NAMED]]

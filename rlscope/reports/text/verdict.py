@@ -23,55 +23,55 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     "trainers": "Make the training step faster, or give training more GPUs.",
     "lockstep": "Let samplers run one step ahead of the trainers.",
     "staleness_cap": "Raise the cap if training stays stable with staler tokens.",
-    "weight_updates": "Publish less often, or make updates cheaper: transfer while engines generate, and drain none.",
+    "weight_updates": "Publish less often, or make updates cheaper: overlap the transfer with generation.",
     "environment": "Run more environments in parallel, or make the environment faster.",
     "checkpoints": "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
     "balanced": "To go faster, speed up both sides, or add GPUs in the same ratio.",
     "unknown": (
-        "Record the missing data and analyse again. A verdict needs at least one sampler and one trainer with GPUs, "
+        "Record the missing data and analyze again. A verdict needs at least one sampler and one trainer with GPUs, "
         "and a few tens of training steps."
     ),
 }
-"""The next step where no ranking of actions says what brings how much."""
+"""The next step if there is no ranking of actions."""
 _REPAIR: Final = (
-    "Repair the data, of which `rlscope doctor` names what is lost: restore files from a copy, give every sample "
-    "an id of its own, or record the run again."
+    "Repair the data: `rlscope doctor` lists the lost rows. Restore files from a copy, give every sample a unique id, "
+    "or record the run again."
 )
 _BOTH_SIDES: Final = (
-    "Move no GPUs yet: samplers and trainers lose about as much. Find in the timelines what each waits for, and "
-    "remove it."
+    "Move no GPUs yet: samplers and trainers lose about the same share of their time. Look up in the timelines what "
+    "each side waits for, and fix that first."
 )
 _DROPPED: Final = (
     "Move no GPUs yet: trainers wait while samples are dropped as stale or abandoned. Publish less often, raise the "
     "cap, or keep fewer samples in flight."
 )
-"""The same where both sides lose, for which moving GPUs from one to the other is no remedy."""
+"""The next step if both sides lose: moving GPUs from one to the other would not help."""
 _FULL_CACHES: Final = (
     "Speed up sampling: make room in the engines' KV caches, which hold requests back, or add engines. A higher limit "
     "on running requests alone gains nothing."
 )
-"""The same for samplers whose KV caches are full."""
+"""The next step for samplers whose KV caches are full."""
 _OPEN_LABEL: Final = "Trainers wait for samples"
 _ONE_SIDE: Final = (
-    "Pass the engines' logs with --engine-log: in a log of the trainer, slow samplers look like samplers that wait for "
-    "the trainers in turn. If they are slow:"
+    "Pass the engines' logs with --engine-log: a trainer's log does not show whether samplers are slow or wait for "
+    "the trainers. If they are slow:"
 )
 """Before the next step of a log that shows the trainers only."""
 _DROPPED_RATIO: Final = 0.05
-"""Of the tokens that left the queue: from there on, dropping is what costs the samplers."""
+"""Share of the tokens that left the queue from which dropping counts as the samplers' main loss."""
 _RECORD: Final[Mapping[str, str]] = {
     "samplers": (
-        'Record what the samplers wait for and analyse again: put `with run.wait("backpressure"):` around `queue.put`, '
+        'Record what the samplers wait for and analyze again: put `with run.wait("backpressure"):` around `queue.put`, '
         '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
         "calls, and call `run.engine_step(...)` after every forward pass."
     ),
     "trainers": (
-        'Record what the trainers wait for and analyse again: put `with run.wait("samples"):` around the call that '
+        'Record what the trainers wait for and analyze again: put `with run.wait("samples"):` around the call that '
         "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
         "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
     ),
 }
-"""What to add to the code of the side whose GPU time is mostly in no recorded state."""
+"""Code to add on the side whose GPU time is mostly in no recorded state."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -96,14 +96,14 @@ def headline(analysis: AnalysisResult) -> str:
         return phases.headline(in_turn[0])
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
-        return f"{text}; the log does not tell why"
+        return f"{text}; the log does not show why"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == "staleness_cap")]
     return f"{text}; {_tied_words(analysis, verdict.bottleneck, tied)}" if tied else text
 
 
 def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bottleneck]) -> str:
-    """What the removal of each of these causes would gain, as a clause."""
+    """Return the gain from removing each of these causes, as a clause."""
     tied = (first, *others)
     gains = [_gain_without(analysis, cause) for cause in tied]
     if not all(gains):
@@ -146,14 +146,14 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
 
 
 def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    """What the removal of a cause would gain; empty without a ranking."""
+    """Return the gain from removing a cause; empty without a ranking."""
     ranking = ranking_of(analysis)
     gains = [loss.gain_ratio.median for loss in ranking.losses if loss.cause == cause] if ranking else []
     return fmt.gain(gains[0]).removeprefix("+") if gains else ""
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
-    """The ranking that the verdict was read from; None where the model says nothing, or does not explain the run."""
+    """Return the ranking behind the verdict; None if there is no model, or if it does not explain the run."""
     ranking = analysis.model.ranking if isinstance(analysis.model, ModelResult) else None
     return ranking if ranking is not None and ranking.losses else None
 
@@ -200,9 +200,9 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     "environment": "an environment that takes no time",
     "checkpoints": "free checkpoints and evaluation",
 }
-"""What the gain of a cause is the gain of, as the subject of a sentence."""
+"""Change that removes a cause, as the subject of a sentence."""
 _SAME_GAIN: Final = 0.02
-"""Gains that differ by less are one for a reader."""
+"""Gains that differ by less count as equal."""
 
 
 def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
@@ -215,7 +215,7 @@ def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
 
 
 def _pace(analysis: AnalysisResult) -> str:
-    """What the removal of the cause would gain, as a sentence after a space; empty if the model does not say."""
+    """Return the gain from removing the cause, as a sentence after a space; empty without a modeled gain."""
     verdict = analysis.verdict
     loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
     if loss is None or loss.gain_ratio is None:
@@ -232,7 +232,7 @@ def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
 
 
 def margin(analysis: AnalysisResult) -> str:
-    """How far the verdict is ahead of the next cause, as a sentence; empty where there is no other."""
+    """Compare the verdict with the next cause, as a sentence; empty if there is no other."""
     verdict = analysis.verdict
     if verdict.cause is None or len(verdict.losses) < 2:
         return ""
@@ -254,7 +254,7 @@ def alarm(analysis: AnalysisResult) -> str | None:
 
 
 def next_step(analysis: AnalysisResult) -> str:
-    """What to do first, and what it brings."""
+    """Return the first step and its gain."""
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
@@ -269,8 +269,8 @@ def next_step(analysis: AnalysisResult) -> str:
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
-            return "Keep this layout. No setting would gain 5% against this, nor would making a side 10% faster."
-        return f"Keep this layout. No modelled change would gain 5%. {_WITHOUT_MODEL['balanced']}"
+            return "Keep this layout. No setting would gain 5%, and neither would making one side 10% faster."
+        return f"Keep this layout. No modeled change would gain 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [_with_effect(analysis, first), _unchecked(analysis, first), _aside(analysis, first)]
     parts.append(_kept(analysis, first))
     return " ".join(part for part in parts if part)
@@ -300,7 +300,7 @@ def cap_of(analysis: AnalysisResult) -> int | None:
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:
-    """What to do about the cause where nothing says what it brings."""
+    """Return the next step against the cause if no gain is known."""
     verdict = analysis.verdict
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
@@ -325,7 +325,7 @@ def _is_reason_open(analysis: AnalysisResult) -> bool:
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
-    """Why the first action is not against the cause that the verdict names; empty where it is."""
+    """Explain why the first action does not address the verdict's cause; empty if it does."""
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
@@ -366,41 +366,41 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
-    """What can be done instead of the first action, one sentence each."""
+    """Return the alternatives to the first action, one sentence each."""
     return [_with_effect(analysis, each) for each in actions_of(analysis)[1 : 1 + shown]]
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
-    """What to do, in order; nothing while its results are invalid or the verdict is unknown."""
+    """Return the actions in order; none if the results are invalid or the verdict is unknown."""
     ranking = ranking_of(analysis)
     is_open = alarm(analysis) is None and analysis.verdict.bottleneck != "unknown"
     return ranking.actions if ranking is not None and is_open else ()
 
 
 def first_action(analysis: AnalysisResult) -> Action | None:
-    """What to do first; None where nothing is ranked."""
+    """Return the first action; None if nothing is ranked."""
     return next(iter(actions_of(analysis)), None)
 
 
 def below_actions(analysis: AnalysisResult) -> str:
-    """What is said once beneath the table of actions."""
+    """Return the note below the table of actions."""
     return actions.below_table(actions_of(analysis))
 
 
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
-    """What to do, in order, as the rows of a table."""
+    """Return the actions as the rows of a table, in order."""
     own, cap = own_staleness(analysis), cap_of(analysis)
     return [actions.action_row(each, analysis, own, cap) for each in actions_of(analysis)]
 
 
 def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
-    """Today's staleness; None where it is not known."""
+    """Return the current staleness; None if unknown."""
     model = analysis.model
     return model.forecasts.today.staleness if isinstance(model, ModelResult) else None
 
 
 def version_lasts(analysis: AnalysisResult) -> str:
-    """How many optimizer steps a version lasts, if publishing waits for the cap; empty in any other run."""
+    """Return the optimizer steps per version, if publishing waits for the cap; empty otherwise."""
     own = own_staleness(analysis)
     if own is None or not actions.lasts_longer(own):
         return ""
@@ -410,7 +410,7 @@ def version_lasts(analysis: AnalysisResult) -> str:
 
 
 def no_findings(analysis: AnalysisResult) -> str:
-    """What to say if nothing was found: that, or that there was not enough data to look."""
+    """Return the text shown without findings: there are none, or the run has too little data."""
     if analysis.verdict.bottleneck == "unknown":
         return "No findings: the run has too little data to judge."
     return "No findings. A check whose data was not recorded is skipped."
@@ -461,7 +461,7 @@ def _clock_sentence(offset: ClockOffset) -> str:
 
 
 def between_hosts(analysis: AnalysisResult) -> str:
-    """What is uncertain about times from one host to another, as a sentence; empty for a run on one host."""
+    """Return the uncertainty of times between hosts, as a sentence; empty for a run on one host."""
     spread_s = analysis.data_quality.clock_uncertainty_s
     if spread_s is None:
         return ""

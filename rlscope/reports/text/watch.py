@@ -156,7 +156,7 @@ def _status(facts: LiveFacts, now_ns: int) -> str:
 
 
 def _verdict(facts: LiveFacts) -> str:
-    """What limits the run now, over the stretch that the facts cover."""
+    """Return the current bottleneck, over the interval that the facts cover."""
     verdict = facts.verdict
     if verdict is None:
         return fmt.NO_DATA
@@ -168,7 +168,10 @@ def _verdict(facts: LiveFacts) -> str:
 
 
 def _steps(facts: LiveFacts) -> str:
-    """How many, and how far the last one lies behind the newest row: now would count the time between two flushes."""
+    """Return the number of steps, and the age of the last one relative to the newest row.
+
+    Relative to now, the time between two flushes would count too.
+    """
     steps = fmt.count(facts.steps)
     if facts.last_step_end_ns is None or facts.newest_ns is None:
         return steps

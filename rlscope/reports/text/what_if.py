@@ -1,6 +1,6 @@
 """The answer to a what-if: the current run beside the changed one, with warnings.
 
-Both columns are modelled; measured values are in the analysis.
+Both columns are modeled; measured values are in the analysis.
 """
 
 from typing import Final, NamedTuple
@@ -32,8 +32,8 @@ def headline(answer: WhatIf) -> str:
     if answer.obstacle is not None:
         return f"Infeasible: {_obstacle(answer.obstacle)}"
     if answer.gain_ratio is None or not any(answer.gain_ratio):
-        return "Modelled throughput: no change"
-    return f"Modelled throughput: {gain_words(answer.gain_ratio)}"
+        return "Modeled throughput: no change"
+    return f"Modeled throughput: {gain_words(answer.gain_ratio)}"
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
@@ -45,7 +45,7 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
 
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
-    """What was chosen, assumed, or is unknown."""
+    """Return the choices, assumptions and unknowns behind the answer."""
     lines = [_warning(warning, model) for warning in answer.warnings]
     if answer.chose_split:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
@@ -53,7 +53,9 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.append("Simulated event by event.")
     if answer.asked.steps_per_version is not None:
         versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
-        lines.append("Staleness counts versions: one is {} optimizer steps with the change, {} now.".format(*versions))
+        lines.append(
+            "Staleness is in versions: a version is {} optimizer steps with the change and {} now.".format(*versions)
+        )
     overflow = overflow_line(answer.predicted)
     lines += [overflow] if overflow else []
     if answer.calibration.synchronous:

@@ -63,7 +63,7 @@ def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_i
     gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
     interval = f"({gain_text(gain.low)} to {gain_text(gain.high)})"
-    assert cells["modelled gain"] == ("–", f"{gain_text(gain.median)} {interval}")
+    assert cells["modeled gain"] == ("–", f"{gain_text(gain.median)} {interval}")
 
 
 def test_an_interval_without_a_width_is_not_written():
@@ -302,7 +302,7 @@ def test_a_page_without_actions_has_no_table_of_them():
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
     lines = card(changing_model(), width).splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, modelled"))
+    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, modeled"))
     blocks = lines[start : start + len(model_words.loss_rows(changing_model())) + 2]
     ends = [max(line.rfind("█"), line.rfind("▒")) for line in blocks]
     assert ends[0] == max(ends)

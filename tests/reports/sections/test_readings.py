@@ -286,7 +286,7 @@ def test_captions_name_a_cap_only_where_the_run_has_one_and_tokens_beyond_it_onl
     assert "at or below the cap" in heat_reading(capped) and "cap" not in heat_reading(free)
     assert "cap" not in shares_reading(free, 0)
     assert shares_reading(capped, 0) == "Healthy: a narrow peak at or below the cap."
-    assert shares_reading(capped, 1).startswith("Beyond the cap: 1 token, drawn in its colour.")
+    assert shares_reading(capped, 1).startswith("Beyond the cap: 1 token, drawn in its color.")
 
 
 def test_outcomes_are_said_instead_of_drawn_where_everything_was_trained_on():
@@ -331,5 +331,5 @@ def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
     assert throughput_section(analysis).figures[0].spec
     counted = replace(analysis, throughput=Throughput(1_000.0, 1_000.0, None, counted_tokens=7))
     section = throughput_section(counted)
-    assert section.figures[0].spec is None and "by training step alone" in section.figures[0].figure.empty
+    assert section.figures[0].spec is None and "by training step only" in section.figures[0].figure.empty
     assert [fact.note for fact in section.facts if fact.value == "no data"] == ["", ""]

@@ -131,7 +131,7 @@ def test_the_next_step_without_a_model_is_to_speed_up_the_side_that_is_waited_fo
     assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
 
 
-@pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each waits for")])
+@pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each side waits for")])
 @pytest.mark.parametrize("sides", [("samplers", "trainers"), ("trainers", "samplers")])
 def test_where_both_sides_lose_as_much_and_no_model_says_why_no_gpu_is_moved(sides, dropped, words):
     full = full_analysis()
@@ -167,20 +167,20 @@ def test_a_kept_layout_stands_alone_without_the_gain_of_another(reason: Reason, 
     choice = brief_of(analysed(with_reason(reason))).choice
     assert choice is not None and len(choice.columns) == columns
     assert {len(values) for _, values in choice.rows} == {columns}
-    assert any(name == "modelled gain" for name, _ in choice.rows) is (columns == 2)
+    assert any(name == "modeled gain" for name, _ in choice.rows) is (columns == 2)
 
 
 def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():
     made = changing_model()
     analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "trainers")
     step = verdict_words.next_step(analysis)
-    assert step == "Keep this layout. No setting would gain 5% against this, nor would making a side 10% faster."
+    assert step == "Keep this layout. No setting would gain 5%, and neither would making one side 10% faster."
 
 
 def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follows():
     made = changing_model()
     analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "balanced")
-    assert verdict_words.next_step(analysis).startswith("Keep this layout. No modelled change would gain 5%.")
+    assert verdict_words.next_step(analysis).startswith("Keep this layout. No modeled change would gain 5%.")
     assert verdict_words.then_steps(analysis) == verdict_words.action_rows(analysis) == []
 
 
@@ -193,7 +193,7 @@ def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
 
 def test_a_stretch_that_is_too_short_needs_steps_before_anything_else():
     made = with_reason("too_short", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == "record at least 20 steps in steady state and analyse again"
+    assert advice.measure_first(made) == "record at least 20 steps in steady state and analyze again"
     assert "that takes 20 steps" in advice.why(made) and "Largest uncertainty" not in advice.why(made)
 
 
@@ -339,8 +339,8 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
     [
         (1.0, ""),
         (1.019, ""),
-        (1.02, " A step of the tested ones trained 2.0% more tokens than predicted."),
-        (0.9, " A step of the tested ones trained 10.0% fewer tokens than predicted."),
+        (1.02, " The tested steps trained 2.0% more tokens each than predicted."),
+        (0.9, " The tested steps trained 10.0% fewer tokens each than predicted."),
     ],
 )
 def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(step_s, words):
@@ -521,7 +521,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
     assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
     assert rows["mean token staleness"] == ("2 versions", "1.5 versions", "−0.5 versions")
     assert rows["queue depth"] == ("not recorded", "8 samples", "")
-    assert rows["step time"] == ("not recorded", "not modelled", "")
+    assert rows["step time"] == ("not recorded", "not modeled", "")
     assert len(rows) == 12
 
 

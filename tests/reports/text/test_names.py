@@ -31,7 +31,7 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
         (
             MANY,
             Preemption(0.2, None),
-            "The KV cache overflowed: 1.7 preemptions a sample, 12.3% of the engines' time to compute them again, as"
+            "The KV cache overflowed: 1.7 preemptions a sample, 12.3% of the engines' time to recompute them, as"
             " counted; the model expects 0.2 preemptions a sample (interpolated).",
         ),
         (

@@ -21,7 +21,7 @@ class LedgerSection(NamedTuple):
     roles: list[LedgerRole]
     gpu_time: str
     unrecorded: str
-    """Which workers were not recorded all the time; empty if none."""
+    """Workers that were not recorded all the time; empty if none."""
     has_steady: bool
     """Whether the shares of the steady state are known."""
     has_gpu_idle: bool

@@ -269,7 +269,7 @@ def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:
 
 
 def _typical(forecast: Forecast, model: ModelResult) -> float:
-    """Return the rate relative to the current layout, draw by draw, by which layouts are ranked."""
+    """Return the rate relative to the current layout, draw by draw; layouts are ranked by it."""
     return 1.0 + float(np.median(gains_over(forecast, model.forecasts.today)))
 
 

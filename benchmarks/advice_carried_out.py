@@ -116,12 +116,12 @@ def carried_out(case: Case, action: Action) -> Flags | None:
     names = {
         "staleness_cap": "max-staleness",
         "in_flight_limit": "max-in-flight" if pipeline else "in-flight",
-        "queue_capacity": "queue-capacity",
+        "queue_capacity_samples": "queue-capacity",
         "publish_every": "publish-every" if pipeline else "sync-every",
     }
     if action.what in names and after is not None:
         return {**case.flags, names[action.what]: str(int(after))}
-    slow = {"trainer_speed": "slow-trainer", "forward_speed": "slow-sampler"}.get(action.what)
+    slow = {"trainer_speed": "slow-trainer", "engine_speed": "slow-sampler"}.get(action.what)
     if slow in case.flags and after is not None:
         return {**case.flags, slow: str(float(case.flags[slow]) / after)}
     return None
@@ -133,10 +133,10 @@ def _laid_out(case: Case, layout: Layout) -> Flags | None:
     running = "slots" if case.module == PIPELINE else "in-flight"
     split = {"trainers": layout.trainer_gpus, "samplers": layout.sampler_gpus}
     if "slow" in flags:
-        return {**flags, **{name: str(gpus) for name, gpus in split.items()}, running: str(layout.running_per_engine)}
+        return {**flags, **{name: str(gpus) for name, gpus in split.items()}, running: str(layout.max_running)}
     if any(gpus != int(flags.get(name, "1")) for name, gpus in split.items()):
         return None
-    return {**flags, running: str(layout.running_per_engine)}
+    return {**flags, running: str(layout.max_running)}
 
 
 def try_out(case: Case, steps: int, vllm_python: Path, scratch: Path) -> Pair:

@@ -37,7 +37,7 @@ def _responses(world: World, factor: float, sigma: float, long_ratio: float) -> 
     made = Responses(
         median_tokens=given.median_tokens * factor,
         sigma=sigma,
-        cap_tokens=round(given.cap_tokens * factor * 2),
+        max_output_tokens=round(given.max_output_tokens * factor * 2),
         group_share_ratio=given.group_share_ratio,
         long_ratio=long_ratio,
         long_factor=5.0,
@@ -127,6 +127,6 @@ def advice_systems(seed: int = _SEED) -> list[System]:
 def _of_kind(kind: str, index: int, seed: int) -> System:
     drawn = system_of(_QUEUE + 6 * index, seed)
     world = replace(KINDS[kind](drawn.world), name=kind)
-    running = drawn.recorded.running_per_engine
+    running = drawn.recorded.max_running
     layouts = tuple(Layout(each.trainer_gpus, each.sampler_gpus, running) for each in drawn.layouts)
     return replace(drawn, family=kind, world=world, layouts=tuple(dict.fromkeys(layouts)), steps=_STEPS)

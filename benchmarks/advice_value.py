@@ -237,7 +237,7 @@ def _errors(each: Judged, wanted: Callable[[Layout, Layout], bool]) -> np.ndarra
 
 
 def _split(layout: Layout) -> str:
-    return f"{layout.trainer_gpus}:{layout.sampler_gpus} x {layout.running_per_engine}"
+    return f"{layout.trainer_gpus}:{layout.sampler_gpus} x {layout.max_running}"
 
 
 def main() -> None:

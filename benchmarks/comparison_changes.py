@@ -42,7 +42,7 @@ class Change:
 
 CHANGES: Final = (
     Change(
-        "an engine runs 32 requests, not 8", frozenset({"max_running_per_engine"}),
+        "an engine runs 32 requests, not 8", frozenset({"max_running"}),
         ("--samplers", "2", "--slow-sampler", "3"), ("--slots", "8"), ("--slots", "32"),
     ),
     Change(

@@ -29,7 +29,7 @@ from token_simulator.cases import PLAIN
 from rlscope.comparison.facts import ComparedRun, halves, run_of
 from rlscope.comparison.gate import steady_steps
 from rlscope.comparison.runs import Pair, compare_runs
-from rlscope.comparison.statistics import Series, difference
+from rlscope.comparison.statistics import StepSeries, difference
 from rlscope.model.numerics.bootstrap import autocorrelation_time, block_steps
 from rlscope.pipeline import analyze
 from rlscope.trace.store import open_run
@@ -55,9 +55,9 @@ SPREADS: tuple[tuple[str, World, Layout], ...] = (
     ("limited by trainers, 3:5", PLAIN, FEW_TRAINERS),
     ("limited by trainers, 2:6", PLAIN, Layout(2, 6, 32)),
 )
-LONG: World = replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=1200))
+LONG: World = replace(PLAIN, responses=replace(PLAIN.responses, max_output_tokens=1200))
 CHANGES: tuple[tuple[str, str, World, Layout, World, Layout], ...] = (
-    ("running limit 8 to 32", "max_running_per_engine", PLAIN, Layout(5, 3, 8), PLAIN, Layout(5, 3, 32)),
+    ("running limit 8 to 32", "max_running", PLAIN, Layout(5, 3, 8), PLAIN, Layout(5, 3, 32)),
     ("layout 6:2 to 4:4", "layout", PLAIN, Layout(6, 2, 32), PLAIN, BALANCED),
     ("responses twice as long", "response_lengths", LONG, FEW_TRAINERS,
      replace(LONG, responses=replace(LONG.responses, median_tokens=300)), FEW_TRAINERS),
@@ -111,7 +111,7 @@ def false_alarms(correlation: float, steps: int, pairs: int) -> tuple[float, flo
     rng = np.random.default_rng([steps, round(100 * correlation)])
     missed = called = 0
     for _ in range(pairs):
-        series = [Series(np.full(steps, 100.0), _related(rng, correlation, steps)) for _ in range(2)]
+        series = [StepSeries(np.full(steps, 100.0), _related(rng, correlation, steps)) for _ in range(2)]
         found = difference(series[0], series[1], "ratio")
         missed += found.interval is not None and not found.interval.low <= 0.0 <= found.interval.high
         called += found.is_significant
@@ -140,7 +140,7 @@ def spread_line(name: str, world: World, layout: Layout, seeds: int) -> str:
     )
 
 
-def steps_of(world: World, layout: Layout, seed: int) -> Series:
+def steps_of(world: World, layout: Layout, seed: int) -> StepSeries:
     """The steady rate of a simulated recording, step by step."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"

@@ -187,7 +187,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
-        options = Options(Path(scratch), queue_capacity=UNLIMITED, staleness_policy="none", max_in_flight=UNLIMITED)
+        options = Options(
+            Path(scratch), queue_capacity_samples=UNLIMITED, staleness_policy="none", max_in_flight_samples=UNLIMITED
+        )
         with rlscope_otel.start_run(scratch, "colocated", "worker", gpu_count=1) as run:
             sampler_pairs, groups = measure_sampler(options, run, blocks)
             trainer_pairs = measure_trainer(options, run, groups, blocks)

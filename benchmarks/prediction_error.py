@@ -165,7 +165,7 @@ def other_recording(system: System) -> Layout:
     piece = world.gpus_per_engine
     doubled = 2 * recorded.trainer_gpus
     trainers = doubled if doubled < world.gpus else max(piece, recorded.trainer_gpus // 2 // piece * piece)
-    return Layout(trainers, world.gpus - trainers, recorded.running_per_engine)
+    return Layout(trainers, world.gpus - trainers, recorded.max_running)
 
 
 def error_line(name: str, transfers: Iterable[Transfer]) -> str:
@@ -192,10 +192,8 @@ def error_lines(judged: Sequence[Judged]) -> list[str]:
     groups: dict[str, Callable[[Transfer], bool]] = {
         "trainers scale linearly": lambda row: row.system.world.training.scaling_exponent == 1.0,
         "trainers do not": lambda row: row.system.world.training.scaling_exponent < 1.0,
-        "same limit of running requests": lambda row: (
-            row.layout.running_per_engine == row.system.recorded.running_per_engine
-        ),
-        "twice the limit": lambda row: row.layout.running_per_engine > row.system.recorded.running_per_engine,
+        "same limit of running requests": lambda row: row.layout.max_running == row.system.recorded.max_running,
+        "twice the limit": lambda row: row.layout.max_running > row.system.recorded.max_running,
         "more trainer GPUs than recorded": lambda row: row.layout.trainer_gpus > row.system.recorded.trainer_gpus,
         "fewer": lambda row: row.layout.trainer_gpus < row.system.recorded.trainer_gpus,
         "a KV cache that may fill": lambda row: row.system.world.kv_capacity_tokens is not None,
@@ -366,7 +364,7 @@ def main() -> None:
 
 
 def _split(layout: Layout) -> str:
-    return f"{layout.trainer_gpus}:{layout.sampler_gpus} x {layout.running_per_engine}"
+    return f"{layout.trainer_gpus}:{layout.sampler_gpus} x {layout.max_running}"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def _without_noise(system: System) -> System:
     training = replace(world.training, noise_sd=0.0)
     name = f"{world.name}_quiet"
     quiet = replace(world, name=name, passes=passes, training=training, engine_speed_sd=0.0)
-    layouts = [layout for layout in system.layouts if layout.running_per_engine == system.recorded.running_per_engine]
+    layouts = [layout for layout in system.layouts if layout.max_running == system.recorded.max_running]
     return replace(system, world=quiet, layouts=tuple(layouts))
 
 
@@ -104,7 +104,7 @@ def _responses(random: Generator) -> Responses:
     return Responses(
         median_tokens=median_tokens,
         sigma=random.uniform(0.4, 0.9),
-        cap_tokens=round(median_tokens * random.choice([3, 5, 8])),
+        max_output_tokens=round(median_tokens * random.choice([3, 5, 8])),
         group_share_ratio=random.uniform(0.0, 0.5),
         long_ratio=float(random.choice([0.0, 0.1])),
         long_factor=random.uniform(2.5, 4.0),
@@ -117,7 +117,7 @@ def _means(responses: Responses) -> tuple[float, float]:
     random = np.random.default_rng(0)
     drawn = responses.median_tokens * np.exp(responses.sigma * random.normal(size=20_000))
     drawn[random.random(20_000) < responses.long_ratio] *= responses.long_factor
-    lengths = np.minimum(drawn, responses.cap_tokens)
+    lengths = np.minimum(drawn, responses.max_output_tokens)
     mean_tokens = float(lengths.mean())
     return mean_tokens, responses.prompt_tokens + float((lengths**2).mean()) / (2 * mean_tokens)
 
@@ -196,5 +196,5 @@ def _limits(family: str, random: Generator, samples_per_step: int) -> Limits:
 def _kv_capacity(random: Generator, running: int, context_tokens: float, responses: Responses) -> int | None:
     """None, or around what the recorded limit of running requests needs."""
     factor = random.uniform(0.8, 2.5)
-    longest = responses.cap_tokens + 2 * responses.prompt_tokens
+    longest = responses.max_output_tokens + 2 * responses.prompt_tokens
     return None if random.random() < 0.5 else max(longest, round(factor * running * context_tokens))

@@ -19,7 +19,7 @@ from rlscope.model.arrays import Reals
 from rlscope.model.forecast.recommend import FEW_VERSIONS, STALER_RATIO
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
-from rlscope.model.system import Admission, Engine, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, System, Trainer, TrainerPhase, WeightUpdateCost, Workload
 from rlscope.model.system import Layout as ModelLayout
 
 _DRAWN_GROUPS = 4000
@@ -83,7 +83,7 @@ def true_system(world: World) -> System:
         prefill_tokens_per_s=_prefill_rate(world, prompt_tokens),
     )
     updates = world.updates
-    update = WeightUpdate(
+    update = WeightUpdateCost(
         engine_pause_s=updates.apply_s,
         trainer_blocked_s=updates.publish_s,
         delay_s=updates.publish_s + updates.transfer_s,
@@ -94,7 +94,7 @@ def true_system(world: World) -> System:
 
 def true_rates(world: World, layouts: Sequence[Layout]) -> dict[Layout, float]:
     """Trained response tokens per second by the closed form with the true parameters; NaN where it refuses."""
-    asked = [ModelLayout(each.trainer_gpus, each.sampler_gpus, each.running_per_engine) for each in layouts]
+    asked = [ModelLayout(each.trainer_gpus, each.sampler_gpus, each.max_running) for each in layouts]
     states = steady_states(true_system(world), asked)
     rates = [state.trained_tokens_per_s if isinstance(state, SteadyState) else math.nan for state in states]
     return dict(zip(layouts, rates, strict=True))
@@ -109,7 +109,7 @@ def simulated_rate(world: World, layout: Layout) -> float:
         engine_slowness=tuple(slowness(world, engine) for engine in range(engines)),
         step_noise=world.training.noise_sd,
     )
-    asked = ModelLayout(layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    asked = ModelLayout(layout.trainer_gpus, layout.sampler_gpus, layout.max_running)
     try:
         return simulate(true_system(world), asked, steps=_STEPS, seed=1, settings=settings).trained_tokens_per_s
     except NeverTrains:
@@ -122,8 +122,8 @@ def _lengths(world: World) -> tuple[LengthLaw, float]:
         grow(world, request, 0)
     lengths = np.array([request.length_tokens for request in drawn])
     prompt_tokens = float(np.mean([request.prompt_tokens for request in drawn]))
-    cap_tokens = world.responses.cap_tokens
-    return LengthLaw.from_samples(lengths, np.ones(len(lengths), dtype=np.bool_), cap_tokens), prompt_tokens
+    max_output_tokens = world.responses.max_output_tokens
+    return LengthLaw.from_samples(lengths, np.ones(len(lengths), dtype=np.bool_), max_output_tokens), prompt_tokens
 
 
 def _prefill_rate(world: World, prompt_tokens: float) -> float:

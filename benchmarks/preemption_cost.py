@@ -53,13 +53,13 @@ def world_of(mixes_prefill: bool, full_ratio: float) -> World:
     training = replace(PLAIN.training, tokens_per_gpu_s=12_000.0)
     limits = replace(PLAIN.limits, staleness_policy="none", max_staleness=None)
     roomy = replace(PLAIN, passes=passes, training=training, limits=limits, kv_capacity_tokens=None)
-    held_tokens = TODAY.running_per_engine * sampling_of(true_system(roomy)).resident_tokens
+    held_tokens = TODAY.max_running * sampling_of(true_system(roomy)).resident_tokens
     return replace(roomy, kv_capacity_tokens=round(full_ratio * held_tokens))
 
 
 def truth_of(world: World, running: int, folder: Path | None) -> Truth:
     """Simulate token by token; recomputed tokens cost what prompt tokens cost."""
-    layout = replace(TODAY, running_per_engine=running)
+    layout = replace(TODAY, max_running=running)
     outcome = simulate_world(world, layout, STEPS, 0, folder)
     samples = outcome.generated_tokens / true_system(world).workload.lengths.mean_tokens
     engine_s = outcome.end_s * layout.sampler_gpus
@@ -83,19 +83,19 @@ def predicted(name: str, forecast: Forecast) -> str:
 def judged(name: str, world: World) -> Iterator[str]:
     """The lines of one system."""
     with tempfile.TemporaryDirectory() as scratch:
-        truth = truth_of(world, TODAY.running_per_engine, Path(scratch) / "run")
+        truth = truth_of(world, TODAY.max_running, Path(scratch) / "run")
         model = analyze(Path(scratch) / "run").model
     if not isinstance(model, ModelResult):
         yield f"{name}: {model.reason}"
         return
-    twice = 2 * TODAY.running_per_engine
+    twice = 2 * TODAY.max_running
     yield name
-    yield row(f"true, {TODAY.running_per_engine} running", truth.lost, truth.tokens_per_s)
+    yield row(f"true, {TODAY.max_running} running", truth.lost, truth.tokens_per_s)
     yield row("counted from the trace", model.preemption, None)
     yield predicted("predicted", model.forecasts.today)
     other = truth_of(world, twice, None)
     yield row(f"true, {twice} running", other.lost, other.tokens_per_s)
-    yield predicted("predicted", what_if(model, Change(running_per_engine=twice)).predicted)
+    yield predicted("predicted", what_if(model, Change(max_running=twice)).predicted)
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ class Run:
         total = train if self.is_synchronous else train + sample
         includes_prompt = of["source"].startswith("NeMo")
         prompt = PROMPT_TOKENS if includes_prompt else 0
-        mean, cap = float(of["mean_tokens"]) - prompt, int(of["cap_tokens"]) - prompt
+        mean, cap = float(of["mean_tokens"]) - prompt, int(of["max_output_tokens"]) - prompt
         cv_ratio = CV_RATIO if mean <= cap / 2 else NEAR_CAP_CV_RATIO
         lines = [
             "[gpus]",
@@ -128,7 +128,7 @@ class Run:
         lines += [
             "[lengths]",
             f"prompt_tokens = {PROMPT_TOKENS}\nmean_tokens = {mean}\ncv_ratio = {cv_ratio}",
-            f"cap_tokens = {cap}",
+            f"max_output_tokens = {cap}",
             "[batch]",
             f"samples_per_step = {of['samples']}\ngroup_size = {of['group_size']}",
             "[training]",
@@ -136,7 +136,7 @@ class Run:
             f"extra_forward_passes = {FORWARD_PASSES}\nstate_bytes_per_parameter = 0",
         ]
         if not self.is_synchronous:
-            lines += ["[limits]", f'max_staleness = {of["staleness"]}\nstaleness_kept = "admission"']
+            lines += ["[limits]", f'max_staleness = {of["staleness"]}\nstaleness_policy = "admission"']
         return "\n".join(lines) + "\n"
 
     def plan(self, folder: Path) -> PlanInputs:

@@ -86,7 +86,7 @@ def record(setting: Setting, folder: Path, steps: int) -> None:
 
 def predict(model: ModelResult, asked: Setting) -> Spread | None:
     """The rate under another setting, as `rlscope what-if` answers it; None where it says that nothing would run."""
-    change = Change(running_per_engine=asked.slots, samples_per_step=asked.batch, max_output_tokens=asked.response_cap)
+    change = Change(max_running=asked.slots, samples_per_step=asked.batch, max_output_tokens=asked.response_cap)
     drawn = what_if(model, change).predicted.drawn_tokens_per_s
     return None if drawn is None else Spread.of(drawn)
 

@@ -25,7 +25,7 @@ import token_simulator as tokens
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, simulate
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 
 WARM_UP_RATIO: Final = 0.3
 PREFILL_TOKENS_PER_S: Final = 1000.0
@@ -33,7 +33,7 @@ PREFILL_TOKENS_PER_S: Final = 1000.0
 BATCH, GROUP, PROMPT_TOKENS, OVERHEAD_S = 48, 4, 20, 0.1
 FAST, EVEN, SLOW = 30_000.0, 8_000.0, 3_000.0
 """Tokens per second of the trainer."""
-LAYOUT: Final = Layout(trainer_gpus=1, sampler_gpus=4, running_per_engine=24)
+LAYOUT: Final = Layout(trainer_gpus=1, sampler_gpus=4, max_running=24)
 SYSTEM: Final = System(
     Workload(LengthLaw.lognormal(100, 0.6, 500), PROMPT_TOKENS, GROUP, BATCH, trained_prompt_tokens=PROMPT_TOKENS),
     Engine(1, PNormCurve(0.01, 0.0002, 2.0, kv_s_per_token=1e-6), 24, prefill_tokens_per_s=PREFILL_TOKENS_PER_S),
@@ -81,7 +81,7 @@ def costly_updates(plain: Case) -> Case:
     return replace(
         plain,
         world=replace(plain.world, updates=tokens.Updates(publish_s=0.1, transfer_s=0.2, apply_s=0.15, kv_kept=False)),
-        system=replace(plain.system, update=WeightUpdate(0.15, trainer_blocked_s=0.1, delay_s=0.3, kv_kept=False)),
+        system=replace(plain.system, update=WeightUpdateCost(0.15, trainer_blocked_s=0.1, delay_s=0.3, kv_kept=False)),
     )
 
 
@@ -153,7 +153,7 @@ class Seen:
 
 
 def token_by_token(given: Case, steps: int, seed: int) -> Seen:
-    layout = tokens.Layout(LAYOUT.trainer_gpus, LAYOUT.sampler_gpus, LAYOUT.running_per_engine)
+    layout = tokens.Layout(LAYOUT.trainer_gpus, LAYOUT.sampler_gpus, LAYOUT.max_running)
     outcome = tokens.simulate_world(given.world, layout, steps, seed)
     first = round(WARM_UP_RATIO * steps)
     seconds = outcome.step_ends_s[-1] - outcome.step_ends_s[first - 1]

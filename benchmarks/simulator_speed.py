@@ -22,18 +22,18 @@ from typing import Final
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 
 AIM_S: Final = 1.0
 LOOP_TURNS: Final = 2_000_000
-LENGTHS: Final = LengthLaw.lognormal(1500, 0.6, cap_tokens=8192)
+LENGTHS: Final = LengthLaw.lognormal(1500, 0.6, max_output_tokens=8192)
 SYSTEM: Final = System(
     Workload(LENGTHS, prompt_tokens=200, group_size=8, samples_per_step=1024),
     Engine(1, PNormCurve(8e-3, 3e-5, 2.0, kv_s_per_token=4.35e-8), max_running=256, prefill_tokens_per_s=50_000),
     Trainer(9000, seen_gpus=16),
-    WeightUpdate(engine_pause_s=0.3, delay_s=0.5),
+    WeightUpdateCost(engine_pause_s=0.3, delay_s=0.5),
 )
-LAYOUT: Final = Layout(trainer_gpus=16, sampler_gpus=48, running_per_engine=32)
+LAYOUT: Final = Layout(trainer_gpus=16, sampler_gpus=48, max_running=32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def cases() -> tuple[Case, ...]:
     large = replace(fast, workload=replace(SYSTEM.workload, samples_per_step=5120))
     return (
         Case("trainer waits", fast),
-        Case("trainer waits, 5120 samples a step", large, layout=replace(LAYOUT, running_per_engine=160)),
+        Case("trainer waits, 5120 samples a step", large, layout=replace(LAYOUT, max_running=160)),
         Case("queue of 2 steps, waits when full", under(slow, Admission(queue_capacity_samples=2048))),
         Case("queue of 2 steps, drops its oldest", under(slow, Admission(2048, "drop_oldest"))),
         Case("staleness cap 1, by admission", under(fast, Admission(max_staleness=1))),
@@ -68,7 +68,7 @@ def cases() -> tuple[Case, ...]:
         Case("trainer waits, engines take groups", fast, Settings(dispatch="pulled")),
         Case("cap 1 by admission, engines take", under(fast, Admission(max_staleness=1)), Settings(dispatch="pulled")),
         Case("synchronous", under(fast, Admission(max_staleness=0)), Settings("drained")),
-        Case("cache overflows", cache, layout=replace(LAYOUT, running_per_engine=40)),
+        Case("cache overflows", cache, layout=replace(LAYOUT, max_running=40)),
     )
 
 

@@ -110,8 +110,8 @@ def _with_scaling(calibration: Calibration, exponent: float) -> Calibration:
 
 
 def _layout(layout: ModelLayout) -> Layout:
-    return Layout(layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    return Layout(layout.trainer_gpus, layout.sampler_gpus, layout.max_running)
 
 
 def _numbers(layout: Layout) -> tuple[int, int, int]:
-    return layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine
+    return layout.trainer_gpus, layout.sampler_gpus, layout.max_running

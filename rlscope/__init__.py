@@ -7,7 +7,7 @@
         run.sql("SELECT role, count(*) FROM workers GROUP BY role")
     a = rlscope.analyze("runs/monday", max_staleness=4, also=["runs/tuesday"])
     a.verdict, a.recommendation, a.staleness.tokens.p95
-    a.what_if(n_train=4, max_running=64)
+    a.what_if(trainer_gpus=4, max_running=64)
     a.charts.ledger()                                 # Altair
     a.to_json(); a.to_markdown(); a.to_html("report.html")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlscope.analysis.result import Alert, Finding, Severity
     from rlscope.comparison.facts import ComparedRun
     from rlscope.comparison.history import RunEntry
-    from rlscope.comparison.runs import Compared, Pair
+    from rlscope.comparison.runs import Pair, RunComparison
     from rlscope.model.forecast.layouts import Forecast, Spread
     from rlscope.model.forecast.plan import PlanResult
     from rlscope.model.forecast.result import ModelResult
@@ -120,7 +120,7 @@ class CheckReport:
 
     @property
     def outcomes(self) -> "tuple[RuleOutcome, ...]":
-        """Outcome of each rule, in the order of the rules. An outcome without judged_ticks had too little data."""
+        """Outcome of each rule, in the order of the rules. An outcome without evaluated_ticks had too little data."""
         return self.result.outcomes
 
     @property
@@ -158,9 +158,9 @@ class CheckReport:
 class Comparison:
     """Comparison of runs with a baseline, returned by `compare`: what changed, whether it is significant, and why."""
 
-    def __init__(self, result: "Compared") -> None:
+    def __init__(self, result: "RunComparison") -> None:
         self._charts: ComparisonCharts | None = None
-        self.result: Compared = result
+        self.result: RunComparison = result
         """The complete result, as one frozen dataclass."""
 
     @property

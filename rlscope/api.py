@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, one_of, severity_of
-from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError, VanishedFileError
+from rlscope.errors import AnalysisError, ArgumentError, Bounds, ImpossibleChangeError, QueryError, VanishedFileError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from rlscope.answers import DoctorReport
-    from rlscope.exports.perfetto import Part, PerfettoExport
+    from rlscope.exports.perfetto import PerfettoExport, PerfettoOptions
     from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
     from rlscope.importers.target import ImportOptions
@@ -54,17 +54,17 @@ PAGE_NAME: Final = "report.html"
 class Changes(TypedDict, total=False):
     """Settings that `what_if` can change. All others keep the run's values. CHANGE_LIMITS has the range of each."""
 
-    n_train: int | None
-    """Trainer GPUs. Without n_sample, the remaining GPUs sample."""
-    n_sample: int | None
-    """Sampler GPUs. Without n_train, the remaining GPUs train."""
-    n_gpus: int | None
+    trainer_gpus: int | None
+    """Trainer GPUs. Without sampler_gpus, the remaining GPUs sample."""
+    sampler_gpus: int | None
+    """Sampler GPUs. Without trainer_gpus, the remaining GPUs train."""
+    total_gpus: int | None
     """Total GPUs. Given alone, they are split in the fastest way."""
     max_running: int | None
     """Maximum running requests per engine."""
     max_staleness: int | None
     """Staleness cap of samples, in versions."""
-    scale_lengths: float | None
+    length_factor: float | None
     """Factor on the response lengths, which stay below the cap on output tokens."""
     max_output_tokens: int | None
     """Maximum response length, in tokens."""
@@ -72,13 +72,13 @@ class Changes(TypedDict, total=False):
     """Samples per training step."""
     trainer_speed: float | None
     """Relative speed of the trainers: with 2, their passes take half as long."""
-    forward_speed: float | None
+    engine_speed: float | None
     """Relative speed of the engines: with 2, their passes take half as long."""
     weight_update_s: float | None
     """Seconds from the end of a step until both sides continue."""
-    queue_capacity: int | None
+    queue_capacity_samples: int | None
     """Queue capacity, in samples; 0 means no limit."""
-    max_in_flight: int | None
+    max_in_flight_samples: int | None
     """Maximum samples in flight, running or queued; 0 means no limit."""
     max_in_flight_groups: int | None
     """Maximum groups in flight, running or queued; 0 means no limit."""
@@ -86,25 +86,25 @@ class Changes(TypedDict, total=False):
     """Optimizer steps per weight update."""
 
 
-_FACTOR: Final = Limits(0.01, 100.0)
+_FACTOR: Final = Bounds(0.01, 100.0)
 """Range of a factor. Beyond it, the changed run no longer resembles the recorded one."""
-CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
-    "n_train": Limits(1),
-    "n_sample": Limits(1),
-    "n_gpus": Limits(2, 65_536),
-    "max_running": Limits(1),
-    "max_staleness": Limits(0),
-    "scale_lengths": _FACTOR,
-    "max_output_tokens": Limits(1),
+CHANGE_LIMITS: Final[Mapping[str, Bounds]] = {
+    "trainer_gpus": Bounds(1),
+    "sampler_gpus": Bounds(1),
+    "total_gpus": Bounds(2, 65_536),
+    "max_running": Bounds(1),
+    "max_staleness": Bounds(0),
+    "length_factor": _FACTOR,
+    "max_output_tokens": Bounds(1),
     # Larger steps take over a minute to simulate.
-    "samples_per_step": Limits(1, 100_000),
+    "samples_per_step": Bounds(1, 100_000),
     "trainer_speed": _FACTOR,
-    "forward_speed": _FACTOR,
-    "weight_update_s": Limits(0.0, 86_400.0),
-    "queue_capacity": Limits(0),
-    "max_in_flight": Limits(0),
-    "max_in_flight_groups": Limits(0),
-    "publish_every": Limits(1, 1_000),
+    "engine_speed": _FACTOR,
+    "weight_update_s": Bounds(0.0, 86_400.0),
+    "queue_capacity_samples": Bounds(0),
+    "max_in_flight_samples": Bounds(0),
+    "max_in_flight_groups": Bounds(0),
+    "publish_every": Bounds(1, 1_000),
 }
 
 
@@ -293,7 +293,7 @@ class Analysis:
             return run.sql(text)
 
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
-        """Predict the run with changed settings: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
+        """Predict the run with changed settings: `a.what_if(trainer_gpus=4, max_running=64)`; see `rlscope.what_if`.
 
         Args:
             **changes: New values, by the names and in the units of `Changes`.
@@ -425,8 +425,8 @@ def analyze(
     from rlscope.cluster import on_ray
 
     if max_staleness is not None:
-        Limits(0).check("max_staleness", max_staleness)
-    Limits(1).check("gpus_per_node", gpus_per_node)
+        Bounds(0).check("max_staleness", max_staleness)
+    Bounds(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
     folder, say = _folder(path, options, progress), progress or pipeline.say_nothing
     drawn, divide = pipeline.DRAWN if page else (), on_ray(ray, say)
@@ -441,7 +441,7 @@ def what_if(
     progress: Progress | None = None,
     **changes: Unpack[Changes],
 ) -> WhatIfAnswer:
-    """Predict a run with changed settings: `what_if("runs/monday", n_train=4, max_running=64)`.
+    """Predict a run with changed settings: `what_if("runs/monday", trainer_gpus=4, max_running=64)`.
 
     Args:
         run: Run folder, log or metrics file. Pass an `Analysis` to avoid analyzing the run again.
@@ -484,9 +484,9 @@ def plan(
     from rlscope.planning.build import plan_ahead
 
     if max_staleness is not None:
-        Limits(0).check("max_staleness", max_staleness)
+        Bounds(0).check("max_staleness", max_staleness)
     if running is not None:
-        Limits(1).check("running", running)
+        Bounds(1).check("running", running)
     return PlanAnswer(*plan_ahead(Path(path), max_staleness, layout, running))
 
 
@@ -614,13 +614,14 @@ def list_runs(
     return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
 
 
-def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "PerfettoExport":
+def export_perfetto(path: Folder, output: Folder, **part: "Unpack[PerfettoOptions]") -> "PerfettoExport":
     """Write the timeline of a run as a Perfetto trace.
 
     Args:
         path: Run folder, or a log or metrics file of a framework.
         output: Trace file to write.
-        **part: Part of the run to write: `from_s`, `to_s`, `workers`, `max_mb`; see `rlscope.exports.perfetto.Part`.
+        **part: Part of the run to write: `from_s`, `to_s`, `workers`, `max_mb`; see
+            `rlscope.exports.perfetto.PerfettoOptions`.
 
     Raises:
         RunFolderError: The folder is not a run, or this version cannot read it.
@@ -706,7 +707,7 @@ def _change(changes: Changes) -> "Change":
     """Return the changes as the model's type. Raises TypeError for an unknown name, and ImpossibleChangeError."""
     from rlscope.model.forecast.change import Change
 
-    options: dict[str, object] = {**changes}
+    options: dict[str, Any] = {**changes}
     for name, value in options.items():
         if name not in CHANGE_LIMITS:
             near = get_close_matches(name, CHANGE_LIMITS, n=1)
@@ -714,7 +715,7 @@ def _change(changes: Changes) -> "Change":
             raise TypeError(f"what_if() got an unexpected keyword argument {name!r}; {hint}")
         if value is not None:
             CHANGE_LIMITS[name].check(name, value, ImpossibleChangeError)
-    return Change.of_options(options)
+    return Change(**options)
 
 
 def _several(paths: Folder | Sequence[Folder]) -> Sequence[Folder]:

@@ -18,8 +18,8 @@ from rlscope.errors import RlscopeError
 from rlscope.trace.files import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import Question, macros_sql, questions
-from rlscope.trace.shares import Argument, Share, Split, plan_shares
-from rlscope.trace.store import Divide, OpenShare, StoredRun, open_share
+from rlscope.trace.shares import Argument, Partition, PartitionedRun, plan_shares
+from rlscope.trace.store import OpenPartition, Partitioner, StoredRun, open_share
 
 Progress = Callable[[str], None]
 _HOST_AND_PORT: Final = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
@@ -36,14 +36,14 @@ _ROWS_OF_A_SHARE: Final = 100_000_000
 """Target rows of a share of workers; an actor holds several shares of a larger run."""
 
 
-class ShareHolder:
+class PartitionHolder:
     """Opens shares of a run in one process, keeps them open, and answers questions about them."""
 
     def __init__(self, stored: StoredRun, expected: Mapping[str, str]) -> None:
         """Store the run. expected: the `versions` of the driver process."""
         self._stored = stored
         self._expected = expected
-        self._open: dict[Share, OpenShare] = {}
+        self._open: dict[Partition, OpenPartition] = {}
         self._stack = ExitStack()
 
     def check(self) -> RlscopeError | None:
@@ -60,7 +60,7 @@ class ShareHolder:
             )
         return None
 
-    def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | RlscopeError:
+    def answer(self, share: Partition, name: str, arguments: Mapping[str, Argument]) -> pa.Table | RlscopeError:
         """Return the answer of a share to a question, or the error if it cannot be answered."""
         try:
             if share not in self._open:
@@ -84,15 +84,17 @@ def versions() -> dict[str, str]:
     }
 
 
-class OnRay(Split):
+class RayPartitions(PartitionedRun):
     """Answers questions in shares, with actors on the nodes of a cluster."""
 
-    def __init__(self, ray: Any, stored: StoredRun, shares: Sequence[Share], count: int, progress: Progress) -> None:
+    def __init__(
+        self, ray: Any, stored: StoredRun, shares: Sequence[Partition], count: int, progress: Progress
+    ) -> None:
         """Start `count` actors. Raises RlscopeError if one does not start, or cannot give the same answers."""
         self._ray = ray
         self._shares = shares
         self._progress = progress
-        actor = ray.remote(ShareHolder).options(
+        actor = ray.remote(PartitionHolder).options(
             max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD"
         )
         # Keep a reference, or Ray frees the object: a restarted actor reads it again.
@@ -163,7 +165,7 @@ def _listed(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
-class RayCluster(Divide):
+class RayCluster(Partitioner):
     """A Ray cluster at an address."""
 
     def __init__(self, ray: Any, address: str, progress: Progress) -> None:
@@ -172,13 +174,13 @@ class RayCluster(Divide):
         self._progress = progress
 
     @contextmanager
-    def __call__(self, stored: StoredRun) -> Generator[Split]:
+    def __call__(self, stored: StoredRun) -> Generator[PartitionedRun]:
         """Start actors on the nodes. Raises RlscopeError if a node cannot answer."""
         with self.connected():
             count = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             rows = sum(files.rows for files in stored.tables.values())
             shares = plan_shares(stored.workers, stored.tables, max(count, rows // _ROWS_OF_A_SHARE), count)
-            split = OnRay(self._ray, stored, shares, min(count, len(shares)), self._progress)
+            split = RayPartitions(self._ray, stored, shares, min(count, len(shares)), self._progress)
             try:
                 yield split
             finally:

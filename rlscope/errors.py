@@ -106,7 +106,7 @@ class ImpossibleChangeError(ArgumentError):
     """A what-if asks for values or GPUs that the run cannot have. The message lists the possible ones."""
 
 
-class Limits(NamedTuple):
+class Bounds(NamedTuple):
     """Minimum and maximum of an argument. It must be a whole number if the minimum is an int."""
 
     least: float

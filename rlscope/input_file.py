@@ -45,7 +45,7 @@ class FileKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ParsedFile:
     """A parsed file."""
 
     name: str
@@ -131,7 +131,7 @@ def dotted(place: Place) -> str:
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 
-def read_source(path: Path, kind: FileKind) -> Source:
+def read_source(path: Path, kind: FileKind) -> ParsedFile:
     """Read and parse a file. Raises the error of its kind."""
     try:
         text = read_regular(path).decode("utf-8")
@@ -154,10 +154,10 @@ def read_regular(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def parse_source(text: str, name: str, kind: FileKind) -> Source:
+def parse_source(text: str, name: str, kind: FileKind) -> ParsedFile:
     """Parse the text of a file. Raises the error of its kind if the text is not TOML."""
     try:
-        source = Source(name, kind, tomllib.loads(text))
+        source = ParsedFile(name, kind, tomllib.loads(text))
         huge = next(_huge_numbers(source.document), None)
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(name, kind, str(error)) from error

@@ -26,7 +26,7 @@ from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
-from rlscope.trace.store import MOST_READS, Divide, OpenRun, open_run
+from rlscope.trace.store import MOST_READS, OpenRun, Partitioner, open_run
 
 Progress = Callable[[str], None]
 """Function that is called with a few words on the current activity."""
@@ -93,7 +93,7 @@ def analyze(
     *,
     progress: Progress = say_nothing,
     constraints: Constraints = NO_CONSTRAINTS,
-    divide: Divide | None = None,
+    divide: Partitioner | None = None,
     also_ask: Sequence[str] = DRAWN,
 ) -> AnalysisResult:
     """Analyze the run in a folder.
@@ -210,7 +210,7 @@ def _ask_all(
 
 
 def check(
-    folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None, divide: Divide | None = None
+    folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None, divide: Partitioner | None = None
 ) -> RuleReport:
     """Evaluate alert rules over the whole run in a folder. The model is fitted only if a rule needs it.
 
@@ -259,7 +259,7 @@ def read_run(
     folder: Path | str,
     use: Callable[[OpenRun], _Read],
     progress: Progress = say_nothing,
-    divide: Divide | None = None,
+    divide: Partitioner | None = None,
 ) -> _Read:
     """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out.
 

@@ -28,10 +28,10 @@ record pipeline --steps 160 --slow-trainer 1.06 --eval-every 40 --checkpoint-eve
 record starved_trainer --steps 120 --samplers 2 --slots 8 --slow-sampler 3
 record starved_trainer_after --steps 120 --samplers 2 --slots 32 --slow-sampler 3
 record capped_staleness --steps 120 --batch 32 --slow-sampler 1.6 --staleness-policy publication_waits --max-staleness 1
-record overproduction --steps 60 --slow-trainer 4 --queue-capacity 512 --max-staleness 2
+record overproduction --steps 60 --slow-trainer 4 --queue-capacity-samples 512 --max-staleness 2
 record synchronous --steps 80 --slots 64 --synchronous
 record fleet --steps 80 --trainers 5 --samplers 5 --slow 8 --no-pin --slow-sampler 2 --slow-sampler-id sampler-3 --batch 96 \
-    --queue-capacity 192
+    --queue-capacity-samples 192
 
 record_vllm() {
     local name=$1 python=${VLLM_PYTHON:-.venv-vllm/bin/python}

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rlscope.cluster import ShareHolder, versions
+from rlscope.cluster import PartitionHolder, versions
 from rlscope.errors import RlscopeError
 from rlscope.trace.questions import Question
-from rlscope.trace.shares import Argument, Share, Split, plan_shares
-from rlscope.trace.store import Divide, StoredRun
+from rlscope.trace.shares import Argument, Partition, PartitionedRun, plan_shares
+from rlscope.trace.store import Partitioner, StoredRun
 
 
-class InOneProcess(Split):
-    def __init__(self, holder: ShareHolder, shares: Sequence[Share]) -> None:
+class InOneProcess(PartitionedRun):
+    def __init__(self, holder: PartitionHolder, shares: Sequence[Partition]) -> None:
         self._holder = holder
         self._shares = shares
 
@@ -28,13 +28,13 @@ class InOneProcess(Split):
 
 
 @dataclass(frozen=True)
-class in_one_process(Divide):
+class in_one_process(Partitioner):
     by_worker: int
     by_sample: int
 
     @contextmanager
-    def __call__(self, stored: StoredRun) -> Generator[Split]:
-        holder = ShareHolder(stored, versions())
+    def __call__(self, stored: StoredRun) -> Generator[PartitionedRun]:
+        holder = PartitionHolder(stored, versions())
         try:
             yield InOneProcess(holder, plan_shares(stored.workers, stored.tables, self.by_worker, self.by_sample))
         finally:

@@ -191,7 +191,7 @@ def test_a_run_without_a_model_has_no_recommendation_and_answers_no_what_if(run_
     short = rlscope.analyze(run_dir)
     assert short.recommendation is None
     with pytest.raises(AnalysisError, match="expected a run that the model can be fitted to"):
-        short.what_if(n_train=1)
+        short.what_if(trainer_gpus=1)
 
 
 def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
@@ -298,12 +298,12 @@ def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
 
 
 def test_a_what_if_takes_a_folder_or_an_analysis_and_says_the_same(analysis: rlscope.Analysis) -> None:
-    answer = analysis.what_if(forward_speed=2, max_running=None)
+    answer = analysis.what_if(engine_speed=2, max_running=None)
     assert answer.gain_ratio is not None and answer.obstacle is None
     assert answer.now is analysis.model.forecasts.today  # type: ignore[union-attr]
-    found = json.loads(rlscope.what_if(analysis, forward_speed=2).to_json())
-    assert found == json.loads(answer.to_json()) == json.loads(rlscope.what_if(TRACE, forward_speed=2).to_json())
-    assert found["asked"]["forward_speed"] == 2
+    found = json.loads(rlscope.what_if(analysis, engine_speed=2).to_json())
+    assert found == json.loads(answer.to_json()) == json.loads(rlscope.what_if(TRACE, engine_speed=2).to_json())
+    assert found["asked"]["engine_speed"] == 2
 
 
 def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:
@@ -313,9 +313,9 @@ def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_train": 0}, "n_train: found 0; expected a whole number, at least 1"),
-        ({"n_train": 1.5}, "n_train: found 1.5"),
-        ({"n_train": 99}, "sampler GPUs of 2"),
+        ({"trainer_gpus": 0}, "trainer_gpus: found 0; expected a whole number, at least 1"),
+        ({"trainer_gpus": 1.5}, "trainer_gpus: found 1.5"),
+        ({"trainer_gpus": 99}, "sampler GPUs of 2"),
         ({"samples_per_step": 100_001}, "expected a whole number, 1 to 100,000"),
         ({"trainer_speed": float("nan")}, "trainer_speed: found nan; expected a number, 0.01 to 100"),
         ({"trainer_speed": float("inf")}, "trainer_speed: found inf"),
@@ -331,8 +331,8 @@ def test_a_change_that_cannot_be_names_the_values_that_can(
 
 
 def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'n_trian'; did you mean 'n_train'"):
-        analysis.what_if(n_trian=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'trainer_gpu'; did you mean 'trainer_gpus'"):
+        analysis.what_if(trainer_gpu=2)  # type: ignore[call-arg]
     with pytest.raises(ArgumentError, match="Pass `also` to `analyze`"):
         rlscope.what_if(analysis, also=[TRACE])
 
@@ -341,7 +341,7 @@ def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(SMALL_PLAN)
     answer = rlscope.plan(str(tmp_path / "plan.toml"))
     assert answer.best is not None and answer.best in answer.result.candidates
-    assert json.loads(answer.to_json())["recommendation"]["best"]["n_train_gpus"] == answer.best.layout.trainer_gpus
+    assert json.loads(answer.to_json())["recommendation"]["best"]["trainer_gpus"] == answer.best.layout.trainer_gpus
     assert rlscope.plan(tmp_path / "plan.toml", max_staleness=0).best is None
     with pytest.raises(RlscopeError, match=r"gone\.toml: found No such file"):
         rlscope.plan(tmp_path / "gone.toml")

@@ -37,7 +37,7 @@ _FAR_AHEAD: Final = 0.05
 """Actions whose gains differ by less may change places on another machine."""
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
 _ABSENT: Final = ("not_there", "not_recorded")
-_LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
+_LAYOUT: Final = ("trainer_gpus", "sampler_gpus", "max_running")
 
 
 @cache
@@ -100,8 +100,10 @@ def _settled(document: Any) -> Any:
             "reason": advice["reason"],
             "best": {name: best.get(name) for name in _LAYOUT},
         },
-        "eta": {"remaining_steps": document["eta"]["remaining_steps"]},
-        "sensitivity": sorted(each["quantity"] for each in document["sensitivity"] or [] if each["silence"] in _ABSENT),
+        "time_to_finish": {"remaining_steps": document["time_to_finish"]["remaining_steps"]},
+        "sensitivity": sorted(
+            each["quantity"] for each in document["sensitivity"] or [] if each["no_effect_reason"] in _ABSENT
+        ),
         "model": {name: model[name] for name in ("synchronous", "cautions", "notes")},
     }
 
@@ -198,7 +200,7 @@ def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analysed("vllm_trl").model
     assert faults("check", check_document(check(SAMPLES / "vllm_trl", built_in_rules()), "critical").as_json()) == []
     assert isinstance(model, ModelResult)
-    for change in (Change(), Change(trainer_gpus=1, running_per_engine=24), Change(samples_per_step=100_000)):
+    for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(samples_per_step=100_000)):
         assert faults("what-if", what_if_document(model, what_if(model, change)).as_json()) == []
 
 

@@ -21,7 +21,7 @@ PLAIN: Final = World(
     name="plain",
     gpus=8,
     passes=Passes(weights_s=0.007, request_s=6e-5, kv_token_s=4e-8, between_s=5e-4, noise_sd=0.02, padded_to=4),
-    responses=Responses(median_tokens=150, sigma=0.6, cap_tokens=600, group_share_ratio=0.3),
+    responses=Responses(median_tokens=150, sigma=0.6, max_output_tokens=600, group_share_ratio=0.3),
     rollouts=Rollouts(samples_per_step=96, group_size=8),
     training=Training(tokens_per_gpu_s=6000, reference_gpus=4, overhead_s=0.05, noise_sd=0.03),
     updates=Updates(publish_s=0.05, transfer_s=0.1, apply_s=0.05),
@@ -41,7 +41,7 @@ BOUND_BY_ENVIRONMENT: Final = Case(
     replace(
         PLAIN,
         name="bound_by_environment",
-        responses=Responses(median_tokens=60, sigma=0.5, cap_tokens=300),
+        responses=Responses(median_tokens=60, sigma=0.5, max_output_tokens=300),
         rollouts=Rollouts(32, 8, environment_ratio=1.0, environment_s=20.0),
         limits=Limits(max_in_flight_samples=96),
     ),

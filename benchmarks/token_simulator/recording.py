@@ -211,7 +211,7 @@ class Recording:
     def _manifest(self) -> dict[str, object]:
         world, limits = self._world, self._world.limits
         config = {
-            "n_gpus": self._layout.trainer_gpus + self._layout.sampler_gpus,
+            "total_gpus": self._layout.trainer_gpus + self._layout.sampler_gpus,
             "gpus_per_engine": world.gpus_per_engine,
             "gpus_per_trainer_replica": world.gpus_per_trainer_replica,
             "samples_per_step": world.rollouts.samples_per_step,
@@ -223,8 +223,8 @@ class Recording:
             "queue_policy": limits.full_queue,
             **(self._scheduling() if world.states_scheduling else {}),
             "batches_ahead": world.training.batches_ahead,
-            "max_output_tokens": world.responses.cap_tokens,
-            "max_running_per_engine": self._layout.running_per_engine,
+            "max_output_tokens": world.responses.max_output_tokens,
+            "max_running": self._layout.max_running,
             "model": world.model,
             "framework": "simulated",
             "total_steps": self._steps,
@@ -252,7 +252,7 @@ class Recording:
             "device_name": None if is_relay else self._world.device_name,
             "device_memory_bytes": None,
             "kv_capacity_tokens": self._world.kv_capacity_tokens if is_engine else None,
-            "max_running": self._layout.running_per_engine if is_engine else None,
+            "max_running": self._layout.max_running if is_engine else None,
             "framework": "simulated",
             "framework_version": None,
             "started_ns": self._ns(worker_id, 0.0),

@@ -120,8 +120,8 @@ def _engines(world: World, layout: Layout, seed: int, exchange: Exchange, agenda
     count = layout.sampler_gpus // world.gpus_per_engine
     for index in range(count):
         noise = draws.pass_noise(world.passes, seed, index)
-        cost = PassCost(world.passes, draws.slowness(world, index), noise, layout.running_per_engine)
-        batch = Batch(layout.running_per_engine, world.kv_capacity_tokens)
+        cost = PassCost(world.passes, draws.slowness(world, index), noise, layout.max_running)
+        batch = Batch(layout.max_running, world.kv_capacity_tokens)
         engines.append(Engine(f"sampler-{index}", world, batch, cost, exchange, agenda, count))
     return engines
 
@@ -178,7 +178,7 @@ def _check(world: World, layout: Layout) -> None:
     rollouts, limits = world.rollouts, world.limits
     if layout.trainer_gpus % world.gpus_per_trainer_replica or layout.sampler_gpus % world.gpus_per_engine:
         raise ValueError(f"{layout} does not divide into replicas and engines of {world.name}")
-    if min(layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine) < 1:
+    if min(layout.trainer_gpus, layout.sampler_gpus, layout.max_running) < 1:
         raise ValueError(f"{layout} leaves one side without anything")
     if rollouts.samples_per_step % rollouts.group_size:
         raise ValueError(f"{world.name}: a step is not a whole number of groups")
@@ -192,6 +192,6 @@ def _check(world: World, layout: Layout) -> None:
             raise ValueError(f"{world.name}: micro-batches are trained on as they come, and with nothing before them")
     if min(limits.queue_capacity_samples or least, limits.max_in_flight_samples or least) < least:
         raise ValueError(f"{world.name}: the queue, or what is in flight, never holds a step's samples")
-    longest = world.responses.cap_tokens + world.responses.prompt_tokens * 3 // 2 + 2
+    longest = world.responses.max_output_tokens + world.responses.prompt_tokens * 3 // 2 + 2
     if world.kv_capacity_tokens is not None and world.kv_capacity_tokens < longest:
         raise ValueError(f"{world.name}: the KV cache does not hold the longest sample, {longest} tokens")

@@ -49,7 +49,7 @@ class Responses:
 
     median_tokens: float
     sigma: float
-    cap_tokens: int
+    max_output_tokens: int
     group_share_ratio: float = 0.0
     """Share of the variance of the logarithm that the samples of one prompt have in common."""
     long_ratio: float = 0.0
@@ -193,4 +193,4 @@ class Layout:
 
     trainer_gpus: int
     sampler_gpus: int
-    running_per_engine: int
+    max_running: int

@@ -14,8 +14,8 @@ class Limits:
 
     samples_per_step: int
     samples_per_publication: int
-    queue_capacity: int
-    max_in_flight: int | None
+    queue_capacity_samples: int
+    max_in_flight_samples: int | None
     admission_staleness: int | None
     """With the policy `admission`: how many publications ahead samplers may generate."""
 
@@ -39,7 +39,7 @@ class Gate:
 
     def has_room(self, samples: int) -> bool:
         """Whether the queue takes so many more."""
-        return self.depth() + samples <= self.limits.queue_capacity
+        return self.depth() + samples <= self.limits.queue_capacity_samples
 
     def may_start(self, samples: int, version: int) -> bool:
         """Whether so many more samples may start under a policy version without breaking a limit on what is in flight.
@@ -48,7 +48,7 @@ class Gate:
         What was thrown away used up no training step, so it may be started again.
         """
         limits, admitted = self.limits, sum(self._admitted) + samples
-        if limits.max_in_flight is not None and admitted - self._taken.value > limits.max_in_flight:
+        if limits.max_in_flight_samples is not None and admitted - self._taken.value > limits.max_in_flight_samples:
             return False
         if limits.admission_staleness is None:
             return True

@@ -51,7 +51,7 @@ def limits_of(options: Options) -> Limits:
     return Limits(
         samples_per_step=options.batch,
         samples_per_publication=options.batch * options.publish_every,
-        queue_capacity=options.queue_capacity,
-        max_in_flight=options.max_in_flight,
+        queue_capacity_samples=options.queue_capacity_samples,
+        max_in_flight_samples=options.max_in_flight_samples,
         admission_staleness=options.max_staleness if admission else None,
     )

@@ -28,10 +28,10 @@ class Options:
     slots: int = _flag(32, "requests that one sampler runs at once")
     batch: int = _flag(64, "samples per training step")
     group: int = _flag(8, "samples per prompt")
-    queue_capacity: int = _flag(128, "samples that the queue holds; when full, samplers hold back")
+    queue_capacity_samples: int = _flag(128, "samples that the queue holds; when full, samplers hold back")
     max_staleness: int = _flag(4, "oldest token that may be trained on, in publications")
     staleness_policy: StalenessPolicy = _flag("drop", "how the cap is kept", str, POLICIES)  # noqa: RUF009
-    max_in_flight: int | None = _flag(None, "most samples running or queued, over all samplers")
+    max_in_flight_samples: int | None = _flag(None, "most samples running or queued, over all samplers")
     response_cap: int = _flag(96, "longest response, in tokens")
     publish_every: int = _flag(1, "optimizer steps per publication of weights")
     synchronous: bool = _flag(False, "generate one batch, train on it, publish, repeat", bool)
@@ -93,7 +93,10 @@ class Options:
 
 def _problem(options: Options) -> str | None:
     """Why these options cannot run, if they cannot."""
-    limits = {"--queue-capacity": options.queue_capacity, "--max-in-flight": options.max_in_flight or options.batch}
+    limits = {
+        "--queue-capacity-samples": options.queue_capacity_samples,
+        "--max-in-flight-samples": options.max_in_flight_samples or options.batch,
+    }
     if options.batch % options.group:
         return f"--batch {options.batch} is not a multiple of --group {options.group}"
     for name, limit in limits.items():
@@ -114,21 +117,21 @@ def trace_config(options: Options) -> dict[str, object]:
     """What run.json says about the run."""
     capped = options.staleness_policy != "none" and not options.synchronous
     return {
-        "n_gpus": options.trainers + options.samplers,
+        "total_gpus": options.trainers + options.samplers,
         "gpus_per_engine": 1,
         "gpus_per_trainer_replica": 1,
         "samples_per_step": options.batch,
         "group_size": options.group,
         "max_staleness": options.max_staleness if capped else None,
         "staleness_policy": options.staleness_policy if capped else "none",
-        "max_in_flight_samples": options.max_in_flight,
-        "queue_capacity_samples": options.queue_capacity,
+        "max_in_flight_samples": options.max_in_flight_samples,
+        "queue_capacity_samples": options.queue_capacity_samples,
         "queue_policy": "wait",
         "queue_order": "oldest_first",
         "dispatch": "pulled",
         "batches_ahead": 0,
         "max_output_tokens": options.response_cap,
-        "max_running_per_engine": options.slots,
+        "max_running": options.slots,
         "model": options.shape.trace_config(),
         "framework": "torch",
         "total_steps": options.steps,

@@ -100,7 +100,7 @@ class Sampler:
             self.links.groups[0].send(_finished_group(group, self.run.now_ns()))
             del self._open[group.group_id]
             self._note_oldest()
-            self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity)
+            self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity_samples)
 
     def _admit(self) -> None:
         """Start new groups while slots are free and nothing holds them back."""

@@ -155,7 +155,7 @@ class Trainer:
 
     def _leave_queue(self, groups: list[FinishedGroup]) -> None:
         self.links.gate.take(len(groups) * self.options.group)
-        self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity)
+        self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity_samples)
 
     def _discard(self, group: FinishedGroup, outcome: str, taken_ns: int) -> None:
         self.links.gate.note_discarded(len(group.samples))

@@ -19,7 +19,7 @@ class Options:
     batch: int = 16
     group: int = 8
     in_flight: int = 32
-    queue_capacity: int = 96
+    queue_capacity_samples: int = 96
     max_staleness: int = 4
     sync_every: int = 1
     response_cap: int = 32
@@ -39,7 +39,7 @@ _HELP = {
     "batch": "samples per training step",
     "group": "samples per prompt",
     "in_flight": "requests that generate at once",
-    "queue_capacity": "samples that the queue holds",
+    "queue_capacity_samples": "samples that the queue holds",
     "max_staleness": "oldest sample that is trained on, by TRL's count",
     "sync_every": "optimizer steps per publication of weights",
     "response_cap": "longest response",

@@ -131,7 +131,7 @@ def _config(options: Options, scratch: Path, server_url: str | None) -> AsyncGRP
         max_inflight_tasks=options.in_flight,
         max_staleness=options.max_staleness,
         weight_sync_steps=options.sync_every,
-        queue_maxsize=options.queue_capacity,
+        queue_maxsize=options.queue_capacity_samples,
         learning_rate=options.learning_rate,
         seed=options.seed,
         token_budget=0,  # Fixed batches; otherwise TRL asks the server how long a row may be.

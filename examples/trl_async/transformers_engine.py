@@ -49,7 +49,7 @@ class TransformersEngine:
     """The engine, TRL's `RolloutWorkerProtocol` and its `WeightTransferProtocol` at once."""
 
     def __init__(self, options: Options, model_dir: Path, prompts: list[Any], counts: Counts, run: Run) -> None:
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue(options.queue_capacity)
+        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue(options.queue_capacity_samples)
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
         self._options, self._counts, self._prompts = options, counts, itertools.cycle(prompts)
         self._tokenizer = AutoTokenizer.from_pretrained(model_dir)

@@ -60,7 +60,7 @@ def _run_processes(
     options: Options, folder: Path, context: SpawnContext, stop: StopSignal
 ) -> tuple[list[str], dict[str, Any]]:
     """The names of the processes that failed, and what the others counted."""
-    limits = Limits(options.batch, options.batch, options.queue_capacity, None, None)
+    limits = Limits(options.batch, options.batch, options.queue_capacity_samples, None, None)
     shared = (folder, Mailbox(context, folder), Gate(context, 1, limits), stop)
     run_id = f"{options.run_dir.name}-{time.time_ns()}"
     groups = context.Pipe(duplex=False)

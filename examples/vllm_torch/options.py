@@ -17,7 +17,7 @@ class Options:
     slots: int
     batch: int
     group: int
-    queue_capacity: int
+    queue_capacity_samples: int
     max_staleness: int
     response_cap: int
     width: int
@@ -41,18 +41,18 @@ class Options:
     def trace_config(self) -> dict[str, object]:
         """The run's settings as run.json describes them."""
         return {
-            "n_gpus": 2,
+            "total_gpus": 2,
             "samples_per_step": self.batch,
             "group_size": self.group,
             "max_staleness": self.max_staleness,
             "staleness_policy": "drop",
-            "queue_capacity_samples": self.queue_capacity,
+            "queue_capacity_samples": self.queue_capacity_samples,
             "queue_policy": "wait",
             "queue_order": "oldest_first",
             "dispatch": "pulled",
             "batches_ahead": 0,
             "max_output_tokens": self.response_cap,
-            "max_running_per_engine": self.slots,
+            "max_running": self.slots,
             "gpus_per_engine": 1,
             "gpus_per_trainer_replica": 1,
             "total_steps": self.steps,
@@ -67,7 +67,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--slots", type=int, default=32, help="requests that the engine runs at once")
     parser.add_argument("--batch", type=int, default=64, help="samples per training step")
     parser.add_argument("--group", type=int, default=8, help="samples per prompt")
-    parser.add_argument("--queue-capacity", type=int, default=64, help="samples that the queue holds")
+    parser.add_argument("--queue-capacity-samples", type=int, default=64, help="samples that the queue holds")
     parser.add_argument("--max-staleness", type=int, default=4, help="oldest token that is trained on, in publications")
     parser.add_argument("--response-cap", type=int, default=64, help="longest response, in tokens")
     parser.add_argument("--width", type=int, default=128, help="width of the model")
@@ -84,6 +84,6 @@ def parse_options(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let both processes use every core")
     options = Options(**vars(parser.parse_args(arguments)))
-    if options.batch % options.group or options.queue_capacity < options.batch:
-        parser.error("--batch must be a multiple of --group, and --queue-capacity at least --batch")
+    if options.batch % options.group or options.queue_capacity_samples < options.batch:
+        parser.error("--batch must be a multiple of --group, and --queue-capacity-samples at least --batch")
     return options

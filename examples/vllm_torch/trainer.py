@@ -72,7 +72,7 @@ class Trainer:
 
     def _leave_queue(self, groups: list[FinishedGroup]) -> None:
         self.links.gate.take(len(groups) * self.options.group)
-        self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity)
+        self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity_samples)
 
     def _step(self, step: int, batch: list[ScoredGroup]) -> None:
         version, groups = self.links.mailbox.version, [scored.group for scored in batch]

@@ -136,7 +136,7 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.KV_CAPACITY: _vital(lambda vital: vital.kv_capacity_tokens),
     conventions.DECODE_TOKENS: _count("decode_tokens"),
     conventions.QUEUE_DEPTH: _queue_depths,
-    conventions.QUEUE_CAPACITY: _level("queue_capacity", conventions.QUEUE),
+    conventions.QUEUE_CAPACITY: _level("queue_capacity_samples", conventions.QUEUE),
     conventions.DELIVERIES: _count("deliveries", conventions.OUTCOME),
     conventions.TRAIN_STEPS: _count("train_steps"),
     conventions.LAST_STEP: lambda tallies: _known(tallies.last_step_s()),

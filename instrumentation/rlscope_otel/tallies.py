@@ -189,7 +189,7 @@ class Tallies:
         self._queue_depths.update(zip(queues, _ints(columns["depth"]), strict=True))
         for queue, capacity in zip(queues, cast("Sequence[int | None]", columns["capacity"]), strict=True):
             if capacity is not None:
-                self._levels["queue_capacity", queue] = capacity
+                self._levels["queue_capacity_samples", queue] = capacity
 
     def _take_updates(self, columns: dict[str, Values]) -> None:
         phases = cast(Sequence[str], columns["phase"])

@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_created_is_one_warning_and_is_tried_again(
 ) -> None:
     folder = tmp_path / "run"
     folder.write_text("a file where the folder should be")
-    run = start_run(folder, "sampler", "w0", flush_interval_s=3600, config={"n_gpus": 1})
+    run = start_run(folder, "sampler", "w0", flush_interval_s=3600, config={"total_gpus": 1})
     run.engine_step(0, 1)
     assert not run.flush()
     assert len(caplog.records) == 1

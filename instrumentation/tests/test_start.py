@@ -133,22 +133,22 @@ def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
 def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start_run(tmp_path, "sampler", "s0", config={"n_gpus": 2, "gpus": (0, 1)}).stop()
+    start_run(tmp_path, "sampler", "s0", config={"total_gpus": 2, "gpus": (0, 1)}).stop()
     first = json.loads((tmp_path / "run.json").read_text())
-    start_run(tmp_path, "trainer", "t0", config={"n_gpus": 3, "gpus": (0, 1), "samples_per_step": 8}).stop()
+    start_run(tmp_path, "trainer", "t0", config={"total_gpus": 3, "gpus": (0, 1), "samples_per_step": 8}).stop()
     second = json.loads((tmp_path / "run.json").read_text())
-    assert second == {**first, "config": {"n_gpus": 2, "gpus": [0, 1], "samples_per_step": 8}}
+    assert second == {**first, "config": {"total_gpus": 2, "gpus": [0, 1], "samples_per_step": 8}}
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
-        "rlscope: config: run.json already has other values for n_gpus, and keeps them"
+        "rlscope: config: run.json already has other values for total_gpus, and keeps them"
     ]
 
 
 def test_settings_that_a_simultaneous_writer_lost_are_added_again_at_the_next_flush(tmp_path: Path) -> None:
     with start_run(tmp_path, "trainer", "t0", config={"samples_per_step": 8}) as run:
         path = tmp_path / "run.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"n_gpus": 2}}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"total_gpus": 2}}))
         run.flush()
-        assert json.loads(path.read_text())["config"] == {"n_gpus": 2, "samples_per_step": 8}
+        assert json.loads(path.read_text())["config"] == {"total_gpus": 2, "samples_per_step": 8}
 
 
 def test_a_folder_of_another_run_or_format_is_refused(tmp_path: Path) -> None:

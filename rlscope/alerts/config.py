@@ -20,7 +20,7 @@ from rlscope.alerts.receiver import ReceiverTable, receivers_of
 from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
-from rlscope.input_file import FileKind, Place, Source, did_you_mean, json_schema, parse_source, read_source
+from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, json_schema, parse_source, read_source
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and the window of Prometheus' own examples."""
@@ -152,7 +152,7 @@ def rules_schema() -> dict[str, Any]:
     return json_schema(_model())
 
 
-def read_rule_file(path: Path) -> Source:
+def read_rule_file(path: Path) -> ParsedFile:
     """Read a file of rules and receivers without checking it. Raises RuleError if it is not TOML."""
     return read_source(path, RULE_FILE)
 
@@ -177,7 +177,7 @@ def built_in_rules() -> RuleSet:
     return RuleSet(_rules(source, TypeAdapter(list[RuleTable]).validate_python(source.document["rules"])))
 
 
-def rules_of(source: Source) -> RuleSet:
+def rules_of(source: ParsedFile) -> RuleSet:
     """Return the rules of a document, or the built-in rules if it has none. Raises RuleError."""
     written = source.validated(_model())
     plain = RuleSet(_rules(source, written.rules) if written.rules is not None else built_in_rules().rules)
@@ -233,7 +233,7 @@ def one_off(text: str) -> Rule:
     )
 
 
-def _rules(source: Source, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
+def _rules(source: ParsedFile, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
     if not tables:
         expected = "at least one rule, or no `rules` key for the built-in ones"
         raise source.error(("rules",), found="[]", expected=expected)
@@ -246,7 +246,7 @@ def _rules(source: Source, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
     return rules
 
 
-def _rule(source: Source, place: Place, table: RuleTable) -> Rule:
+def _rule(source: ParsedFile, place: Place, table: RuleTable) -> Rule:
     _check_subject(source, place, table)
     direction, threshold = _condition(source, place, table)
     least = BY_NAME[table.metric].min_evidence if table.metric is not None else _SQL_MIN_EVIDENCE
@@ -268,7 +268,7 @@ def _rule(source: Source, place: Place, table: RuleTable) -> Rule:
     )
 
 
-def _check_subject(source: Source, place: Place, table: RuleTable) -> None:
+def _check_subject(source: ParsedFile, place: Place, table: RuleTable) -> None:
     """Check that the rule has either a metric or a SELECT, and that it fits the other keys."""
     _check_one_of(source, place, table, ("metric", "sql"))
     if table.metric is None:
@@ -279,7 +279,7 @@ def _check_subject(source: Source, place: Place, table: RuleTable) -> None:
         raise source.unknown((*place, "metric"), "metric", table.metric, tuple(BY_NAME))
 
 
-def _condition(source: Source, place: Place, table: RuleTable) -> tuple[Direction, float]:
+def _condition(source: ParsedFile, place: Place, table: RuleTable) -> tuple[Direction, float]:
     _check_one_of(source, place, table, ("above", "below"))
     direction: Direction = "below" if table.above is None else "above"
     threshold = table.below if table.above is None else table.above
@@ -289,7 +289,7 @@ def _condition(source: Source, place: Place, table: RuleTable) -> tuple[Directio
     return direction, threshold
 
 
-def _check_one_of(source: Source, place: Place, table: RuleTable, keys: tuple[str, str]) -> None:
+def _check_one_of(source: ParsedFile, place: Place, table: RuleTable, keys: tuple[str, str]) -> None:
     given = [key for key in keys if getattr(table, key) is not None]
     if len(given) != 1:
         raise source.error(
@@ -299,14 +299,14 @@ def _check_one_of(source: Source, place: Place, table: RuleTable, keys: tuple[st
         )
 
 
-def _labels(source: Source, place: Place, table: RuleTable) -> dict[str, str]:
+def _labels(source: ParsedFile, place: Place, table: RuleTable) -> dict[str, str]:
     labels = {"severity": "warning"} | table.labels
     if labels["severity"] not in SEVERITIES:
         raise source.unknown((*place, "labels", "severity"), "severity", labels["severity"], SEVERITIES)
     return labels
 
 
-def _annotations(source: Source, place: Place, table: RuleTable) -> dict[str, str]:
+def _annotations(source: ParsedFile, place: Place, table: RuleTable) -> dict[str, str]:
     for key, text in table.annotations.items():
         where = (*place, "annotations", key)
         try:

@@ -23,7 +23,7 @@ import polars as pl
 from rlscope.alerts.buckets import WorkerLife
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.series import HISTORY_NS, NOTHING, OwnValues, Reading, Series, Timeline, Whole
+from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, OwnValues, Series, Timeline, Whole
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
 from rlscope.format import count, counted, quantity, significant
@@ -70,7 +70,7 @@ class Advance(NamedTuple):
     resolved: RuleState | None
 
 
-def advance(rule: Rule, state: RuleState, at_ns: int, reading: Reading) -> Advance:
+def advance(rule: Rule, state: RuleState, at_ns: int, reading: MetricReading) -> Advance:
     """Evaluate one tick. A reading without a value means no data."""
     if reading.value is None:
         if state.known_ns is not None and at_ns - state.known_ns <= LOOKBACK_NS:
@@ -82,7 +82,7 @@ def advance(rule: Rule, state: RuleState, at_ns: int, reading: Reading) -> Advan
     return _not_holding(rule, known, at_ns)
 
 
-def _holding(rule: Rule, state: RuleState, at_ns: int, reading: Reading, value: float) -> RuleState:
+def _holding(rule: Rule, state: RuleState, at_ns: int, reading: MetricReading, value: float) -> RuleState:
     held_since_ns = at_ns if state.held_since_ns is None else state.held_since_ns
     fires = state.phase == "firing" or at_ns - held_since_ns >= rule.for_ns
     worse = max if rule.direction == "above" else min
@@ -171,7 +171,7 @@ class Judged:
     """By rule name, after the last tick."""
     resolved: tuple[Alert, ...]
     """Alerts that were resolved, in the order of their end."""
-    judged_ticks: Mapping[str, int]
+    evaluated_ticks: Mapping[str, int]
     """By rule name: ticks with enough data to evaluate it."""
 
 
@@ -302,7 +302,7 @@ def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
     return max(furthest, timeline.ticks.bucket_of(timeline.step_ends_ns[before])) if before >= 0 else furthest
 
 
-def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int) -> Reading:
+def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int) -> MetricReading:
     """The metric over the window; no value with too little evidence."""
     if window is None:
         return NOTHING

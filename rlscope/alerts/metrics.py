@@ -43,7 +43,7 @@ _NS: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class AlertMetric:
     """One metric."""
 
     name: str
@@ -258,7 +258,7 @@ def _steady(timeline: Timeline) -> Series:
     return Constant(rate or None, len(inside))
 
 
-def _token_metrics() -> tuple[Metric, ...]:
+def _token_metrics() -> tuple[AlertMetric, ...]:
     meanings: tuple[tuple[Statistic, str], ...] = (
         ("mean", "mean staleness of the trained response tokens"),
         ("p50", "median staleness of the trained response tokens"),
@@ -267,7 +267,7 @@ def _token_metrics() -> tuple[Metric, ...]:
         ("max", "highest staleness of any trained response token"),
     )
     return tuple(
-        Metric(
+        AlertMetric(
             f"staleness.tokens.{statistic}",
             "versions",
             meaning,
@@ -281,7 +281,7 @@ def _token_metrics() -> tuple[Metric, ...]:
     )
 
 
-def _shares() -> tuple[Metric, ...]:
+def _shares() -> tuple[AlertMetric, ...]:
     shares = (
         ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",
          _IDLE, TRAINER_ROLES),
@@ -292,7 +292,7 @@ def _shares() -> tuple[Metric, ...]:
         ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, None),
     )  # fmt: skip
     return tuple(
-        Metric(
+        AlertMetric(
             name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of), roles=roles
         )
         for name, meaning, lost, roles in shares
@@ -300,52 +300,52 @@ def _shares() -> tuple[Metric, ...]:
     )
 
 
-METRICS: Final[tuple[Metric, ...]] = (
+METRICS: Final[tuple[AlertMetric, ...]] = (
     *_token_metrics(),
-    Metric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
-           "sample_staleness", "samples", "samples", 1, _oldest_sample),
-    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
-           "token_staleness", "tokens", "tokens", 1000, _over_cap),
+    AlertMetric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
+                "sample_staleness", "samples", "samples", 1, _oldest_sample),
+    AlertMetric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
+                "token_staleness", "tokens", "tokens", 1000, _over_cap),
     *_shares(),
-    Metric("idle.longest_s", "s", "longest unbroken time for which no work was recorded for the GPUs of one worker",
-           "idle_buckets", "idle", "workers", 1, _longest_idle),
-    Metric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
-           "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
-    Metric("queue.depth", "samples", "mean depth of the deepest queue",
-           "queue_depth", "queues", "s", 10, _queues("held_ns")),
-    Metric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",
-           "queue_depth", "queues", "s", 10, _queues("capacity_ns")),
-    Metric("kv.used_ratio", "ratio", "tokens resident in the KV caches over their capacity, weighted by time",
-           "kv_use", "engines", "s", 10, _kv_used),
-    Metric("running.per_engine", "requests", "requests running in an engine, weighted by time",
-           "batch_size", "engines", "s", 10, _engines("running_ns")),
-    Metric("waiting.requests", "requests", "requests waiting inside an engine, weighted by time",
-           "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
-    Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, per second",
-           "training_steps", "steps", "steps", 3, _trained_tokens),
-    Metric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",
-           "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
-    Metric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
-           "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),
-    Metric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
-           "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
-    Metric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",
-           "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns"),
-           looks_back=False),
-    Metric("weight_update.duration_s", "s", "mean time from the start of a publication until an engine applied it",
-           "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
-    Metric("weight_update.overdue_periods", "periods",
-           "time since new weights last reached an engine, in units of the median interval between updates",
-           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns"),
-           looks_back=False),
-    Metric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
-           "worker_extents", None, "workers", 1, _silence, looks_back=False),
-    Metric("rows.dropped", "rows", "rows dropped by capture, as counted by the workers",
-           "worker_extents", None, "rows", 0, _dropped_rows, looks_back=False),
-    Metric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
-           "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
-    Metric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",
-           "worker_extents", None, "rows", 0, _missing_rows, is_live=False, looks_back=False),
+    AlertMetric("idle.longest_s", "s", "longest unbroken time without recorded work on the GPUs of one worker",
+                "idle_buckets", "idle", "workers", 1, _longest_idle),
+    AlertMetric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
+                "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
+    AlertMetric("queue.depth", "samples", "mean depth of the deepest queue",
+                "queue_depth", "queues", "s", 10, _queues("held_ns")),
+    AlertMetric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",
+                "queue_depth", "queues", "s", 10, _queues("capacity_ns")),
+    AlertMetric("kv.used_ratio", "ratio", "tokens resident in the KV caches over their capacity, weighted by time",
+                "kv_use", "engines", "s", 10, _kv_used),
+    AlertMetric("running.per_engine", "requests", "requests running in an engine, weighted by time",
+                "batch_size", "engines", "s", 10, _engines("running_ns")),
+    AlertMetric("waiting.requests", "requests", "requests waiting inside an engine, weighted by time",
+                "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
+    AlertMetric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of ended steps, per second",
+                "training_steps", "steps", "steps", 3, _trained_tokens),
+    AlertMetric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",
+                "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
+    AlertMetric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
+                "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),
+    AlertMetric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
+                "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
+    AlertMetric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",
+                "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns"),
+                looks_back=False),
+    AlertMetric("weight_update.duration_s", "s", "mean time from the start of a publication until an engine applied it",
+                "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
+    AlertMetric("weight_update.overdue_periods", "periods",
+                "time since new weights last reached an engine, in units of the median interval between updates",
+                "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns"),
+                looks_back=False),
+    AlertMetric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
+                "worker_extents", None, "workers", 1, _silence, looks_back=False),
+    AlertMetric("rows.dropped", "rows", "rows dropped by capture, as counted by the workers",
+                "worker_extents", None, "rows", 0, _dropped_rows, looks_back=False),
+    AlertMetric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
+                "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
+    AlertMetric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",
+                "worker_extents", None, "rows", 0, _missing_rows, is_live=False, looks_back=False),
 )  # fmt: skip
 """Every metric, in the order in which they are listed."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -44,9 +44,9 @@ class RuleOutcome:
     """In the order in which they started firing."""
     ticks: int
     """Ticks in the run."""
-    judged_ticks: int
+    evaluated_ticks: int
     """Ticks with enough data to evaluate the rule; with none, the rule has no result."""
-    judged_over_s: float | None = None
+    evaluated_over_s: float | None = None
     """Length of the run after warm-up, if the rule was evaluated once over it. None if it was evaluated at ticks."""
 
 
@@ -74,7 +74,7 @@ class RuleReport:
     @property
     def unjudged(self) -> tuple[RuleOutcome, ...]:
         """The rules that had too little data in this run."""
-        return tuple(outcome for outcome in self.outcomes if not outcome.judged_ticks)
+        return tuple(outcome for outcome in self.outcomes if not outcome.evaluated_ticks)
 
     def reaches(self, severity: Severity) -> bool:
         """Whether a rule of that severity or higher fired."""
@@ -122,7 +122,7 @@ class _Result(NamedTuple):
     """Result of one rule."""
 
     alerts: tuple[Alert, ...]
-    judged_ticks: int
+    evaluated_ticks: int
 
 
 def _outcomes(run: OpenRun, rules: RuleSet, timeline: Timeline, end_ns: int) -> tuple[RuleOutcome, ...]:
@@ -151,18 +151,18 @@ def _results(rules: RuleSet, timeline: Timeline, run_id: str) -> dict[str, _Resu
     return {
         rule.name: _Result(
             tuple(sorted((each for each in alerts if each.rule == rule.name), key=lambda alert: alert.start_ns)),
-            judged.judged_ticks[rule.name],
+            judged.evaluated_ticks[rule.name],
         )
         for rule in rules.rules
     }
 
 
 def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> RuleOutcome:
-    if form is None or not result.judged_ticks or rule.window == WHOLE_RUN:
-        return RuleOutcome(rule, result.alerts, ticks, result.judged_ticks)
-    marked = {"start_ns": form.start_ns, "held_since_ns": form.start_ns, "judged_over_s": form.length_s}
+    if form is None or not result.evaluated_ticks or rule.window == WHOLE_RUN:
+        return RuleOutcome(rule, result.alerts, ticks, result.evaluated_ticks)
+    marked = {"start_ns": form.start_ns, "held_since_ns": form.start_ns, "evaluated_over_s": form.length_s}
     alerts = tuple(replace(alert, **marked) for alert in result.alerts)
-    return RuleOutcome(rule, alerts, ticks, result.judged_ticks, form.length_s)
+    return RuleOutcome(rule, alerts, ticks, result.evaluated_ticks, form.length_s)
 
 
 def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:

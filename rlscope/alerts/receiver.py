@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 from rlscope.alerts.durations import DURATION_SCHEMA, parse_duration
 from rlscope.analysis.result import Severity
 from rlscope.errors import SecretError
-from rlscope.input_file import Place, Source
+from rlscope.input_file import ParsedFile, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _model() -> TypeAdapter[_Receivers]:
     return TypeAdapter(_Receivers)
 
 
-def receivers_of(source: Source) -> tuple[Receiver, ...]:
+def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
     """The receivers of a document; none where it names none. Raises RuleError."""
     _refuse_secret_urls(source)
     tables = source.validated(_model()).receivers
@@ -280,7 +280,7 @@ def receivers_of(source: Source) -> tuple[Receiver, ...]:
     return tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
 
 
-def _refuse_secret_urls(source: Source) -> None:
+def _refuse_secret_urls(source: ParsedFile) -> None:
     """A `url` where the URL is the secret is more than an unknown key."""
     written: Any = source.document.get("receivers")
     for index, table in enumerate(written if isinstance(written, list) else []):
@@ -294,7 +294,7 @@ def _refuse_secret_urls(source: Source) -> None:
             )
 
 
-def _receiver(source: Source, place: Place, table: ReceiverTable) -> Receiver:
+def _receiver(source: ParsedFile, place: Place, table: ReceiverTable) -> Receiver:
     is_alertmanager = table.kind == "alertmanager"
     # Alertmanager groups by itself, and needs every alert at once.
     group_by = () if is_alertmanager else ("alertname",)
@@ -316,7 +316,7 @@ def _receiver(source: Source, place: Place, table: ReceiverTable) -> Receiver:
     )
 
 
-def _address(source: Source, place: Place, table: _WithSecretUrl) -> SecretSource:
+def _address(source: ParsedFile, place: Place, table: _WithSecretUrl) -> SecretSource:
     url = table.url if isinstance(table, _WithUrl) else None
     given = {"url": url, "url_env": table.url_env, "url_file": table.url_file}
     named = [key for key, value in given.items() if value is not None]
@@ -328,13 +328,13 @@ def _address(source: Source, place: Place, table: _WithSecretUrl) -> SecretSourc
     return secret if url is None and secret is not None else InTheOpen(url or "")
 
 
-def _token(source: Source, place: Place, table: _WithUrl) -> SecretSource | None:
+def _token(source: ParsedFile, place: Place, table: _WithUrl) -> SecretSource | None:
     if table.token_env is not None and table.token_file is not None:
         raise source.error(place, found="both token_env and token_file", expected="one of them")
     return _secret(source, table.token_env, table.token_file)
 
 
-def _secret(source: Source, variable: str | None, file: str | None) -> FromEnvironment | FromFile | None:
+def _secret(source: ParsedFile, variable: str | None, file: str | None) -> FromEnvironment | FromFile | None:
     if variable is not None:
         return FromEnvironment(variable)
     # Relative to the rule file, wherever the watch was started.

@@ -25,7 +25,7 @@ HISTORY_NS: Final = 6 * 3_600_000_000_000
 """Maximum reach of the usual interval and of windows in steps, because runs change."""
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """A metric over one window."""
 
     value: float | None
@@ -35,13 +35,13 @@ class Reading(NamedTuple):
     """The worker that the value is about; None if it is not about one."""
 
 
-NOTHING: Final = Reading(None, 0)
+NOTHING: Final = MetricReading(None, 0)
 
 
 class Series(Protocol):
     """A metric of one run."""
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """The metric over buckets [first, after), counted from the first bucket of the parts."""
         ...
 
@@ -55,13 +55,13 @@ class Ratio:
     evidence: Whole
     evidence_unit: float
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         lower = int(self.lower[first:after].sum())
         if not lower:
             return NOTHING
         evidence = int(self.evidence[first:after].sum()) * self.evidence_unit
-        return Reading(int(self.upper[first:after].sum()) / lower, evidence)
+        return MetricReading(int(self.upper[first:after].sum()) / lower, evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class FloatRatio:
     evidence: Whole
     evidence_unit: float
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         lower = math.fsum(self.lower[first:after])
         if not lower:
             return NOTHING
         evidence = int(self.evidence[first:after].sum()) * self.evidence_unit
-        return Reading(math.fsum(self.upper[first:after]) / lower, evidence)
+        return MetricReading(math.fsum(self.upper[first:after]) / lower, evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Histogram:
     """By bucket and level."""
     statistic: Statistic
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         weights = self.weights[first:after].sum(axis=0).tolist()
         seen = tuple((level, weight) for level, weight in zip(self.levels, weights, strict=True) if weight)
@@ -100,9 +100,9 @@ class Histogram:
         if not total:
             return NOTHING
         if self.statistic == "mean":
-            return Reading(sum(level * weight for level, weight in seen) / total, total)
+            return MetricReading(sum(level * weight for level, weight in seen) / total, total)
         percent = {"p50": 50, "p95": 95, "p99": 99, "max": 100}[self.statistic]
-        return Reading(weighted_quantile(seen, percent), total)
+        return MetricReading(weighted_quantile(seen, percent), total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class Greatest:
     """Minus infinity for a bucket without one."""
     evidence: Whole
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         evidence = int(self.evidence[first:after].sum())
-        return Reading(float(self.values[first:after].max()), evidence) if evidence else NOTHING
+        return MetricReading(float(self.values[first:after].max()), evidence) if evidence else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Fullest:
 
     parts: tuple[Ratio, ...]
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         readings = [part.reading(first, after) for part in self.parts]
         known = [reading for reading in readings if reading.value is not None]
@@ -143,7 +143,7 @@ class Rate:
     start_ns: int
     end_ns: int | None
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         from_ns = max(self.ticks.at_ns(first + self.first_bucket), self.start_ns)
         to_ns = self.ticks.at_ns(after + self.first_bucket)
@@ -151,7 +151,7 @@ class Rate:
         if length_ns <= 0:
             return NOTHING
         events = int(self.events[first:after].sum())
-        return Reading(int(self.amounts[first:after].sum()) / (length_ns / 1e9), events)
+        return MetricReading(int(self.amounts[first:after].sum()) / (length_ns / 1e9), events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +165,15 @@ class Overdue:
     end_ns: int | None
     """After it no event is due; None while the run is in progress."""
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """Intervals from HISTORY_NS before the tick count; the window only gives the tick."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
         begin, end = (int(np.searchsorted(self.moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
         intervals_ns = np.diff(self.moments_ns[begin:end])
         if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := _median(intervals_ns)):
-            return Reading(None, len(intervals_ns))
+            return MetricReading(None, len(intervals_ns))
         now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
-        return Reading(max(0, now_ns - int(self.moments_ns[end - 1])) / usual_ns, len(intervals_ns))
+        return MetricReading(max(0, now_ns - int(self.moments_ns[end - 1])) / usual_ns, len(intervals_ns))
 
 
 def _median(values: Whole) -> float:
@@ -202,7 +202,7 @@ class Silence:
         running = sorted((life for life in workers if not life.has_end), key=lambda life: life.worker_id, reverse=True)
         return cls(starts_ns_of(workers), sorted(running, key=lambda life: life.last_ns), ticks, first_bucket, end_ns)
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """Silence starts at the last known flush or row: a gap before a later one does not count."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
         now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
@@ -211,8 +211,8 @@ class Silence:
             return NOTHING
         longest = next((life for life in self.running if life.start_ns <= now_ns), None)
         if longest is None or longest.last_ns >= now_ns:
-            return Reading(0.0, begun)
-        return Reading((now_ns - longest.last_ns) / 1e9, begun, longest.worker_id)
+            return MetricReading(0.0, begun)
+        return MetricReading((now_ns - longest.last_ns) / 1e9, begun, longest.worker_id)
 
 
 def starts_ns_of(workers: Sequence[WorkerLife]) -> Whole:
@@ -234,7 +234,7 @@ class LongestStretch:
     ticks: Ticks
     first_bucket: int
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """Return the longest idle interval, clipped to the window. 0 if every worker always worked."""
         from_ns, to_ns = (self.ticks.at_ns(place + self.first_bucket) for place in (first, after))
         begun = int(np.searchsorted(self.begins_ns, to_ns))
@@ -246,9 +246,9 @@ class LongestStretch:
         if not begun:
             return NOTHING
         if not len(lengths_ns):
-            return Reading(0.0, begun)
+            return MetricReading(0.0, begun)
         place = int(lengths_ns.argmax())
-        return Reading(int(lengths_ns[place]) / 1e9, begun, self.worker_ids[some.start + place])
+        return MetricReading(int(lengths_ns[place]) / 1e9, begun, self.worker_ids[some.start + place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +258,9 @@ class Constant:
     value: float | None
     evidence: float
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
-        return Reading(self.value, self.evidence)
+        return MetricReading(self.value, self.evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,22 +270,22 @@ class OwnValues:
     values: Mapping[int, Sequence[float]]
     reduction: Reduction
 
-    def reading(self, first: int, after: int) -> Reading:
+    def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
         seen = [value for bucket in range(first, after) for value in self.values.get(bucket, ())]
         if not seen:
             return NOTHING
         match self.reduction:
             case "mean":
-                return Reading(math.fsum(seen) / len(seen), len(seen))
+                return MetricReading(math.fsum(seen) / len(seen), len(seen))
             case "sum":
-                return Reading(math.fsum(seen), len(seen))
+                return MetricReading(math.fsum(seen), len(seen))
             case "min":
-                return Reading(min(seen), len(seen))
+                return MetricReading(min(seen), len(seen))
             case "max":
-                return Reading(max(seen), len(seen))
+                return MetricReading(max(seen), len(seen))
             case "last":
-                return Reading(seen[-1], len(seen))
+                return MetricReading(seen[-1], len(seen))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Recorded(Protocol):
     """Facts about a run that a verdict needs in addition to its GPU time."""
 
     @property
-    def n_gpus(self) -> int:
+    def total_gpus(self) -> int:
         """GPUs of all workers."""
         ...
 
@@ -256,7 +256,7 @@ def _whole(gpu_s: float) -> str:
 
 
 def _unknown_reason(run: Recorded, inside: pl.DataFrame) -> str | None:
-    if run.n_gpus == 0:
+    if run.total_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
     missing = [side for side in _SIDES if not _side_gpu_s(inside, side)]
     if len(missing) == 1:

@@ -23,7 +23,7 @@ _SETTINGS: Final = (
     "max_staleness",
     "queue_capacity_samples",
     "max_in_flight_samples",
-    "max_running_per_engine",
+    "max_running",
     "max_output_tokens",
 )
 

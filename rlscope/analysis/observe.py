@@ -109,7 +109,7 @@ def observe(
         trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
         engines=sampler_gpus // gpus_per_engine,
         gpus_per_engine=gpus_per_engine,
-        max_running=config.max_running_per_engine or device.max_running,
+        max_running=config.max_running or device.max_running,
         kv_capacity_tokens=device.kv_capacity_tokens,
         device_name=device.name,
         steps=steps,
@@ -155,13 +155,13 @@ class ObservedLengths(NamedTuple):
     """Mean."""
 
 
-def observe_lengths(answers: Mapping[str, pl.DataFrame], cap_tokens: int | None) -> ObservedLengths:
-    """Return the lengths from the answers of length_counts and group_members; responses are cut at cap_tokens.
+def observe_lengths(answers: Mapping[str, pl.DataFrame], max_output_tokens: int | None) -> ObservedLengths:
+    """Return the lengths from the answers of length_counts and group_members; responses are cut at max_output_tokens.
 
     Raises UnobservableError if no sample with a token started.
     """
     counts = answers["length_counts"]
-    law = _length_law(counts, answers["group_members"], cap_tokens)
+    law = _length_law(counts, answers["group_members"], max_output_tokens)
     return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
 
 
@@ -245,7 +245,7 @@ def _passes(costs: pl.DataFrame) -> PassCosts:
     )
 
 
-def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | None) -> LengthLaw:
+def _length_law(counts: pl.DataFrame, members: pl.DataFrame, max_output_tokens: int | None) -> LengthLaw:
     if counts.is_empty() or not int((counts["output_tokens"] * counts["samples"]).sum()):
         raise UnobservableError("no sample with a token began in the stretch: how long responses are is unknown")
     longest = int(counts["output_tokens"].max())  # type: ignore[arg-type]  # an integer column that is not empty
@@ -254,7 +254,7 @@ def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | N
         np.repeat(counts["output_tokens"].to_numpy(), weights),
         np.repeat((counts["ending"] != "censored").to_numpy(), weights),
         # A sample of several segments may exceed the cap of one segment. Then the law has no atom at the cap.
-        cap_tokens if cap_tokens is not None and longest <= cap_tokens else None,
+        max_output_tokens if max_output_tokens is not None and longest <= max_output_tokens else None,
     )
     groups = measure_groups(
         members["output_tokens"].to_numpy(), members["is_ended"].to_numpy(), members["group_id"].to_list()

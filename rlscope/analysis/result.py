@@ -63,7 +63,7 @@ class Alert:
     """The value furthest beyond the threshold while it fired."""
     evidence: int = 0
     """Amount of data behind the value when the condition last held, in the metric's unit of evidence."""
-    judged_over_s: float | None = None
+    evaluated_over_s: float | None = None
     """Length of the run after warm-up, if it is shorter than the rule's window and was evaluated once as a whole;
     start_ns and held_since_ns are then its start. None for a rule that was evaluated at its ticks."""
 
@@ -128,7 +128,7 @@ class RunFacts:
     run_id: str
     started_ns: int
     duration_s: float
-    n_gpus: int
+    total_gpus: int
     trainer_gpus: int
     sampler_gpus: int
     colocated_gpus: int

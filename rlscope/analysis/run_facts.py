@@ -26,7 +26,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         run_id=run.run_id,
         started_ns=started_ns,
         duration_s=(max(extents["end_ns"], default=started_ns) - started_ns) / 1e9,
-        n_gpus=sum(gpus.values()),
+        total_gpus=sum(gpus.values()),
         trainer_gpus=gpus["trainer"],
         sampler_gpus=gpus["sampler"],
         colocated_gpus=gpus["colocated"],

@@ -18,26 +18,26 @@ def _option(name: str, meaning: str) -> Any:  # noqa: ANN401  # what typer takes
 
 
 Trainers = Annotated[
-    int | None, _option("n_train", "Trainer GPUs. The remaining GPUs sample, unless --n-sample is given.")
+    int | None, _option("trainer_gpus", "Trainer GPUs. The remaining GPUs sample, unless --sampler-gpus is given.")
 ]
 Samplers = Annotated[
-    int | None, _option("n_sample", "Sampler GPUs. The remaining GPUs train, unless --n-train is given.")
+    int | None, _option("sampler_gpus", "Sampler GPUs. The remaining GPUs train, unless --trainer-gpus is given.")
 ]
-Gpus = Annotated[int | None, _option("n_gpus", "Total GPUs. Given alone, they are split in the fastest way.")]
+Gpus = Annotated[int | None, _option("total_gpus", "Total GPUs. Given alone, they are split in the fastest way.")]
 Running = Annotated[int | None, _option("max_running", "Maximum running requests per engine.")]
 Staleness = Annotated[int | None, _option("max_staleness", "Staleness cap of samples, in versions.")]
-Lengths = Annotated[float | None, _option("scale_lengths", "Factor on the response lengths.")]
+Lengths = Annotated[float | None, _option("length_factor", "Factor on the response lengths.")]
 Cap = Annotated[int | None, _option("max_output_tokens", "Maximum response length, in tokens.")]
 Samples = Annotated[int | None, _option("samples_per_step", "Samples per training step.")]
 Training = Annotated[float | None, _option("trainer_speed", "Relative speed of the trainers; 2 is twice as fast.")]
-Passes = Annotated[float | None, _option("forward_speed", "Relative speed of the engines; 2 is twice as fast.")]
+Passes = Annotated[float | None, _option("engine_speed", "Relative speed of the engines; 2 is twice as fast.")]
 Update = Annotated[
     float | None, _option("weight_update_s", "Seconds from the end of a step until both sides continue.")
 ]
 
-Queue = Annotated[int | None, _option("queue_capacity", "Queue capacity, in samples; 0 means no limit.")]
+Queue = Annotated[int | None, _option("queue_capacity_samples", "Queue capacity, in samples; 0 means no limit.")]
 InFlight = Annotated[
-    int | None, _option("max_in_flight", "Maximum samples in flight (running or queued); 0 means no limit.")
+    int | None, _option("max_in_flight_samples", "Maximum samples in flight (running or queued); 0 means no limit.")
 ]
 Groups = Annotated[int | None, _option("max_in_flight_groups", "Maximum groups in flight; 0 means no limit.")]
 Publish = Annotated[int | None, _option("publish_every", "Optimizer steps per weight update.")]
@@ -45,19 +45,19 @@ Publish = Annotated[int | None, _option("publish_every", "Optimizer steps per we
 
 def what_if(
     run_dir: RunFolder,
-    n_train: Trainers = None,
-    n_sample: Samplers = None,
-    n_gpus: Gpus = None,
+    trainer_gpus: Trainers = None,
+    sampler_gpus: Samplers = None,
+    total_gpus: Gpus = None,
     max_running: Running = None,
     max_staleness: Staleness = None,
-    scale_lengths: Lengths = None,
+    length_factor: Lengths = None,
     max_output_tokens: Cap = None,
     samples_per_step: Samples = None,
     trainer_speed: Training = None,
-    forward_speed: Passes = None,
+    engine_speed: Passes = None,
     weight_update_s: Update = None,
-    queue_capacity: Queue = None,
-    max_in_flight: InFlight = None,
+    queue_capacity_samples: Queue = None,
+    max_in_flight_samples: InFlight = None,
     max_in_flight_groups: Groups = None,
     publish_every: Publish = None,
     also: Also = None,
@@ -70,12 +70,25 @@ def what_if(
     try:
         with progress_on(notes) as progress:
             asked = rlscope.what_if(
-                run_dir, also=also or (), progress=progress, n_train=n_train, n_sample=n_sample, n_gpus=n_gpus,
-                max_running=max_running, max_staleness=max_staleness, scale_lengths=scale_lengths,
-                max_output_tokens=max_output_tokens, samples_per_step=samples_per_step, trainer_speed=trainer_speed,
-                forward_speed=forward_speed, weight_update_s=weight_update_s, queue_capacity=queue_capacity,
-                max_in_flight=max_in_flight, max_in_flight_groups=max_in_flight_groups, publish_every=publish_every,
-            )  # fmt: skip
+                run_dir,
+                also=also or (),
+                progress=progress,
+                trainer_gpus=trainer_gpus,
+                sampler_gpus=sampler_gpus,
+                total_gpus=total_gpus,
+                max_running=max_running,
+                max_staleness=max_staleness,
+                length_factor=length_factor,
+                max_output_tokens=max_output_tokens,
+                samples_per_step=samples_per_step,
+                trainer_speed=trainer_speed,
+                engine_speed=engine_speed,
+                weight_update_s=weight_update_s,
+                queue_capacity_samples=queue_capacity_samples,
+                max_in_flight_samples=max_in_flight_samples,
+                max_in_flight_groups=max_in_flight_groups,
+                publish_every=publish_every,
+            )
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
     if json_to is not None:

@@ -37,7 +37,7 @@ from rlscope.comparison.lengths import (
     length_credit,
     length_factor,
 )
-from rlscope.comparison.statistics import Difference, Series, difference
+from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
@@ -61,8 +61,8 @@ MOST_CAUSES: Final = 6
 """Maximum number of causes that the model predicts: settings first, then measured differences."""
 _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
-_UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "n_gpus", "gpus_per_trainer_replica"})
-"""Config entries that do not affect the rate; n_gpus is part of the layout."""
+_UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
+"""Config entries that do not affect the rate; total_gpus is part of the layout."""
 _ASKED: Final[Mapping[str, str]] = {
     "max_staleness": "max_staleness",
     "samples_per_step": "samples_per_step",
@@ -75,18 +75,18 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "staleness_cap": "max_staleness",
     "in_flight_limit": "max_in_flight_samples",
     "running_samples_limit": "max_running_samples",
-    "queue_capacity": "queue_capacity_samples",
+    "queue_capacity_samples": "queue_capacity_samples",
 }
 """The config entry that each action changes."""
 _COST_OF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "update_time",
     "checkpoints": "checkpoint_time",
     "slow_engines": "engine_speed",
-    "forward_speed": "engine_speed",
+    "engine_speed": "engine_speed",
     "trainer_speed": "training_speed",
 }
 """The measurement that shows whether each fix was made, by action."""
-_LAYOUT: Final = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running_per_engine"})
+_LAYOUT: Final = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class SettingChange:
     """A setting that differs between the runs."""
 
     name: str
-    """A config entry, or trainer_gpus, sampler_gpus, colocated_gpus, max_running_per_engine, publish_every, or
+    """A config entry, or trainer_gpus, sampler_gpus, colocated_gpus, max_running, publish_every, or
     "ROLE device"."""
     before: Setting
     after: Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeCause:
     """A cause of the changed rate, and what the baseline's model attributes to it."""
 
     kind: CauseKind
@@ -157,7 +157,7 @@ class Attribution:
     """The changed settings, and the effect of each cause on the rate."""
 
     changes: tuple[SettingChange, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[ChangeCause, ...]
     """The largest contribution first; causes that the model cannot predict last."""
     together_ratio: float | None
     """Predicted gain with all causes together."""
@@ -169,7 +169,7 @@ class Attribution:
     """The part of the change of response lengths that a changed cap and dropping explain."""
 
     @property
-    def largest(self) -> Cause | None:
+    def largest(self) -> ChangeCause | None:
         """The cause with the largest contribution, in the direction of the measured change or against it.
 
         If no cause has a contribution, the only cause, if there is exactly one.
@@ -178,7 +178,7 @@ class Attribution:
         return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=self.only)
 
     @property
-    def only(self) -> Cause | None:
+    def only(self) -> ChangeCause | None:
         """The only changed setting, else the only measured difference; None if there are several."""
         settings = [each for each in self.causes if each.kind == "setting"]
         found = settings or list(self.causes)
@@ -250,7 +250,7 @@ class _Lengths:
         if self.law is None or self.cap is None:
             return None
         change = change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
-        return change if self.engines_of_cap == 1.0 else replace(change, forward_speed=self.engines_of_cap)
+        return change if self.engines_of_cap == 1.0 else replace(change, engine_speed=self.engines_of_cap)
 
     def engines_beyond_cap(self) -> float | None:
         """Return the factor on engine speed that the cap does not explain; None if it is below 5%."""
@@ -262,8 +262,12 @@ class _Lengths:
         change, with_cap = self.credit.of_generated, self.of_cap() or Change()
         if self.law is None:
             return Change(length_factor=1.0 + change)
-        cap_tokens = self.law.cap_tokens if with_cap.max_output_tokens is None else with_cap.max_output_tokens
-        return Change(length_factor=length_factor(self.law, cap_tokens, change) / (with_cap.length_factor or 1.0))
+        max_output_tokens = (
+            self.law.max_output_tokens if with_cap.max_output_tokens is None else with_cap.max_output_tokens
+        )
+        return Change(
+            length_factor=length_factor(self.law, max_output_tokens, change) / (with_cap.length_factor or 1.0)
+        )
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
@@ -271,8 +275,8 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
     found: dict[str, tuple[object, object]] = {}
     for role in ("trainer_gpus", "sampler_gpus", "colocated_gpus"):
         found[role] = (getattr(before.layout, role), getattr(after.layout, role))
-    if before.layout.running_per_engine is not None and after.layout.running_per_engine is not None:
-        found["max_running_per_engine"] = (before.layout.running_per_engine, after.layout.running_per_engine)
+    if before.layout.max_running is not None and after.layout.max_running is not None:
+        found["max_running"] = (before.layout.max_running, after.layout.max_running)
     published = _steps_per_version(before, after)
     if published is not None:
         found["publish_every"] = published
@@ -320,13 +324,13 @@ def _setting_causes(
         split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
         ends = _split_text(before), _split_text(after)
         causes.append(_Asked("setting", "layout", ends[0], ends[1], split if is_split else None))
-    running = by_name.get("max_running_per_engine")
+    running = by_name.get("max_running")
     if running is not None and isinstance(running.after, int):
-        limit = Change(running_per_engine=running.after)
+        limit = Change(max_running=running.after)
         causes.append(_Asked("setting", running.name, str(running.before), str(running.after), limit))
     published = by_name.get("publish_every")
     if published is not None and isinstance(published.after, int):
-        cadence = Change(steps_per_version=published.after)
+        cadence = Change(publish_every=published.after)
         causes.append(_Asked("setting", published.name, str(published.before), str(published.after), cadence))
     cap = by_name.get(CAP)
     if cap is not None:
@@ -372,7 +376,7 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
         causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
     engines = lengths.engines_beyond_cap()
     if engines is not None:
-        causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
+        causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(engine_speed=engines)))
     saved = _checkpoint_time(before, after)
     if saved is not None:
         ends, change = (f"{saved[0]:.3g}", f"{saved[1]:.3g}"), Change(added_checkpoint_s=saved[1] - saved[0])
@@ -396,7 +400,7 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     if before.layout.colocated_gpus != after.layout.colocated_gpus:
         return None
     counts = [(each.processed_tokens, each.train_gpu_s) for each in tables]
-    sides = [Series(tokens.astype(float), gpu_s) for tokens, gpu_s in counts if tokens is not None]
+    sides = [StepSeries(tokens.astype(float), gpu_s) for tokens, gpu_s in counts if tokens is not None]
     per_step = [float(tokens.mean()) for tokens, _ in counts if tokens is not None]
     if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > ALIKE_RATIO:
         return None
@@ -466,18 +470,18 @@ def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
 
 def _shared(
     model: ModelResult | None, silence: Unpriced | None, asked: Sequence[_Asked], rate: Difference
-) -> tuple[Cause, ...]:
+) -> tuple[ChangeCause, ...]:
     """Return the causes with their contributions. silence: why there is no model, if there is none."""
     alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
     priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
     parts = {} if model is None else _contributions(model, priced)
     measured = None if rate.change is None else math.log1p(rate.change)
-    causes: list[Cause] = []
+    causes: list[ChangeCause] = []
     for each, gain in zip(asked, alone, strict=True):
         part = parts.get(each.name)
         share = part / measured if part is not None and measured and rate.is_significant else None
         causes.append(
-            Cause(
+            ChangeCause(
                 kind=each.kind,
                 name=each.name,
                 before=each.before,
@@ -561,7 +565,7 @@ def merged(changes: Sequence[Change]) -> Change:
         for each in fields(change)
         if (value := getattr(change, each.name)) is not None
     }
-    for name in ("length_factor", "forward_speed"):
+    for name in ("length_factor", "engine_speed"):
         if name in values:
             values[name] = math.prod(getattr(change, name) or 1.0 for change in changes)
     return Change(**values)
@@ -591,7 +595,7 @@ def _promise(
         action, names = min(carried_out, key=lambda each: (not changed <= each[1], each[0].rank))
         return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, changed <= names)
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
-    priced = [replace(each.change, length_factor=None, forward_speed=None) for each in settings if each.change]
+    priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, asked)
     if fix is not None and model is not None and (gain := _expected(model, [fix.change])) is not None:
         return Promise(True, fix.action.rank, fix.action.what, gain, rate.change, not settings, is_fix=True)
@@ -608,7 +612,7 @@ def _carried_out(
         is_shared = "colocated_gpus" in changed and not layout.trainer_gpus and not layout.sampler_gpus
         return _LAYOUT | {"synchronous"} if is_shared else None
     if isinstance(wanted, Layout):
-        is_running = layout.running_per_engine in (None, wanted.running_per_engine)
+        is_running = layout.max_running in (None, wanted.max_running)
         is_same = is_running and (layout.trainer_gpus, layout.sampler_gpus) == (
             wanted.trainer_gpus,
             wanted.sampler_gpus,

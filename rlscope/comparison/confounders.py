@@ -22,7 +22,7 @@ _OVERLAP_RATIO: Final = 0.5
 training."""
 
 
-class Kind(StrEnum):
+class ConfounderKind(StrEnum):
     """The kind of a confounder."""
 
     NO_WINDOW = "no_window"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 class Confounder:
     """A reason to read the comparison with care."""
 
-    kind: Kind
+    kind: ConfounderKind
     about: str
     """Its subject as text: the name of a run, device or config entry, or a number."""
     before: str = ""
@@ -90,13 +90,13 @@ def confounders_of(
 def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     for run in (before, after):
         if run.table is None:
-            yield Confounder(Kind.NO_WINDOW, run.name)
+            yield Confounder(ConfounderKind.NO_WINDOW, run.name)
     if before.counts_prompts and after.counts_prompts:
-        yield Confounder(Kind.COUNTS_PROMPTS, "tokens")
+        yield Confounder(ConfounderKind.COUNTS_PROMPTS, "tokens")
     if before.hides_samplers != after.hides_samplers:
-        yield Confounder(Kind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
+        yield Confounder(ConfounderKind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
     if same := _same_steps(before, after):
-        yield Confounder(Kind.SAME_STEPS, str(same))
+        yield Confounder(ConfounderKind.SAME_STEPS, str(same))
 
 
 def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
@@ -114,18 +114,18 @@ def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
 
 def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     for name, (first, second) in network_changes(before, after).items():
-        yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
+        yield Confounder(ConfounderKind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
 
 
 def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     for role in sorted(before.devices.keys() & after.devices.keys()):
         if before.devices[role] != after.devices[role]:
-            yield Confounder(Kind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
+            yield Confounder(ConfounderKind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
 
 
 def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     if before.layout.gpus != after.layout.gpus:
-        yield Confounder(Kind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
+        yield Confounder(ConfounderKind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
 
 
 def _lengths(
@@ -136,25 +136,25 @@ def _lengths(
         # Length changes due to the cap or to dropping are effects of the change, not separate explanations.
         rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
         if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or found.basis == "whole"):
-            yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+            yield Confounder(ConfounderKind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
         if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or found.basis == "whole"):
-            yield Confounder(Kind.DROPPED_LENGTHS, f"{credit.of_dropping}")
+            yield Confounder(ConfounderKind.DROPPED_LENGTHS, f"{credit.of_dropping}")
     for run in (before, after):
         if run.drifts:
-            yield Confounder(Kind.DRIFT, run.name)
+            yield Confounder(ConfounderKind.DRIFT, run.name)
 
 
 def _published(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
     spans = version_steps(before, after)
     if spans is not None:
-        yield Confounder(Kind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
+        yield Confounder(ConfounderKind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
 
 
 def _noise(found: Differences) -> Iterator[Confounder]:
     rate = found.row("tokens_per_s")
     # Explain the noise only if it overrules an interval that excludes 0.
     if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
-        yield Confounder(Kind.NOISY, f"{rate.own_change}", f"{rate.change}")
+        yield Confounder(ConfounderKind.NOISY, f"{rate.own_change}", f"{rate.change}")
 
 
 def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[Confounder]:
@@ -165,17 +165,17 @@ def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Itera
     shorter = min(last - first, other_last - other_first) + 1
     common = min(last, other_last) - max(first, other_first) + 1
     if common < _OVERLAP_RATIO * shorter:
-        yield Confounder(Kind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}")
+        yield Confounder(ConfounderKind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}")
 
 
 def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[Confounder]:
     if asks_model and before.model is not None and ModelWarning.PREDICTION_MISSED in before.model.warnings:
-        yield Confounder(Kind.MODEL_MISSES, before.name)
+        yield Confounder(ConfounderKind.MODEL_MISSES, before.name)
 
 
 def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[Confounder]:
     if settings > 1:
-        yield Confounder(Kind.SEVERAL_CHANGES, str(settings))
+        yield Confounder(ConfounderKind.SEVERAL_CHANGES, str(settings))
     one_sided = one_sided_settings(before, after)
     if one_sided:
-        yield Confounder(Kind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))
+        yield Confounder(ConfounderKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))

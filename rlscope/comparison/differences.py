@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, Totals, version_steps
-from rlscope.comparison.statistics import Difference, Scale, Series, changed, corrected, difference
+from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, StretchMeans, version_steps
+from rlscope.comparison.statistics import Difference, Scale, StepSeries, changed, corrected, difference
 
 Basis = Literal["steady", "whole"]
 """The compared part of each run: its steady state, or the whole run."""
@@ -79,7 +79,7 @@ class LearningRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BreakdownPart:
     """A part of a breakdown. A state has a role, name and reason; any other part only a name."""
 
     name: str
@@ -102,7 +102,7 @@ class Breakdown:
     before: float
     after: float
     change: float
-    parts: tuple[Part, ...]
+    parts: tuple[BreakdownPart, ...]
     """The largest change first. Their changes add up to `change`."""
 
 
@@ -155,7 +155,7 @@ def _with_correction(found: Differences) -> Differences:
     return replace(found, rows=rows, learning=learning, breakdowns=breakdowns)
 
 
-def _tested(part: Part, judged: Iterator[Difference]) -> Part:
+def _tested(part: BreakdownPart, judged: Iterator[Difference]) -> BreakdownPart:
     return part if part.difference is None else replace(part, difference=next(judged))
 
 
@@ -169,7 +169,7 @@ def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, .
         values = [each[quantity] for each in measured]
         if spans is not None and quantity in _IN_STEPS:
             # Versions span different numbers of steps, so a difference in versions carries no information.
-            values = [value.value if isinstance(value, Series) else value for value in values]
+            values = [value.value if isinstance(value, StepSeries) else value for value in values]
         if spans is not None and quantity == "staleness_mean":
             rows += _rows_in_steps(measured, spans)
         rows.append(Row(quantity, _between(values[0], values[1], scale)))
@@ -177,31 +177,31 @@ def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, .
 
 
 def _rows_in_steps(
-    measured: Sequence[Mapping[Quantity, Series | float | None]], spans: tuple[float, float]
+    measured: Sequence[Mapping[Quantity, StepSeries | float | None]], spans: tuple[float, float]
 ) -> Iterator[Row]:
     for quantity, in_steps in _IN_STEPS.items():
         values = [_times(each[quantity], span) for each, span in zip(measured, spans, strict=True)]
         yield Row(in_steps, _between(values[0], values[1], "absolute"))
 
 
-def _times(value: Series | float | None, factor: float) -> Series | float | None:
-    if isinstance(value, Series):
-        return Series(value.numerators * factor, value.denominators)
+def _times(value: StepSeries | float | None, factor: float) -> StepSeries | float | None:
+    if isinstance(value, StepSeries):
+        return StepSeries(value.numerators * factor, value.denominators)
     return None if value is None else value * factor
 
 
-def _between(before: Series | float | None, after: Series | float | None, scale: Scale) -> Difference:
-    if isinstance(before, Series) and isinstance(after, Series):
+def _between(before: StepSeries | float | None, after: StepSeries | float | None, scale: Scale) -> Difference:
+    if isinstance(before, StepSeries) and isinstance(after, StepSeries):
         return difference(before, after, scale)
-    first, then = (each.value if isinstance(each, Series) else each for each in (before, after))
+    first, then = (each.value if isinstance(each, StepSeries) else each for each in (before, after))
     return Difference(first, then, scale, changed(first, then, scale))
 
 
-def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
+def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, StepSeries | float | None]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
     (totals, time), facts = _stretch(run, basis), run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
-    whole: dict[Quantity, Series | float | None] = {
+    whole: dict[Quantity, StepSeries | float | None] = {
         "tokens_per_s": totals.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
@@ -217,7 +217,7 @@ def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float |
     return whole | _series(run) if basis == "steady" else whole
 
 
-def _series(run: ComparedRun) -> dict[Quantity, Series | float | None]:
+def _series(run: ComparedRun) -> dict[Quantity, StepSeries | float | None]:
     table = run.table
     assert table is not None
     ones = np.ones(table.step.size)
@@ -225,24 +225,24 @@ def _series(run: ComparedRun) -> dict[Quantity, Series | float | None]:
         None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
     )
     is_length_known = tokens is not None and samples is not None and not run.counts_prompts
-    found: dict[Quantity, Series | float | None] = {
-        "tokens_per_s": None if tokens is None else Series(tokens, table.period_s),
-        "tokens_per_gpu_s": None if tokens is None else Series(tokens, table.period_s * max(1, run.layout.gpus)),
-        "step_s": Series(table.period_s, ones),
-        "samples_per_step": None if samples is None else Series(samples, ones),
-        "response_tokens": Series(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
+    found: dict[Quantity, StepSeries | float | None] = {
+        "tokens_per_s": None if tokens is None else StepSeries(tokens, table.period_s),
+        "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * max(1, run.layout.gpus)),
+        "step_s": StepSeries(table.period_s, ones),
+        "samples_per_step": None if samples is None else StepSeries(samples, ones),
+        "response_tokens": StepSeries(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
     }
     if table.known_tokens.sum():
         known = table.known_tokens
-        found["staleness_mean"] = Series(table.staleness, known)
-        found["staleness_in_flight"] = Series(table.in_flight, known)
-        found["staleness_in_queue"] = Series(table.in_queue, known)
+        found["staleness_mean"] = StepSeries(table.staleness, known)
+        found["staleness_in_flight"] = StepSeries(table.in_flight, known)
+        found["staleness_in_queue"] = StepSeries(table.in_queue, known)
     if run.update_s.size:
-        found["update_s"] = Series(run.update_s, np.ones(run.update_s.size))
+        found["update_s"] = StepSeries(run.update_s, np.ones(run.update_s.size))
     return found
 
 
-def _stretch(run: ComparedRun, basis: Basis) -> tuple[Totals, GpuTime]:
+def _stretch(run: ComparedRun, basis: Basis) -> tuple[StretchMeans, GpuTime]:
     if basis == "steady" and run.steady_totals is not None and run.steady is not None:
         return run.steady_totals, run.steady
     return run.whole_totals, run.whole
@@ -274,7 +274,7 @@ def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
     return run.learning.with_columns(gpu_hours=hours)
 
 
-def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Series | None:
+def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> StepSeries | None:
     """Return the last steps up to a point, weighted by samples if known; None if nothing was recorded."""
     weighted = curve.with_columns(pl.col("samples").fill_null(1))
     up_to = weighted.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
@@ -282,7 +282,7 @@ def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Seri
     if last.is_empty():
         return None
     samples = last["samples"].to_numpy().astype(float)
-    return Series(last[column].to_numpy() * samples, samples)
+    return StepSeries(last[column].to_numpy() * samples, samples)
 
 
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
@@ -313,14 +313,14 @@ def _of_states(
     """Return a breakdown by state; a state that a run was never in counts as 0 there."""
     keys = {key: None for time in times for key in time.states if _belongs(name, key, role)}
     below = [_divisor(name, time, role) for time in times]
-    parts: list[Part] = []
+    parts: list[BreakdownPart] = []
     ends = [Fraction(0), Fraction(0)]
     for key in keys:
         values = [Fraction(time.states.get(key, 0)) / per for time, per in zip(times, below, strict=True)]
         ends = [end + value for end, value in zip(ends, values, strict=True)]
         tested = None if runs is None else _state_difference(name, key, runs, role)
         numbers = (float(values[0]), float(values[1]), float(values[1] - values[0]))
-        parts.append(Part(key.state, key.role, key.reason, *numbers, tested))
+        parts.append(BreakdownPart(key.state, key.role, key.reason, *numbers, tested))
     parts.sort(key=lambda part: -abs(part.change))
     return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
 
@@ -347,16 +347,16 @@ def _state_difference(
     return None if first is None or then is None else difference(first, then, "absolute")
 
 
-def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: str | None) -> Series | None:
+def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: str | None) -> StepSeries | None:
     table = run.table
     if table is None or run.steady is None or not table.state_gpu_s:
         return None
     spent = table.state_gpu_s.get(key, np.zeros(table.step.size))
     if name == "step_s":
-        return Series(spent / _trainers(run.steady), np.ones(table.step.size))
+        return StepSeries(spent / _trainers(run.steady), np.ones(table.step.size))
     if name == "gpu_s_per_1k_tokens":
-        return None if table.trained_tokens is None else Series(spent * 1000.0, table.trained_tokens.astype(float))
-    return Series(spent, table.period_s * run.steady.gpus[role or ""])
+        return None if table.trained_tokens is None else StepSeries(spent * 1000.0, table.trained_tokens.astype(float))
+    return StepSeries(spent, table.period_s * run.steady.gpus[role or ""])
 
 
 def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
@@ -394,7 +394,9 @@ def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] |
 def _closing(name: BreakdownName, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:
     ends = [sum(side.values(), Fraction(0)) for side in sides]
     parts = [
-        Part(each, None, None, float(sides[0][each]), float(sides[1][each]), float(sides[1][each] - sides[0][each]))
+        BreakdownPart(
+            each, None, None, float(sides[0][each]), float(sides[1][each]), float(sides[1][each] - sides[0][each])
+        )
         for each in sides[0]
     ]
     parts.sort(key=lambda part: -abs(part.change))
@@ -429,8 +431,8 @@ def _of_tokens(before: _Factors, after: _Factors) -> Breakdown:
     length_change = (later_length - length) * (batch + later_batch) / 2
     ends = (batch * length, later_batch * later_length)
     parts = (
-        Part("samples_per_step", None, None, float(batch), float(later_batch), float(batch_change)),
-        Part("response_tokens", None, None, float(length), float(later_length), float(length_change)),
+        BreakdownPart("samples_per_step", None, None, float(batch), float(later_batch), float(batch_change)),
+        BreakdownPart("response_tokens", None, None, float(length), float(later_length), float(length_change)),
     )
     return Breakdown("tokens_per_step", None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), parts)
 
@@ -449,7 +451,9 @@ def _of_rate(before: ComparedRun, after: ComparedRun, factors: Sequence[_Factors
         )
     signs = {"samples_per_step": 1.0, "response_tokens": 1.0, "step_s": -1.0}
     parts = [
-        Part(name, None, None, sides[0][name], sides[1][name], sign * math.log(sides[1][name] / sides[0][name]))
+        BreakdownPart(
+            name, None, None, sides[0][name], sides[1][name], sign * math.log(sides[1][name] / sides[0][name])
+        )
         for name, sign in signs.items()
     ]
     ends = [side["samples_per_step"] * side["response_tokens"] / side["step_s"] for side in sides]

@@ -88,8 +88,8 @@ def longest_age(law: LengthLaw, running: float) -> float:
     ages = np.linspace(0.0, law.max_tokens, 513)
     # P(L > x), from the law's support, which already reflects the cap.
     over = np.array([float(law.probabilities[law.support > age].sum()) for age in ages])
-    if law.cap_tokens is not None:
-        over = np.where(ages >= law.cap_tokens, 0.0, over)
+    if law.max_output_tokens is not None:
+        over = np.where(ages >= law.max_output_tokens, 0.0, over)
     steps = np.diff(ages) * (over[1:] + over[:-1]) / 2.0
     below = np.append(0.0, np.cumsum(steps)) / max(float(steps.sum()), 1e-12)
     rest = 1.0 - below ** max(1.0, running)

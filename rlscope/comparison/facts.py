@@ -110,7 +110,7 @@ class RunLayout(NamedTuple):
     trainer_gpus: int
     sampler_gpus: int
     colocated_gpus: int
-    running_per_engine: int | None
+    max_running: int | None
 
     @property
     def gpus(self) -> int:
@@ -119,7 +119,7 @@ class RunLayout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StretchMeans:
     """Means over a part of a run; None if unknown."""
 
     tokens_per_s: float | None
@@ -145,7 +145,7 @@ class ComparedRun:
     steady_tokens_per_s: float | None
     whole: GpuTime
     """The whole run."""
-    whole_totals: Totals
+    whole_totals: StretchMeans
     staleness_tokens: tuple[tuple[int, int], ...]
     """Pairs of staleness in versions and trained tokens, over the whole run."""
     promised: tuple[PromisedAction, ...]
@@ -157,7 +157,7 @@ class ComparedRun:
     """None without a steady state."""
     steady: GpuTime | None = None
     """The ledger of the steady state."""
-    steady_totals: Totals | None = None
+    steady_totals: StretchMeans | None = None
     update_s: Reals = field(default_factory=lambda: np.zeros(0))
     """Mean seconds from publication until an engine applied it, for each version applied in steady state, in order."""
     dropped_ratio: float | None = None
@@ -355,7 +355,7 @@ def _part_of(table: StepTable, time: GpuTime, cut: slice) -> dict[str, object]:
 
 
 def _layout(analysis: AnalysisResult) -> RunLayout:
-    run, stated = analysis.run, analysis.run.settings.get("max_running_per_engine")
+    run, stated = analysis.run, analysis.run.settings.get("max_running")
     devices = analysis.answers.get("worker_devices")
     recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
     running = stated if isinstance(stated, int) and not isinstance(stated, bool) else recorded
@@ -368,9 +368,9 @@ def _whole_time(analysis: AnalysisResult) -> GpuTime:
     return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained or 0, run.steps)
 
 
-def _whole_totals(analysis: AnalysisResult) -> Totals:
+def _whole_totals(analysis: AnalysisResult) -> StretchMeans:
     tokens = analysis.staleness.tokens
-    return Totals(
+    return StretchMeans(
         analysis.throughput.achieved_tokens_per_s,
         None if tokens is None else tokens.mean,
         None if tokens is None else float(tokens.p95),
@@ -486,7 +486,7 @@ def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: 
     return closed
 
 
-def _steady_totals(analysis: AnalysisResult, table: StepTable) -> Totals:
+def _steady_totals(analysis: AnalysisResult, table: StepTable) -> StretchMeans:
     ages = analysis.answers.get("token_staleness")
     counts: tuple[tuple[int, int], ...] = ()
     if ages is not None and table.known_tokens.sum():
@@ -497,12 +497,12 @@ def _steady_totals(analysis: AnalysisResult, table: StepTable) -> Totals:
     return _totals_of(table, analysis.throughput.steady_tokens_per_s, p95)
 
 
-def _totals_of(table: StepTable, tokens_per_s: float | None, staleness_p95: float | None) -> Totals:
+def _totals_of(table: StepTable, tokens_per_s: float | None, staleness_p95: float | None) -> StretchMeans:
     known = float(table.known_tokens.sum())
     mean, in_flight, in_queue = (
         float(sums.sum()) / known if known else None for sums in (table.staleness, table.in_flight, table.in_queue)
     )
-    return Totals(tokens_per_s, mean, staleness_p95, in_flight, in_queue)
+    return StretchMeans(tokens_per_s, mean, staleness_p95, in_flight, in_queue)
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:

@@ -17,10 +17,10 @@ from rlscope.alerts.types import Rule, RuleSet
 from rlscope.analysis.result import Severity
 from rlscope.analysis.run_facts import steady_window
 from rlscope.comparison.document import read_document
-from rlscope.comparison.statistics import Difference, Series, difference
+from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.pipeline import check, rules_to_check
 from rlscope.trace.query import ask
-from rlscope.trace.store import Divide, OpenRun, open_run
+from rlscope.trace.store import OpenRun, Partitioner, open_run
 
 
 class _Baseline(NamedTuple):
@@ -28,7 +28,7 @@ class _Baseline(NamedTuple):
 
     name: str
     values: Mapping[str, float]
-    steps: Series | None
+    steps: StepSeries | None
     """Its steady-state rate step by step; None for a document, or without a steady state."""
 
 
@@ -38,7 +38,7 @@ def check_against(
     file: Path | None,
     one_offs: Sequence[str],
     fail_on_finding: Severity | None = None,
-    divide: Divide | None = None,
+    divide: Partitioner | None = None,
 ) -> RuleReport:
     """Evaluate alert rules and regression rules over the whole run in a folder.
 
@@ -83,7 +83,7 @@ def _noise_ratio(found: Difference) -> float | None:
     return max(1.0 - math.exp(-reach), found.own_change or 0.0)
 
 
-def steady_steps(run: OpenRun) -> Series | None:
+def steady_steps(run: OpenRun) -> StepSeries | None:
     """Return the steady-state rate of an open run, step by step; None without a steady state or trained tokens."""
     steps = ask(run, "training_steps")
     window = steady_window(steps)
@@ -94,7 +94,7 @@ def steady_steps(run: OpenRun) -> Series | None:
     )
     if not inside["response_tokens"].sum():
         return None
-    return Series(inside["response_tokens"].to_numpy().astype(float), inside["period_s"].to_numpy())
+    return StepSeries(inside["response_tokens"].to_numpy().astype(float), inside["period_s"].to_numpy())
 
 
 def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:

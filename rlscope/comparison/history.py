@@ -46,7 +46,7 @@ class RunEntry:
     trainer_gpus: int | None = None
     sampler_gpus: int | None = None
     colocated_gpus: int | None = None
-    running_per_engine: int | None = None
+    max_running: int | None = None
     """Maximum number of running requests per engine."""
     steps: int | None = None
     tokens_per_s: float | None = None
@@ -89,7 +89,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "path": "path",
     "framework": "framework",
     "layout": "layout",
-    "running": "running_per_engine",
+    "max_running": "max_running",
     "steps": "steps",
     "tokens_per_s": "tokens_per_s",
     "bottleneck": "bottleneck",
@@ -266,7 +266,7 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
     if run.tokens_trained:
         hours = analysis.ledger.total_gpu_s / _SECONDS_PER_HOUR / (run.tokens_trained / _MILLION)
     price, imported = run.gpu_hour_price, analysis.data_quality.imported
-    running = run.settings.get("max_running_per_engine")
+    running = run.settings.get("max_running")
     return RunEntry(
         path=path,
         run_id=run.run_id,
@@ -276,7 +276,7 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         trainer_gpus=run.trainer_gpus,
         sampler_gpus=run.sampler_gpus,
         colocated_gpus=run.colocated_gpus,
-        running_per_engine=running if isinstance(running, int) else None,
+        max_running=running if isinstance(running, int) else None,
         steps=run.steps,
         tokens_per_s=analysis.throughput.steady_tokens_per_s,
         counts_prompts=analysis.throughput.counted_tokens is not None,

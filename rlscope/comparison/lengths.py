@@ -125,19 +125,19 @@ def change_of_cap(law: LengthLaw, cap: CapChange, credit: LengthCredit, *, is_me
     return Change(max_output_tokens=_cap_tokens(law, cap.after, factor), length_factor=factor)
 
 
-def _cap_tokens(law: LengthLaw, cap_tokens: int | None, factor: float) -> int:
+def _cap_tokens(law: LengthLaw, max_output_tokens: int | None, factor: float) -> int:
     """Return the cap; without one, a value above the longest response of the law."""
-    return math.ceil(law.max_tokens * max(1.0, factor)) + 1 if cap_tokens is None else cap_tokens
+    return math.ceil(law.max_tokens * max(1.0, factor)) + 1 if max_output_tokens is None else max_output_tokens
 
 
-def length_factor(law: LengthLaw, cap_tokens: int | None, change: float) -> float:
+def length_factor(law: LengthLaw, max_output_tokens: int | None, change: float) -> float:
     """Return the factor on every response that changes the mean by `change`, after cutting at the cap."""
     wanted = law.mean_tokens * (1.0 + change)
-    uncut = replace(law, cap_tokens=None)
+    uncut = replace(law, max_output_tokens=None)
 
     def excess(log_factor: float) -> float:
         scaled = uncut.scaled(math.exp(log_factor))
-        return (scaled if cap_tokens is None else scaled.with_cap(cap_tokens)).mean_tokens - wanted
+        return (scaled if max_output_tokens is None else scaled.with_cap(max_output_tokens)).mean_tokens - wanted
 
     low, high = -math.log(_MOST_FACTOR), math.log(_MOST_FACTOR)
     if excess(high) <= 0.0:

@@ -24,7 +24,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compared:
+class RunComparison:
     """The baseline, and the comparison of every other run with it."""
 
     baseline: ComparedRun
@@ -36,9 +36,9 @@ class Compared:
         return (self.baseline, *(pair.run for pair in self.pairs))
 
 
-def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> Compared:
+def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> RunComparison:
     """Compare runs that have been read."""
-    return Compared(baseline, tuple(_pair(baseline, other) for other in others))
+    return RunComparison(baseline, tuple(_pair(baseline, other) for other in others))
 
 
 def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:

@@ -56,7 +56,7 @@ Scale = Literal["ratio", "absolute"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class StepSeries:
     """A quantity of a run, step by step: its value is the sum of numerators divided by the sum of denominators."""
 
     numerators: Reals
@@ -68,13 +68,13 @@ class Series:
         below = math.fsum(self.denominators)
         return math.fsum(self.numerators) / below if below else None
 
-    def part(self, which: slice) -> "Series":
+    def part(self, which: slice) -> "StepSeries":
         """Return the quantity over some of the steps."""
-        return Series(self.numerators[which], self.denominators[which])
+        return StepSeries(self.numerators[which], self.denominators[which])
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class DifferenceInterval:
     """The 95% interval of a difference."""
 
     low: float
@@ -90,7 +90,7 @@ class Difference:
     scale: Scale
     change: float | None
     """Difference on the scale."""
-    interval: Interval | None = None
+    interval: DifferenceInterval | None = None
     """None if a run has too few steps, or only a total."""
     p_value: float | None = None
     """Probability of a difference at least this large between two identical runs, given the noise of their steps."""
@@ -126,7 +126,7 @@ class _Spread:
     freedom: float
 
 
-def difference(before: Series | None, after: Series | None, scale: Scale) -> Difference:
+def difference(before: StepSeries | None, after: StepSeries | None, scale: Scale) -> Difference:
     """Compare a quantity of two runs, without correction for multiple tests."""
     first, then = (None if each is None else each.value for each in (before, after))
     change = changed(first, then, scale)
@@ -158,8 +158,13 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
     if not variance:
         # Both runs are constant, so any difference is significant.
         sure = plain.change != 0.0
-        return replace(plain, interval=Interval(plain.change, plain.change), p_value=float(not sure), detectable=0.0,
-                       is_significant=sure and not plain.is_noisy)  # fmt: skip
+        return replace(
+            plain,
+            interval=DifferenceInterval(plain.change, plain.change),
+            p_value=float(not sure),
+            detectable=0.0,
+            is_significant=sure and not plain.is_noisy,
+        )
     freedom = variance**2 / math.fsum(each.variance**2 / each.freedom for each in (before, after))
     error, is_ratio = math.sqrt(variance), plain.scale == "ratio"
     centre = math.log1p(plain.change) if is_ratio else plain.change
@@ -172,7 +177,7 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
     p_value = 2.0 * float(stdtr(freedom, -abs(centre) / error))
     return replace(
         plain,
-        interval=Interval(on_scale(centre - reach), on_scale(centre + reach)),
+        interval=DifferenceInterval(on_scale(centre - reach), on_scale(centre + reach)),
         p_value=p_value,
         detectable=on_scale(reach + power),
         is_significant=p_value < LEVEL and not plain.is_noisy,
@@ -195,13 +200,13 @@ def corrected(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     )
 
 
-def _own_change(before: Series, after: Series, scale: Scale) -> float | None:
+def _own_change(before: StepSeries, after: StepSeries, scale: Scale) -> float | None:
     halves = [_between_halves(each, scale) for each in (before, after)]
     known = [abs(each) for each in halves if each is not None]
     return max(known, default=None)
 
 
-def _between_halves(series: Series, scale: Scale) -> float | None:
+def _between_halves(series: StepSeries, scale: Scale) -> float | None:
     """Compare the second half of a run with the first: this varies as between two runs as long as a half."""
     steps = series.numerators.size
     if steps < LEAST_STEPS:
@@ -209,7 +214,7 @@ def _between_halves(series: Series, scale: Scale) -> float | None:
     return changed(series.part(slice(0, steps // 2)).value, series.part(slice(steps // 2, steps)).value, scale)
 
 
-def _spread(series: Series, scale: Scale, stream: int) -> _Spread | None:
+def _spread(series: StepSeries, scale: Scale, stream: int) -> _Spread | None:
     """Return the variance of the quantity over resampled blocks of steps; None if there are too few.
 
     n blocks give n - 1 degrees of freedom, and the variance is scaled by n / (n - 1).
@@ -268,7 +273,7 @@ def _of_waves(residuals: Reals, total: float) -> _Spread:
     return max(spreads, key=lambda spread: spread.variance)
 
 
-def _between_quarters(series: Series, scale: Scale) -> _Spread | None:
+def _between_quarters(series: StepSeries, scale: Scale) -> _Spread | None:
     """Return the variance of the quantity estimated from the quarters of the run; None if a quarter has no value."""
     edges = np.linspace(0, series.numerators.size, _PARTS + 1).astype(int)
     values = [series.part(slice(first, last)).value for first, last in pairwise(edges)]

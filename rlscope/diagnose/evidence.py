@@ -43,7 +43,7 @@ class Evidence:
         )
 
 
-Towards = Literal["more_samples", "fewer_samples", "fresher"]
+Direction = Literal["more_samples", "fewer_samples", "fresher"]
 """Direction in which an action moves the run. more_samples: samples reach the trainers faster, or more are in flight.
 fewer_samples: trainers use samples up faster, or fewer are made. fresher: fewer samples are in flight, so that they are
 trained on sooner."""
@@ -65,7 +65,7 @@ class FindingRule:
     """Evidence that excludes a sentence if it is 0, so that a later sentence is used."""
     counts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Words for each piece of evidence, with {} for the value, in place of a sentence; left out if the value is 0."""
-    towards: Towards | None = None
+    towards: Direction | None = None
     """Direction of the remedy; None if it neither makes samples nor uses them up."""
     besides: str = ""
     """Further advice that applies whatever the first action is."""

@@ -25,7 +25,7 @@ LIMIT_RATIO: Final = 0.95
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding over all engines that record how full their KV cache is, or None."""
     engines = evidence.answers["engine_speed"].filter(pl.col("kv_full_s").is_not_null())
-    limit = pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)
+    limit = pl.lit(evidence.config.max_running, dtype=pl.Int64)
     engines = engines.with_columns(pl.coalesce("max_running", limit).alias("cap"))
     row_s, full_s = column_total(engines, "row_s"), column_total(engines, "kv_full_s")
     if not full_s or full_s < FULL_TIME_RATIO * row_s:

@@ -30,7 +30,7 @@ OPEN_TIME_RATIO: Final = 0.50
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding over all engines whose limit is known, or None."""
     engines = evidence.answers["engine_speed"].with_columns(
-        pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)).alias("cap")
+        pl.coalesce("max_running", pl.lit(evidence.config.max_running, dtype=pl.Int64)).alias("cap")
     )
     capped = _while_open(engines.filter(pl.col("cap") > 0))
     open_s = column_total(capped, "open_s")

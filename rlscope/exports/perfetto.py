@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rlscope import format as fmt
-from rlscope.errors import ArgumentError, Limits, RlscopeError
-from rlscope.exports.timeline import ROWS, Event, Stretch, Timeline, Track, Value
+from rlscope.errors import ArgumentError, Bounds, RlscopeError
+from rlscope.exports.timeline import ROWS, Event, EventTimeline, TimeRange, Track, Value
 from rlscope.pipeline import read_run
 from rlscope.text_out import writing
 from rlscope.trace.query import ask
@@ -43,7 +43,7 @@ class PerfettoExport:
     """Data that the trace leaves out, one sentence each. The trace holds these notes too."""
 
 
-class Part(TypedDict, total=False):
+class PerfettoOptions(TypedDict, total=False):
     """Part of a run to write, and the maximum size of the file."""
 
     from_s: float | None
@@ -56,7 +56,7 @@ class Part(TypedDict, total=False):
     """Maximum size of the file, in 10^6 bytes. Later events are left out, and a note says so."""
 
 
-def export_perfetto(folder: Path, output: Path, **part: Unpack[Part]) -> PerfettoExport:
+def export_perfetto(folder: Path, output: Path, **part: Unpack[PerfettoOptions]) -> PerfettoExport:
     """Write the timeline of the run in a folder, or a part of it.
 
     Raises:
@@ -67,7 +67,7 @@ def export_perfetto(folder: Path, output: Path, **part: Unpack[Part]) -> Perfett
     """
     _require_perfetto()
     max_mb = part.get("max_mb", DEFAULT_MAX_MB)
-    Limits(1).check("max_mb", max_mb)
+    Bounds(1).check("max_mb", max_mb)
 
     def export(run: OpenRun) -> PerfettoExport:
         stretch = _stretch(run, part.get("from_s"), part.get("to_s"), part.get("workers", ()))
@@ -89,7 +89,7 @@ def _require_perfetto() -> None:
         ) from error
 
 
-def _stretch(run: OpenRun, from_s: float | None, to_s: float | None, workers: Sequence[str]) -> Stretch:
+def _stretch(run: OpenRun, from_s: float | None, to_s: float | None, workers: Sequence[str]) -> TimeRange:
     extents = ask(run, "worker_extents")
     known = extents["worker_id"].to_list()
     for worker_id in workers:
@@ -107,11 +107,11 @@ def _stretch(run: OpenRun, from_s: float | None, to_s: float | None, workers: Se
             expected=f"a part of its {fmt.duration((end_ns - start_ns) / 1e9)}, in seconds since its start",
             next_step="Leave --from and --to out for the whole run.",
         )
-    return Stretch(from_ns, min(to_ns, end_ns), frozenset(workers) or None)
+    return TimeRange(from_ns, min(to_ns, end_ns), frozenset(workers) or None)
 
 
-def _write(run: OpenRun, stretch: Stretch, file: IO[bytes], path: Path, max_bytes: int) -> PerfettoExport:
-    timeline, trace = Timeline(run, stretch), _TraceFile(file, stretch.from_ns)
+def _write(run: OpenRun, stretch: TimeRange, file: IO[bytes], path: Path, max_bytes: int) -> PerfettoExport:
+    timeline, trace = EventTimeline(run, stretch), _TraceFile(file, stretch.from_ns)
     notes: list[str] = []
     for event in timeline.events():
         if trace.size_bytes > max_bytes - _RESERVED_BYTES:

@@ -81,7 +81,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimeRange:
     """Part of a run to show."""
 
     from_ns: int
@@ -109,11 +109,11 @@ class _Slice(NamedTuple):
 
 
 @dataclass(slots=True)
-class Timeline:
+class EventTimeline:
     """Events of an open run within an interval, and their tracks."""
 
     run: OpenRun
-    stretch: Stretch
+    stretch: TimeRange
     left_out_segments: int = 0
     """Segments of samples without a start, known once the samples were read."""
     _uuids: Iterator[int] = field(default_factory=lambda: count(1))

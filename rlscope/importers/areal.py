@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
 from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
@@ -63,7 +63,7 @@ class _Run:
     is_relative: bool = False
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     if source.path.is_dir():
         sessions = len(list(_below(source.path, _SESSIONS)))
         dumps = sum(1 for _ in _dumps(source.path))
@@ -85,7 +85,7 @@ def _dumps(folder: Path) -> Iterator[Path]:
             yield from sorted(version.glob("*.jsonl"))
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add the sessions, with lengths and versions where their tasks were dumped. Raises ImportFileError without any."""
     run = _Run(target, progress)
     folder = source.path if source.path.is_dir() else None

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import tallied_lines, without_repeats
 from rlscope.importers.quantities import number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
@@ -201,7 +201,7 @@ def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
     return None
 
 
-def _fits(source: Source) -> bool:
+def _fits(source: ImportSource) -> bool:
     return source.path.suffix not in (".csv", ".jsonl", ".json") and bool(source.head) and _BINARY not in source.head
 
 

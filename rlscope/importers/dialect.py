@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 
-class Kind(StrEnum):
+class PhaseKind(StrEnum):
     """What a worker does in a phase."""
 
     GENERATE = "generate"
@@ -35,12 +35,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseMetric:
     """A metric in seconds and what it is the time of."""
 
     name: str | None
     """None: what the other phases leave of the step."""
-    kind: Kind
+    kind: PhaseKind
     minus: tuple[str, ...] = ()
     """Metrics whose time lies inside this one and belongs to other phases."""
     is_cumulative: bool = False
@@ -63,7 +63,7 @@ class Party:
     """A row with any of these is this party's."""
     step: tuple[str, ...]
     """The time of the whole step, by its names; none: the sum of the phases."""
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseMetric, ...]
     late_when: str | None = None
     """A metric of runs whose rows state the time of the step before theirs."""
     gpu_ratio: tuple[str, str] | None = None

@@ -15,7 +15,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """A file or folder, with the bytes that recognition may read."""
 
     path: Path
@@ -36,9 +36,9 @@ class Importer:
     """Value of `--as`: verl, sglang, prime-rl, ..."""
     kind: str
     """Kind of file, for example "SGLang engine log"."""
-    recognise: Callable[[Source], str | None]
+    recognise: Callable[[ImportSource], str | None]
     """Returns the evidence for this kind, for example "12 lines `Decode batch`"; None if there is none."""
-    read: Callable[[Source, ImportTarget, ImportOptions, Progress], str | None]
+    read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], str | None]
     """Fills the target and returns the era of the metric names. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False
     """Whether the file, such as an engine log, only adds to a run that another file describes."""
@@ -51,9 +51,9 @@ def open_regular(path: Path) -> BufferedReader:
     return path.open("rb")
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> ImportSource:
     """Read the head of a source. Raises OSError if it cannot be read."""
     if path.is_dir():
-        return Source(path, b"")
+        return ImportSource(path, b"")
     with open_regular(path) as file:
-        return Source(path, file.read(HEAD_BYTES))
+        return ImportSource(path, file.read(HEAD_BYTES))

@@ -74,16 +74,16 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
     folder, and the errors of `fetch_run`.
     """
     asked = options is not None and options != NO_OPTIONS
-    is_far, path = is_remote(path), run_folder(path)
-    if is_far or (path / RUN_FILE).is_file():
+    is_remote_host, path = is_remote(path), run_folder(path)
+    if is_remote_host or (path / RUN_FILE).is_file():
         if asked:
             raise ArgumentError.of(
-                shown_address(path) if is_far else path,
+                shown_address(path) if is_remote_host else path,
                 found="a run folder with import options",
                 expected="import options only with a log or metrics file",
                 next_step="Omit the options.",
             )
-        return RunFolder(fetch_run(path, say or no_words), is_temporary=True) if is_far else RunFolder(path)
+        return RunFolder(fetch_run(path, say or no_words), is_temporary=True) if is_remote_host else RunFolder(path)
     is_run_in_part = (path / "workers").is_dir() or not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if is_run_in_part and not asked:
         return RunFolder(path)

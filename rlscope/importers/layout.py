@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from rlscope.importers.dialect import Kind, Party, Phase
+from rlscope.importers.dialect import Party, PhaseKind, PhaseMetric
 from rlscope.importers.steps import PartySteps, Step, phase_value
 
 _LATE_RATIO: Final = 0.05
@@ -18,10 +18,10 @@ _LATE_NS: Final = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlacedPhase:
     """A phase of a step, at its place."""
 
-    kind: Kind
+    kind: PhaseKind
     start_ns: int
     end_ns: int
 
@@ -33,16 +33,16 @@ class PlacedStep:
     step: Step
     start_ns: int
     end_ns: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlacedPhase, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Durations:
     """The phases of a step in seconds, and the whole."""
 
-    before: tuple[tuple[Kind, float], ...]
-    inside: tuple[tuple[Kind, float], ...]
-    after: tuple[tuple[Kind, float], ...]
+    before: tuple[tuple[PhaseKind, float], ...]
+    inside: tuple[tuple[PhaseKind, float], ...]
+    after: tuple[tuple[PhaseKind, float], ...]
     step_s: float
 
     @property
@@ -79,8 +79,8 @@ def open_ratio(steps: PartySteps, is_separate: bool) -> float | None:
 
 
 def _durations(party: Party, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
-    parts: dict[str, list[tuple[Kind, float]]] = {"before": [], "inside": [], "after": []}
-    rest: tuple[int, Kind] | None = None
+    parts: dict[str, list[tuple[PhaseKind, float]]] = {"before": [], "inside": [], "after": []}
+    rest: tuple[int, PhaseKind] | None = None
     for phase in party.phases:
         where = phase.where if phase.where != "auto" else ("inside" if auto_inside else "before")
         seconds = _phase_s(phase, step, previous)
@@ -97,7 +97,7 @@ def _durations(party: Party, step: Step, auto_inside: bool, previous: Step | Non
     )
 
 
-def _phase_s(phase: Phase, step: Step, previous: Step | None) -> float | None:
+def _phase_s(phase: PhaseMetric, step: Step, previous: Step | None) -> float | None:
     seconds = phase_value(phase, step.values)
     if not phase.is_cumulative or seconds is None:
         return seconds
@@ -162,9 +162,9 @@ def contradicts_times(steps: PartySteps, is_separate: bool) -> bool:
     return sum(lengths_ns[1:]) > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
 
 
-def _row_of_pieces(parts: tuple[tuple[Kind, float], ...], start_ns: int, end_ns: int) -> Iterator[Piece]:
+def _row_of_pieces(parts: tuple[tuple[PhaseKind, float], ...], start_ns: int, end_ns: int) -> Iterator[PlacedPhase]:
     for kind, seconds in parts:
         stop_ns = min(end_ns, start_ns + round(1e9 * seconds))
         if stop_ns > start_ns:
-            yield Piece(kind, start_ns, stop_ns)
+            yield PlacedPhase(kind, start_ns, stop_ns)
         start_ns = stop_ns

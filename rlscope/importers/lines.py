@@ -41,7 +41,7 @@ _HALF_YEAR: Final = timedelta(days=180)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConsoleLine:
     """A console line, without ANSI colors."""
 
     text: str
@@ -64,7 +64,7 @@ class LogFile:
         self._longest_bytes = longest_bytes
         self._bytes = 0
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[ConsoleLine]:
         for raw in self.raw_lines():
             line = clean(raw.decode("utf-8", errors="replace"))
             self.merged_lines += line.merged
@@ -162,7 +162,7 @@ def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[byte
         tally.bad_lines += read.bad_lines
 
 
-def clean(text: str) -> Line:
+def clean(text: str) -> ConsoleLine:
     """Return a line without ANSI colors, Ray's actor prefix and Ray's merge suffix."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -170,7 +170,7 @@ def clean(text: str) -> Line:
     if text.lstrip().startswith("(") and (prefix := _ACTOR.match(text)):
         actor, text = prefix["actor"], text[prefix.end() :]
     text, merged = without_repeats(text)
-    return Line(text, actor, merged)
+    return ConsoleLine(text, actor, merged)
 
 
 def without_repeats(text: str) -> tuple[str, int]:
@@ -180,7 +180,7 @@ def without_repeats(text: str) -> tuple[str, int]:
     return (text, 0) if suffix is None else (text[: suffix.start()].rstrip(), max(0, int(suffix[1]) - 1))
 
 
-def clean_lines(text: str) -> Iterator[Line]:
+def clean_lines(text: str) -> Iterator[ConsoleLine]:
     """Return the lines of the head of a file."""
     return (clean(line) for line in re.split(r"\r\n|[\r\n]", text))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, number
@@ -85,7 +85,7 @@ class _Run:
     unmatched: int = 0
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     folder = _dashboard(source.path)
     if folder is None:
         return None
@@ -109,7 +109,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
     return [*([flat] if flat.is_file() else []), *sorted((folder / stream).glob("*.jsonl"))]
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError where no stream has anything."""
     folder = _dashboard(source.path)
     if folder is None:

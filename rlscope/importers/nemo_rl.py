@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
@@ -115,7 +115,7 @@ _SAMPLER: Final = _Worker("generation", "sampler")
 _BOTH: Final = _Worker("policy", "colocated")
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     lines = [line.text for line in clean_lines(source.text)]
     steps = sum(1 for line in lines if _STEP.search(line))
     totals = sum(1 for line in lines if _TOTAL.search(line))
@@ -128,7 +128,7 @@ def _recognise(source: Source) -> str | None:
     )
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Lay out the steps of a console. Raises ImportFileError where no step has its durations."""
     clock = open_clock(source.path, _STAMPED, target, options)
     log = LogFile(source.path, progress)

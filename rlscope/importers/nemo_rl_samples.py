@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
 from rlscope.importers.quantities import number
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
@@ -20,7 +20,7 @@ _TRAINER_ID: Final = "policy"
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     if source.path.is_dir():
         files = sum(1 for _ in _files(source.path))
         return f"{files} files train_data_step*.jsonl" if files else None
@@ -37,7 +37,7 @@ def _step(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _read(source: Source, target: ImportTarget, _options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> str | None:
     """Add the samples of the steps that the console told. Raises ImportFileError where it told none of them."""
     if not target.steps or target.samplers_id is None:
         raise ImportFileError.of(

@@ -8,12 +8,12 @@ from typing import Final
 
 from rlscope_otel.schema import ROLES
 
-from rlscope.errors import ArgumentError, Limits
+from rlscope.errors import ArgumentError, Bounds
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
-_YEARS: Final = Limits(2000, 2100)
+_YEARS: Final = Bounds(2000, 2100)
 
 
 def import_options(

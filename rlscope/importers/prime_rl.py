@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source, open_source
+from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
 from rlscope.importers.quantities import (
@@ -80,7 +80,7 @@ class _Run:
     samples: int = 0
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     folder = source.path
     if folder.is_dir():
         metrics = folder / _METRICS
@@ -101,7 +101,7 @@ def _rows_of(text: str) -> str | None:
     return f"{trainer} rows of a trainer and {orchestrator} of an orchestrator"
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add all that the folder tells. Raises ImportFileError where it has neither steps nor episodes."""
     folder = source.path if source.path.is_dir() else source.path.parent
     run = _Run(target)

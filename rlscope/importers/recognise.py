@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.format import counted
 from rlscope.importers.areal import AREAL_SESSIONS
-from rlscope.importers.importer import Importer, Source, open_source
+from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
@@ -51,7 +51,7 @@ _NEIGHBOURS: Final = 20
 class Recognised(NamedTuple):
     """A source, the importer that reads it, and importers that add more from the same file."""
 
-    source: Source
+    source: ImportSource
     importer: Importer
     companions: tuple[Importer, ...] = ()
     passed_over: tuple[Path, ...] = ()
@@ -83,7 +83,7 @@ def recognise(path: Path, framework: str | None = None) -> Recognised:
     return _the_one(source, found)
 
 
-def _open(path: Path) -> Source:
+def _open(path: Path) -> ImportSource:
     try:
         return open_source(path)
     except OSError as error:
@@ -110,7 +110,7 @@ def _refuse_runs(folder: Path) -> None:
         raise _several(folder, found, runs, "Pass one of them, or a log; `rlscope list` shows all runs.")
 
 
-def _candidates(source: Source, framework: str | None) -> list[Importer]:
+def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
     return [
         each
         for each in IMPORTERS
@@ -119,7 +119,7 @@ def _candidates(source: Source, framework: str | None) -> list[Importer]:
     ]
 
 
-def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
+def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
     """Return the importer of the run and those that add to it; if all only add, the first one imports the run."""
     tellers = [each for each in found if not each.is_companion]
     if len({each.name for each in tellers}) > 1:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import tallied_lines
 from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
@@ -37,7 +37,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             tally.bad_lines += 1
 
 
-def _fits(source: Source) -> bool:
+def _fits(source: ImportSource) -> bool:
     first = source.head.lstrip().split(b"\n", 1)[0].rstrip()
     return source.path.suffix in (".jsonl", ".json") and first.startswith(b"{") and len(first) > 2
 
@@ -80,7 +80,7 @@ def _whole_entries(text: str) -> list[object]:
     return found
 
 
-def _is_state(source: Source) -> bool:
+def _is_state(source: ImportSource) -> bool:
     return source.path.suffix == ".json" and source.path.name.startswith("trainer_state")
 
 
@@ -99,7 +99,7 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         tally.bad_lines += 1
 
 
-def _is_csv(source: Source) -> bool:
+def _is_csv(source: ImportSource) -> bool:
     header = source.head.split(b"\n", 1)[0]
     return source.path.suffix == ".csv" and b"," in header and (b"step" in header or b"_timestamp" in header)
 
@@ -166,7 +166,7 @@ def _instant(stamp: object) -> int | None:
     return epoch_ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
-def _is_sqlite(source: Source) -> bool:
+def _is_sqlite(source: ImportSource) -> bool:
     return source.head.startswith(b"SQLite format 3\x00")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import epoch_ns, real
 from rlscope.trace.imported import SourceFile
 
@@ -74,7 +74,7 @@ class Carrier:
     """console, jsonl, wandb, tensorboard, csv, ..."""
     files: tuple[str, ...]
     """Patterns of the names of such files in a folder, the likeliest first."""
-    fits: Callable[[Source], bool]
+    fits: Callable[[ImportSource], bool]
     """Whether a file has this form, by its name and its first bytes."""
     rows: Callable[[Path, Tally, Progress], Iterator[MetricRow]]
 

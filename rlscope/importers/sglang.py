@@ -13,8 +13,8 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.quantities import RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, add_activity
@@ -152,13 +152,13 @@ class _Placed(NamedTuple):
     """Whether the engine had no request before these."""
 
 
-def recognise_log(source: Source) -> str | None:
+def recognise_log(source: ImportSource) -> str | None:
     """How many decode or prefill lines the head of a log has."""
     count = sum(1 for line in clean_lines(source.text) if STAMPED.search(line.text))
     return f"{count} lines `Decode batch` or `Prefill batch`" if count else None
 
 
-def read_log(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add one sampler for each engine of the log, with its rows. Raises ImportFileError where there are none."""
     if not target.claim(source.path, SGLANG_LOG.kind):
         return None
@@ -188,7 +188,7 @@ def read_log(source: Source, target: ImportTarget, options: ImportOptions, progr
     return None
 
 
-def _look_over(source: Source, target: ImportTarget, options: ImportOptions) -> _Survey | None:
+def _look_over(source: ImportSource, target: ImportTarget, options: ImportOptions) -> _Survey | None:
     """Read the start of the log for its settings and pass times; None where no engine line is."""
     scratch = LogFile(source.path, lambda _bytes: None)
     clock = open_clock(source.path, _TIMED, target, options)
@@ -278,7 +278,7 @@ def _is_first_rank(text: str | None) -> bool:
     return ("DP" in ranks or ranks.get("TP", "0") == "0") and ranks.get("PP", "0") == "0"
 
 
-def _entry(line: Line, found: re.Match[str], clock: LogClock, stem: str) -> _Entry | None:
+def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) -> _Entry | None:
     """A line's numbers; None for one that lacks the batch size, or whose numbers are none."""
     pairs = dict(_PAIR.findall(found["rest"]))
     ranks = dict(_RANK.findall(found["ranks"] or ""))

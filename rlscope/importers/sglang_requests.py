@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id
 from rlscope.importers.quantities import MOST_STEPS, epoch_ns, number, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -15,12 +15,12 @@ _UNNAMED: Final = "default"
 """SGLang's label of the weights that it was started with."""
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     count = sum(1 for line in source.text.splitlines() if all(key in line for key in _KEYS))
     return f"{count} records with `request_received_ts`" if count else None
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add each request as a sample. Raises ImportFileError where no record has its times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
     engine = target.engines[0] if len(target.engines) == 1 else safe_worker_id(f"sglang-{source.path.parent.name}")

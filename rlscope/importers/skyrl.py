@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogFile, clean_lines, open_clock
 from rlscope.importers.quantities import RefusedNumberError, named_reals, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -78,12 +78,12 @@ class _Run:
     """The version that the held training started with."""
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     timers = sum(1 for line in clean_lines(source.text) if _TIMER.search(line.text))
     return f"{timers} lines `Started:` or `Finished:`" if timers else None
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add the trainer and what it says of its engines. Raises ImportFileError where no timer finished."""
     clock = open_clock(source.path, _TIMER, target, options)
     log = LogFile(source.path, progress)

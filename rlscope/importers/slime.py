@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, named_reals, seconds, whole
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -82,13 +82,13 @@ class _Run:
     is_colocated: bool = False
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     lines = [line.text for line in clean_lines(source.text)]
     timers = sum(1 for line in lines if _TIMER.search(line))
     return f"{timers} lines `Timer NAME start` or `end`" if timers else None
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add trainer, rollouts and engines of one console. Raises ImportFileError where no training is in it."""
     clock = open_clock(source.path, _TIMER, target, options)
     log = LogFile(source.path, progress)
@@ -115,7 +115,7 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
     return None
 
 
-def _take_line(run: _Run, line: Line, clock: LogClock | None) -> None:
+def _take_line(run: _Run, line: ConsoleLine, clock: LogClock | None) -> None:
     if "Timer " in line.text and clock and (timer := _TIMER.search(line.text)):
         time_ns = clock.time_ns(timer["ts"])
         if time_ns is not None:

@@ -11,10 +11,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Final, Literal
 
-from rlscope.importers.dialect import Kind
+from rlscope.importers.dialect import PhaseKind
 from rlscope.importers.dialects import DIALECTS
-from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.layout import Piece, PlacedStep, contradicts_times, open_ratio, placed_steps
+from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
@@ -25,26 +25,26 @@ _SUM_RATIO: Final = 0.01
 """Of a step: a sum of its phases is that to the digits that are printed."""
 _SHOWN_GAPS: Final = 5
 _LONGEST_NAME: Final = 200
-_ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
-    Kind.GENERATE: ("generate", None),
-    Kind.WAIT_SAMPLES: ("wait", "samples"),
-    Kind.WAIT_CAP: ("wait", "staleness_cap"),
-    Kind.WAIT_BARRIER: ("wait", "barrier"),
-    Kind.REWARD: ("reward", None),
-    Kind.LOGPROBS: ("logprobs", None),
-    Kind.OTHER: ("other", None),
-    Kind.CRITIC: ("train", None),
-    Kind.SWITCH: ("weight_update", None),
-    Kind.UPDATE: ("weight_update", None),
-    Kind.CHECKPOINT: ("checkpoint", None),
-    Kind.EVAL: ("eval", None),
+_ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
+    PhaseKind.GENERATE: ("generate", None),
+    PhaseKind.WAIT_SAMPLES: ("wait", "samples"),
+    PhaseKind.WAIT_CAP: ("wait", "staleness_cap"),
+    PhaseKind.WAIT_BARRIER: ("wait", "barrier"),
+    PhaseKind.REWARD: ("reward", None),
+    PhaseKind.LOGPROBS: ("logprobs", None),
+    PhaseKind.OTHER: ("other", None),
+    PhaseKind.CRITIC: ("train", None),
+    PhaseKind.SWITCH: ("weight_update", None),
+    PhaseKind.UPDATE: ("weight_update", None),
+    PhaseKind.CHECKPOINT: ("checkpoint", None),
+    PhaseKind.EVAL: ("eval", None),
 }
 _SAMPLER: Final = "sampler"
 _GENERATES: Final = "samplers generate while the trainer waits for samples"
 
 
 def _read(
-    framework: str, source: Source, target: ImportTarget, options: ImportOptions, progress: Progress
+    framework: str, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
     log = _settled(read_steps(source, framework, target, progress), target, options)
     if log.is_config_unread:
@@ -188,7 +188,7 @@ def _check_coverage(
     target.note(f"The {worker_id} file contains {missing}")
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return
-    target.is_thinned = True
+    target.is_incomplete = True
     target.refuse_verdict(f"the {worker_id} file contains {missing}; export all rows, or pass the .wandb file itself")
     if any(step.end_ns is not None for step in steps.steps):
         cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]
@@ -217,22 +217,22 @@ def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
 
 def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], target: ImportTarget) -> None:
     """Activities, steps and publications of the trainer."""
-    updates = any(piece.kind is Kind.UPDATE for each in placed for piece in each.pieces)
+    updates = any(piece.kind is PhaseKind.UPDATE for each in placed for piece in each.pieces)
     samples = log.settings().get("samples_per_step")
     version = 0
     target.say_origin("activities", Certainty.PLACED)
     target.say_origin("train_steps", Certainty.PLACED)
     for each in placed:
-        trained = [piece for piece in each.pieces if piece.kind is Kind.TRAIN]
+        trained = [piece for piece in each.pieces if piece.kind is PhaseKind.TRAIN]
         is_published = False
         version_in = version
         for piece in each.pieces:
-            if piece.kind is Kind.UPDATE:
+            if piece.kind is PhaseKind.UPDATE:
                 version_in += not trained or piece.end_ns <= trained[0].start_ns
                 is_published = True
                 target.say_origin("weight_updates", Certainty.PLACED)
                 _add_update(target, worker_id, "publish", version + 1, piece)
-            elif piece.kind is not Kind.TRAIN:
+            elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
         version = version + 1 if is_published or not updates else version
         if trained:
@@ -251,10 +251,10 @@ def _columns(log: StepLog, step: Step) -> dict[str, object]:
     return found
 
 
-def _add_activity(target: ImportTarget, worker_id: str, piece: Piece, is_separate: bool) -> None:
+def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_separate: bool) -> None:
     kind = piece.kind
-    if kind is Kind.TAKE:
-        kind = Kind.WAIT_SAMPLES if is_separate else Kind.GENERATE
+    if kind is PhaseKind.TAKE:
+        kind = PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
     activity, reason = _ACTIVITIES[kind]
     target.add(
         "activities",
@@ -269,7 +269,7 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: Piece, is_separat
 
 
 def _add_update(
-    target: ImportTarget, worker_id: str, phase: Literal["publish", "apply"], version: int, piece: Piece
+    target: ImportTarget, worker_id: str, phase: Literal["publish", "apply"], version: int, piece: PlacedPhase
 ) -> None:
     target.add(
         "weight_updates",
@@ -299,9 +299,11 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
     target.say_origin("activities", Certainty.INFERRED, _GENERATES)
     version = 0
     for piece in _pieces(placed):
-        if piece.kind in (Kind.TAKE, Kind.WAIT_SAMPLES):
-            _add_activity(target, _SAMPLER, Piece(Kind.GENERATE, piece.start_ns, piece.end_ns), is_separate=True)
-        elif piece.kind is Kind.UPDATE:
+        if piece.kind in (PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
+            _add_activity(
+                target, _SAMPLER, PlacedPhase(PhaseKind.GENERATE, piece.start_ns, piece.end_ns), is_separate=True
+            )
+        elif piece.kind is PhaseKind.UPDATE:
             version += 1
             _add_update(target, _SAMPLER, "apply", version, piece)
     target.note(
@@ -310,7 +312,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
     )
 
 
-def _pieces(placed: Sequence[PlacedStep]) -> Iterator[Piece]:
+def _pieces(placed: Sequence[PlacedStep]) -> Iterator[PlacedPhase]:
     for each in placed:
         yield from each.pieces
 

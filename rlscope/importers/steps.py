@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.console import CONSOLE
-from rlscope.importers.dialect import Dialect, Party, Paths, Phase
+from rlscope.importers.dialect import Dialect, Party, Paths, PhaseMetric
 from rlscope.importers.dialects import DIALECTS
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
     LONGEST_S,
     MOST,
@@ -104,13 +104,13 @@ def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
     return config.get(path) if value is None else value
 
 
-def names_in(source: Source) -> frozenset[str]:
+def names_in(source: ImportSource) -> frozenset[str]:
     """Return the metric names in the first rows of a file; empty if it is not a metrics file."""
     return _names(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
 
 
 @lru_cache(maxsize=16)
-def _names(_path: Path, _bytes: int, source: Source) -> frozenset[str]:
+def _names(_path: Path, _bytes: int, source: ImportSource) -> frozenset[str]:
     carrier = carrier_of(source)
     if carrier is None:
         return frozenset()
@@ -135,7 +135,7 @@ class _EnoughReadError(Exception):
     """Stops reading after the first part of a file."""
 
 
-def carrier_of(source: Source) -> Carrier | None:
+def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
     return next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
 
@@ -144,7 +144,7 @@ def _bare(dialect: Dialect, name: str) -> str:
     return next((name.removeprefix(each) for each in dialect.strip if name.startswith(each)), name)
 
 
-def recognise_steps(framework: str, source: Source) -> str | None:
+def recognise_steps(framework: str, source: ImportSource) -> str | None:
     """Return which of the framework's step metrics a file contains; None if there are none."""
     names = names_in(source)
     dialect = _dialect_of(framework, names)
@@ -283,7 +283,7 @@ def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) 
     return None if stated is None else whole(stated, MOST_STEPS)
 
 
-def read_steps(source: Source, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
+def read_steps(source: ImportSource, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
     """Read a metrics file. Raises ImportFileError if it contains no step of the framework."""
     carrier, dialect = carrier_of(source), _dialect_of(framework, names_in(source))
     if carrier is None or dialect is None:
@@ -345,7 +345,7 @@ def _is_shown(
     return False
 
 
-def tells_samplers(source: Source) -> bool:
+def tells_samplers(source: ImportSource) -> bool:
     """Whether a metrics file contains sampler steps, so that the samplers' work need not be inferred."""
     names = names_in(source)
     return any(
@@ -353,7 +353,7 @@ def tells_samplers(source: Source) -> bool:
     )
 
 
-def has_trainer_steps(source: Source) -> bool:
+def has_trainer_steps(source: ImportSource) -> bool:
     """Whether a metrics file contains trainer steps."""
     names = names_in(source)
     for each in DIALECTS:
@@ -369,7 +369,7 @@ def known_names(framework: str) -> str:
     return f"metrics named {names}" if names else ""
 
 
-def _no_steps(source: Source, framework: str) -> ImportFileError:
+def _no_steps(source: ImportSource, framework: str) -> ImportFileError:
     return ImportFileError.of(
         source.path,
         found=f"no step of {framework}",
@@ -397,7 +397,7 @@ def derived_gpus(steps: PartySteps) -> int | None:
     return gpus if is_count else None
 
 
-def phase_value(phase: Phase, values: Mapping[str, float]) -> float | None:
+def phase_value(phase: PhaseMetric, values: Mapping[str, float]) -> float | None:
     """Return the seconds of a phase in a step, at least 0; None if not recorded."""
     value = next((values[name] for name in (phase.name or "", *phase.also) if name in values), None)
     if value is None or not math.isfinite(value):

@@ -88,7 +88,7 @@ class ImportTarget:
         self.run_id = run_id
         self.relative_origin_ns = relative_origin_ns
         self.clock: Clock = "wall"
-        self.is_thinned = False
+        self.is_incomplete = False
         self.knows_samplers = False
         """Whether some file records the samplers' work, so that it need not be inferred."""
         self._config: dict[str, object] = {}
@@ -254,7 +254,7 @@ class ImportTarget:
             clock=self.clock,
             tables=dict(self._origins),
             coverage=dict(self._coverage),
-            is_thinned=self.is_thinned,
+            is_incomplete=self.is_incomplete,
             notes=tuple(note for note, table in self._notes.items() if table is None or not self.rows_of(table)),
             no_verdict=tuple(self._refusals),
         )

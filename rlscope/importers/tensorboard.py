@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Final
 
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.quantities import epoch_ns
 from rlscope.importers.rows import Carrier, MetricRow, Tally
@@ -98,7 +98,7 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
             yield record[:length]
 
 
-def _fits(source: Source) -> bool:
+def _fits(source: ImportSource) -> bool:
     return _EVENT_FILE in source.head[:64] or "tfevents" in source.path.name
 
 

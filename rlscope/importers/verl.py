@@ -5,42 +5,42 @@ Which of its runs have GPUs for the samplers alone shows in what only asynchrono
 
 from typing import Final
 
-from rlscope.importers.dialect import Dialect, Kind, Party, Phase
+from rlscope.importers.dialect import Dialect, Party, PhaseKind, PhaseMetric
 
-_K = Kind
+_K = PhaseKind
 
 _VERL_PHASES: Final = (
-    Phase("timing_s/wait_for_enough_samples", _K.WAIT_SAMPLES),
-    Phase("timing_s/gen", _K.TAKE, also=("timing_s/wait_prev_gen",)),
-    Phase("timing_s/gen_max", _K.TAKE),
+    PhaseMetric("timing_s/wait_for_enough_samples", _K.WAIT_SAMPLES),
+    PhaseMetric("timing_s/gen", _K.TAKE, also=("timing_s/wait_prev_gen",)),
+    PhaseMetric("timing_s/gen_max", _K.TAKE),
     # Of runs that train one step behind: the weights go out before the step trains, and update_weights lies inside.
-    Phase("timing_s/sync_rollout_weights", _K.UPDATE),
-    Phase("timing_s/switch_wait", _K.WAIT_BARRIER),
-    Phase("timing_s/switch_to_trainer", _K.SWITCH),
-    Phase("timing_s/reward", _K.REWARD),
-    Phase("timing_s/old_log_prob", _K.LOGPROBS),
-    Phase("timing_s/ref", _K.LOGPROBS),
-    Phase("timing_s/values", _K.LOGPROBS),
-    Phase("timing_s/adv", _K.OTHER),
-    Phase("timing_s/dump_rollout_generations", _K.OTHER),
-    Phase("timing_s/update_critic", _K.CRITIC),
-    Phase("timing_s/update_actor", _K.TRAIN),
-    Phase("timing_s/update_weights", _K.UPDATE, minus=("timing_s/sync_rollout_weights",)),
-    Phase("timing_s/timing_s/param_sync", _K.UPDATE, also=("timing_s/param_sync",), where="auto"),
-    Phase("timing_s/switch_to_rollout", _K.SWITCH),
-    Phase("timing_s/testing", _K.EVAL),
-    Phase("timing_s/save_checkpoint", _K.CHECKPOINT),
+    PhaseMetric("timing_s/sync_rollout_weights", _K.UPDATE),
+    PhaseMetric("timing_s/switch_wait", _K.WAIT_BARRIER),
+    PhaseMetric("timing_s/switch_to_trainer", _K.SWITCH),
+    PhaseMetric("timing_s/reward", _K.REWARD),
+    PhaseMetric("timing_s/old_log_prob", _K.LOGPROBS),
+    PhaseMetric("timing_s/ref", _K.LOGPROBS),
+    PhaseMetric("timing_s/values", _K.LOGPROBS),
+    PhaseMetric("timing_s/adv", _K.OTHER),
+    PhaseMetric("timing_s/dump_rollout_generations", _K.OTHER),
+    PhaseMetric("timing_s/update_critic", _K.CRITIC),
+    PhaseMetric("timing_s/update_actor", _K.TRAIN),
+    PhaseMetric("timing_s/update_weights", _K.UPDATE, minus=("timing_s/sync_rollout_weights",)),
+    PhaseMetric("timing_s/timing_s/param_sync", _K.UPDATE, also=("timing_s/param_sync",), where="auto"),
+    PhaseMetric("timing_s/switch_to_rollout", _K.SWITCH),
+    PhaseMetric("timing_s/testing", _K.EVAL),
+    PhaseMetric("timing_s/save_checkpoint", _K.CHECKPOINT),
 )
 _VERL_2024_PHASES: Final = (
-    Phase("timing/gen", _K.TAKE),
-    Phase("timing/old_log_prob", _K.LOGPROBS),
-    Phase("timing/ref", _K.LOGPROBS),
-    Phase("timing/values", _K.LOGPROBS),
-    Phase("timing/adv", _K.OTHER),
-    Phase("timing/update_critic", _K.CRITIC),
-    Phase("timing/update_actor", _K.TRAIN),
-    Phase("timing/testing", _K.EVAL),
-    Phase("timing/save_checkpoint", _K.CHECKPOINT),
+    PhaseMetric("timing/gen", _K.TAKE),
+    PhaseMetric("timing/old_log_prob", _K.LOGPROBS),
+    PhaseMetric("timing/ref", _K.LOGPROBS),
+    PhaseMetric("timing/values", _K.LOGPROBS),
+    PhaseMetric("timing/adv", _K.OTHER),
+    PhaseMetric("timing/update_critic", _K.CRITIC),
+    PhaseMetric("timing/update_actor", _K.TRAIN),
+    PhaseMetric("timing/testing", _K.EVAL),
+    PhaseMetric("timing/save_checkpoint", _K.CHECKPOINT),
 )
 _VERL_COLUMNS: Final = {
     "tokens": ("perf/total_num_tokens",),
@@ -61,7 +61,7 @@ _VERL_SETTINGS: Final = {
     "samples_per_step": (("data.train_batch_size", "actor_rollout_ref.rollout.n"),),
     "group_size": (("actor_rollout_ref.rollout.n",),),
     "max_output_tokens": (("data.max_response_length",),),
-    "max_running_per_engine": (("actor_rollout_ref.rollout.max_num_seqs",),),
+    "max_running": (("actor_rollout_ref.rollout.max_num_seqs",),),
     "gpus_per_engine": (("actor_rollout_ref.rollout.tensor_model_parallel_size",),),
     "total_steps": (("trainer.total_training_steps",),),
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import Meaning, Span, add_activity
@@ -97,7 +97,7 @@ class _Reader:
     printing: str | None = None
     """The actor whose line break, but not its bar, was last seen."""
 
-    def take(self, line: Line) -> None:
+    def take(self, line: ConsoleLine) -> None:
         """Read one line."""
         if line.actor and not line.text.strip():
             self.printing = line.actor
@@ -249,7 +249,7 @@ class _Reader:
                 self.target.extend_worker(engine.worker_id, engine.start_ns, engine.end_ns)
 
 
-def _recognise(source: Source) -> str | None:
+def _recognise(source: ImportSource) -> str | None:
     lines = [line.text for line in clean_lines(source.text)]
     if windows := sum(1 for line in lines if _STATS.search(line)):
         return f"{windows} lines `Avg prompt throughput`"
@@ -257,7 +257,7 @@ def _recognise(source: Source) -> str | None:
     return f"{bars} lines `Processed prompts`" if bars else None
 
 
-def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add the engines of a log with their windows. Raises ImportFileError where there are none."""
     clock = open_clock(source.path, _STATS, target, options)
     if clock is None and target.extent() is not None:

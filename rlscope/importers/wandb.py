@@ -20,7 +20,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlscope.importers.console import printed_rows
-from rlscope.importers.importer import Progress, Source
+from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.quantities import number as number_of
 from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally, parsed_json, row_of
@@ -227,7 +227,7 @@ def _parts(file: BufferedReader, tally: Tally, progress: Progress) -> Iterator[t
         size = _BLOCK_BYTES
 
 
-def _fits(source: Source) -> bool:
+def _fits(source: ImportSource) -> bool:
     return source.head.startswith(_MAGIC)
 
 

@@ -37,7 +37,7 @@ from rlscope.model.system import (
     System,
     Trainer,
     TrainerPhase,
-    WeightUpdate,
+    WeightUpdateCost,
     Workload,
 )
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
@@ -260,11 +260,11 @@ def _between_s(observed: Observed) -> float:
     return max(0.0, float((steps.period_s - known_s).sum()))
 
 
-def _update(observed: Observed) -> WeightUpdate:
+def _update(observed: Observed) -> WeightUpdateCost:
     """Cost of one publication; if the cap skips some, of those that were made."""
     blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
     pause_s = observed.apply_s or 0.0
-    return WeightUpdate(
+    return WeightUpdateCost(
         engine_pause_s=pause_s,
         trainer_blocked_s=blocked_s,
         delay_s=max(0.0, (observed.update_delay_s or 0.0) - pause_s),

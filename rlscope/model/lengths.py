@@ -61,7 +61,7 @@ class LengthLaw:
     """Lengths in tokens, increasing. Whole for observed samples; a parametric distribution has a finer grid."""
     probabilities: Reals
     """Probability of each length; they sum to 1."""
-    cap_tokens: int | None = None
+    max_output_tokens: int | None = None
     """Length at which generation is cut; None: no cap."""
     unseen_ratio: float = 0.0
     """Mass beyond every sample seen to finish. It sits on the last point, so actual tails are at least as heavy."""
@@ -75,7 +75,7 @@ class LengthLaw:
     def __post_init__(self) -> None:
         support = np.array(self.support, dtype=np.float64)
         probabilities = np.array(self.probabilities, dtype=np.float64)
-        _check(support, probabilities, self.cap_tokens)
+        _check(support, probabilities, self.max_output_tokens)
         probabilities = probabilities / probabilities.sum()
         below = np.minimum(np.cumsum(np.append(0.0, probabilities)), 1.0)
         below[-1] = 1.0
@@ -90,7 +90,9 @@ class LengthLaw:
             object.__setattr__(self, name, values)
 
     @classmethod
-    def from_samples(cls, lengths: npt.ArrayLike, finished: npt.ArrayLike, cap_tokens: int | None = None) -> Self:
+    def from_samples(
+        cls, lengths: npt.ArrayLike, finished: npt.ArrayLike, max_output_tokens: int | None = None
+    ) -> Self:
         """Estimate the product-limit distribution of samples, some of them unfinished (Kaplan and Meier 1958).
 
         lengths: tokens generated so far, one entry per sample, for all samples that started in the steady state of the
@@ -101,25 +103,27 @@ class LengthLaw:
         tokens = np.asarray(lengths, dtype=np.float64)
         if tokens.ndim != 1 or tokens.size == 0:
             raise ValueError("a law of lengths needs at least one sample")
-        if cap_tokens is not None and tokens.max() > cap_tokens:
-            raise ValueError(f"a response of {tokens.max():.0f} tokens is longer than the cap of {cap_tokens}")
-        ended = np.asarray(finished, dtype=np.bool_) | (tokens == (math.inf if cap_tokens is None else cap_tokens))
+        if max_output_tokens is not None and tokens.max() > max_output_tokens:
+            raise ValueError(f"a response of {tokens.max():.0f} tokens is longer than the cap of {max_output_tokens}")
+        ended = np.asarray(finished, dtype=np.bool_) | (
+            tokens == (math.inf if max_output_tokens is None else max_output_tokens)
+        )
         support, masses, unseen = _product_limit(tokens, ended)
         if unseen > 0.0:
-            support, masses = np.append(support, cap_tokens or tokens.max()), np.append(masses, unseen)
-        return cls(*_merged(support, masses), cap_tokens, unseen_ratio=unseen)
+            support, masses = np.append(support, max_output_tokens or tokens.max()), np.append(masses, unseen)
+        return cls(*_merged(support, masses), max_output_tokens, unseen_ratio=unseen)
 
     @classmethod
-    def lognormal(cls, median_tokens: float, sigma: float, cap_tokens: int | None = None) -> Self:
+    def lognormal(cls, median_tokens: float, sigma: float, max_output_tokens: int | None = None) -> Self:
         """Build a lognormal distribution cut at the cap, on a grid of bin midpoints; sigma: sd of the log length."""
         uncapped_tokens = median_tokens * math.exp(sigma * float(ndtri(1.0 - _UNCAPPED_TAIL)))
-        last = float(cap_tokens) if cap_tokens else uncapped_tokens
+        last = float(max_output_tokens) if max_output_tokens else uncapped_tokens
         step = _FINEST_STEP_TOKENS * 2.0 ** max(0, math.ceil(math.log2(last / _FINEST_STEP_TOKENS / _MOST_POINTS)))
         edges = np.append(np.arange(0.0, last, step), last)
         with np.errstate(divide="ignore"):
             below = ndtr((np.log(edges) - math.log(median_tokens)) / sigma)
         support = np.append((edges[:-1] + edges[1:]) / 2.0, last)
-        return cls(support, np.append(np.diff(below), 1.0 - below[-1]), cap_tokens)
+        return cls(support, np.append(np.diff(below), 1.0 - below[-1]), max_output_tokens)
 
     @property
     def mean_tokens(self) -> float:
@@ -149,7 +153,7 @@ class LengthLaw:
     @property
     def capped_ratio(self) -> float:
         """Share of the samples that reach the cap, 0..1; 0 without a cap."""
-        at_cap = self.cap_tokens is not None and self.support[-1] >= self.cap_tokens
+        at_cap = self.max_output_tokens is not None and self.support[-1] >= self.max_output_tokens
         return float(self.probabilities[-1]) if at_cap else 0.0
 
     def survival(self, tokens: npt.ArrayLike) -> Reals:
@@ -199,19 +203,19 @@ class LengthLaw:
         Samples at the cap are only known to be at least that long. With a factor below 1 they are put at factor * cap,
         their minimum. Measured group tails are kept: they are ratios.
         """
-        return self._moved(self.support * factor, self.cap_tokens)
+        return self._moved(self.support * factor, self.max_output_tokens)
 
-    def with_cap(self, cap_tokens: int) -> Self:
+    def with_cap(self, max_output_tokens: int) -> Self:
         """Distribution under another cap. A higher cap leaves the old atom in place, its minimum."""
-        return self._moved(self.support, cap_tokens)
+        return self._moved(self.support, max_output_tokens)
 
-    def _moved(self, lengths: Reals, cap_tokens: int | None) -> Self:
-        ends = lengths if cap_tokens is None else np.minimum(lengths, float(cap_tokens))
+    def _moved(self, lengths: Reals, max_output_tokens: int | None) -> Self:
+        ends = lengths if max_output_tokens is None else np.minimum(lengths, float(max_output_tokens))
         support, masses = _merged(ends, self.probabilities)
-        return replace(self, support=support, probabilities=masses, cap_tokens=cap_tokens)
+        return replace(self, support=support, probabilities=masses, max_output_tokens=max_output_tokens)
 
 
-def _check(support: Reals, probabilities: Reals, cap_tokens: int | None) -> None:
+def _check(support: Reals, probabilities: Reals, max_output_tokens: int | None) -> None:
     """Raise ValueError if the arguments are no distribution of lengths."""
     if support.ndim != 1 or support.size == 0 or support.shape != probabilities.shape:
         raise ValueError("support and probabilities must be two equally long, non-empty lists")
@@ -219,8 +223,8 @@ def _check(support: Reals, probabilities: Reals, cap_tokens: int | None) -> None
         raise ValueError("lengths must be finite, not negative, increasing, and not all 0")
     if np.any(probabilities < 0.0) or abs(probabilities.sum() - 1.0) > _SUM_TOLERANCE:
         raise ValueError(f"probabilities must not be negative and must sum to 1, not {probabilities.sum()}")
-    if cap_tokens is not None and support[-1] > cap_tokens:
-        raise ValueError(f"a length of {support[-1]} tokens is beyond the cap of {cap_tokens}")
+    if max_output_tokens is not None and support[-1] > max_output_tokens:
+        raise ValueError(f"a length of {support[-1]} tokens is beyond the cap of {max_output_tokens}")
 
 
 def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:
@@ -272,31 +276,33 @@ def _correlation(table: Reals) -> float:
     return (between - within) / total if total > 0.0 else 1.0
 
 
-def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> LengthLaw:
+def law_of_mean(mean_tokens: float, cv_ratio: float, max_output_tokens: int | None) -> LengthLaw:
     """Lognormal distribution with this mean and coefficient of variation (sd over mean) after the cap cuts it.
 
     Without a cap, sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2). With a cap, both follow by root
     finding from E[min(X, M)^r] = e^(r m + r^2 sigma^2 / 2) Phi((ln M - m) / sigma - r sigma) + M^r (1 - Phi((ln M - m)
     / sigma)). Raises ValueError if lengths between 0 and the cap cannot have such a mean and deviation.
     """
-    if cap_tokens is None:
+    if max_output_tokens is None:
         spread = 1.0 + cv_ratio**2
         return LengthLaw.lognormal(mean_tokens / math.sqrt(spread), math.sqrt(math.log(spread)))
-    if mean_tokens >= cap_tokens:
-        raise ValueError(f"a mean of {mean_tokens:g} tokens is not below the cap of {cap_tokens}")
+    if mean_tokens >= max_output_tokens:
+        raise ValueError(f"a mean of {mean_tokens:g} tokens is not below the cap of {max_output_tokens}")
     low, high = _LEAST_SIGMA, _MOST_SIGMA
-    if _cut(_log_median(mean_tokens, high, cap_tokens), high, cap_tokens).cv_ratio < cv_ratio:
-        most = math.sqrt(cap_tokens / mean_tokens - 1.0)
-        raise ValueError(f"a mean of {mean_tokens:g} tokens under a cap of {cap_tokens} varies by less than {most:.2f}")
+    if _cut(_log_median(mean_tokens, high, max_output_tokens), high, max_output_tokens).cv_ratio < cv_ratio:
+        most = math.sqrt(max_output_tokens / mean_tokens - 1.0)
+        raise ValueError(
+            f"a mean of {mean_tokens:g} tokens under a cap of {max_output_tokens} varies by less than {most:.2f}"
+        )
 
     def excess(sigma: float) -> float:
-        return _cut(_log_median(mean_tokens, sigma, cap_tokens), sigma, cap_tokens).cv_ratio - cv_ratio
+        return _cut(_log_median(mean_tokens, sigma, max_output_tokens), sigma, max_output_tokens).cv_ratio - cv_ratio
 
     sigma = low if excess(low) >= 0.0 else root(excess, low, high, tolerance=_ROOT_TOLERANCE)
-    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, cap_tokens)), sigma, cap_tokens)
+    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, max_output_tokens)), sigma, max_output_tokens)
 
 
-def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | None) -> LengthLaw:
+def law_of_percentiles(percentiles: Mapping[float, float], max_output_tokens: int | None) -> LengthLaw:
     """Lognormal distribution through two percentiles (tokens by percentile), or closest to more of them in log length.
 
     Raises ValueError for fewer than two percentiles, percentiles not between 0 and 100, lengths that do not grow with
@@ -308,11 +314,11 @@ def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | Non
         raise ValueError("it takes at least two percentiles, above 0 and below 100")
     if any(later <= earlier for earlier, later in pairwise(lengths)):
         raise ValueError("lengths must grow with their percentile")
-    if cap_tokens is not None and lengths[-1] >= cap_tokens:
-        raise ValueError(f"a percentile of {lengths[-1]:g} tokens is not below the cap of {cap_tokens}")
+    if max_output_tokens is not None and lengths[-1] >= max_output_tokens:
+        raise ValueError(f"a percentile of {lengths[-1]:g} tokens is not below the cap of {max_output_tokens}")
     deviations = ndtri(np.array([percent for percent, _ in ordered]) / 100.0)
     sigma, log_median = np.polyfit(deviations, np.log(lengths), 1)
-    return LengthLaw.lognormal(math.exp(log_median), float(sigma), cap_tokens)
+    return LengthLaw.lognormal(math.exp(log_median), float(sigma), max_output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,19 +327,21 @@ class _Moments:
     cv_ratio: float
 
 
-def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:
+def _log_median(mean_tokens: float, sigma: float, max_output_tokens: int) -> float:
     """Log median of the lognormal with this sigma and this mean after the cut; the mean grows with the median."""
-    low, high = math.log(mean_tokens) - sigma**2, math.log(cap_tokens) + _MOST_SIGMA * sigma
-    return root(lambda at: _cut(at, sigma, cap_tokens).mean_tokens - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE)
+    low, high = math.log(mean_tokens) - sigma**2, math.log(max_output_tokens) + _MOST_SIGMA * sigma
+    return root(
+        lambda at: _cut(at, sigma, max_output_tokens).mean_tokens - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE
+    )
 
 
-def _cut(log_median: float, sigma: float, cap_tokens: int) -> _Moments:
-    distance = (math.log(cap_tokens) - log_median) / sigma
+def _cut(log_median: float, sigma: float, max_output_tokens: int) -> _Moments:
+    distance = (math.log(max_output_tokens) - log_median) / sigma
 
     def moment(power: int) -> float:
         share = float(ndtr(distance - power * sigma))
         below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * share
-        return below + cap_tokens**power * float(ndtr(-distance))
+        return below + max_output_tokens**power * float(ndtr(-distance))
 
     mean = moment(1)
     return _Moments(mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0)))

@@ -116,7 +116,7 @@ class Trainer:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightUpdate:
+class WeightUpdateCost:
     """Cost of one publication."""
 
     engine_pause_s: float = 0.0
@@ -160,7 +160,7 @@ class System:
     workload: Workload
     engine: Engine
     trainer: Trainer
-    update: WeightUpdate = WeightUpdate()
+    update: WeightUpdateCost = WeightUpdateCost()
     admission: Admission = Admission()
 
 
@@ -170,7 +170,7 @@ class Layout:
 
     trainer_gpus: int
     sampler_gpus: int
-    running_per_engine: int
+    max_running: int
     """Limit that is set; the running count may be lower."""
 
 

@@ -181,17 +181,17 @@ def _ask_lengths(run: OpenRun) -> Mapping[str, pl.DataFrame]:
 
 def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
     """Cut lengths at the plan's cap if it has one. Above the cap of the run, lengths are unknown."""
-    cap_tokens = file.lengths.cap_tokens
-    if cap_tokens is None:
+    max_output_tokens = file.lengths.max_output_tokens
+    if max_output_tokens is None:
         return law
-    if law.cap_tokens is not None and law.capped_ratio and cap_tokens > law.cap_tokens:
+    if law.max_output_tokens is not None and law.capped_ratio and max_output_tokens > law.max_output_tokens:
         raise file.error(
             "lengths",
-            "cap_tokens",
-            found=f"{cap_tokens:,}",
-            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: longer ones were not recorded",
+            "max_output_tokens",
+            found=f"{max_output_tokens:,}",
+            expected=f"at most {law.max_output_tokens:,}, where the run cut responses: longer ones were not recorded",
         )
-    return law.with_cap(cap_tokens)
+    return law.with_cap(max_output_tokens)
 
 
 def _stated(file: PlanFile) -> LengthLaw:
@@ -202,11 +202,11 @@ def _stated(file: PlanFile) -> LengthLaw:
         raise file.error("lengths", "mean_tokens", found=found, expected=expected)
     try:
         if lengths.percentiles is not None:
-            return law_of_percentiles(_per_cents(lengths.percentiles), lengths.cap_tokens)
+            return law_of_percentiles(_per_cents(lengths.percentiles), lengths.max_output_tokens)
         if lengths.mean_tokens is None or lengths.cv_ratio is None:
             expected = "the spread of lengths: standard deviation over mean"
             raise file.error("lengths", "cv_ratio", found="no such key", expected=expected)
-        return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.cap_tokens)
+        return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.max_output_tokens)
     except ValueError as error:
         name = "mean_tokens" if lengths.percentiles is None else "percentiles"
         expected = "lengths that a lognormal distribution under the cap can have"
@@ -331,7 +331,7 @@ def plan_of(file: PlanFile) -> PlanInputs:
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
         # If stale samples are dropped, no layout trains on them.
-        most_staleness=None if file.limits.staleness_kept == "drop" else file.limits.max_staleness,
+        most_staleness=None if file.limits.staleness_policy == "drop" else file.limits.max_staleness,
         present=_present(file),
     )
 
@@ -464,10 +464,10 @@ def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
 
 
 def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
-    given, seconds = file.weights, file.weights.update_s
+    given, seconds = file.weights, file.weights.weight_update_s
     if seconds is not None and given.bandwidth_gb_per_s is not None:
         raise file.error(
-            "weights", "bandwidth_gb_per_s", found="both bandwidth_gb_per_s and update_s", expected="one of them"
+            "weights", "bandwidth_gb_per_s", found="both bandwidth_gb_per_s and weight_update_s", expected="one of them"
         )
     if given.bandwidth_gb_per_s is not None:
         moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
@@ -478,11 +478,11 @@ def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
 
 def _admission(file: PlanFile) -> Admission:
     limits, batch = file.limits, file.batch
-    kept = limits.staleness_kept
+    kept = limits.staleness_policy
     if kept != "by_layout" and limits.max_staleness is None:
         raise file.error(
             "limits",
-            "staleness_kept",
+            "staleness_policy",
             found=f"{kept!r} and no max_staleness",
             expected="max_staleness too, the cap to enforce",
         )
@@ -528,14 +528,14 @@ def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> fl
 
 
 def _present(file: PlanFile) -> Layout | None:
-    given, gpus = file.present, file.gpus
+    given, gpus = file.current, file.gpus
     if given is None:
         return None
     if given.trainer_gpus + given.sampler_gpus > gpus.total:
         found = f"{given.trainer_gpus} and {given.sampler_gpus} GPUs"
         expected = f"at most gpus.total, {gpus.total}"
-        raise file.error("present", "trainer_gpus", found=found, expected=expected)
+        raise file.error("current", "trainer_gpus", found=found, expected=expected)
     if given.sampler_gpus % gpus.gpus_per_engine:
         expected = f"a multiple of gpus_per_engine, {gpus.gpus_per_engine}"
-        raise file.error("present", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
+        raise file.error("current", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
     return Layout(given.trainer_gpus, given.sampler_gpus, given.max_running)

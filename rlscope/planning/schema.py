@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, T
 from pydantic_core import CoreSchema, core_schema
 
 from rlscope.errors import RlscopeError
-from rlscope.input_file import FileKind, Source, json_schema, read_source
+from rlscope.input_file import FileKind, ParsedFile, json_schema, read_source
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
 """A complete plan with every key explained; it can be planned as it is."""
@@ -124,7 +124,7 @@ class Lengths:
     mean_tokens: _PositiveGuess | None = None
     cv_ratio: Annotated[_Float, Field(ge=1e-3, le=10)] | None = None
     percentiles: dict[str, _Positive] | None = None
-    cap_tokens: Annotated[int, Field(strict=True, ge=1, le=10_000_000), _WHOLE] | None = None
+    max_output_tokens: Annotated[int, Field(strict=True, ge=1, le=10_000_000), _WHOLE] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Batch:
     samples_per_step: Annotated[int, Field(strict=True, ge=1, le=100_000), _WHOLE]
     group_size: _Count = 1
     kept_ratio: _Share = 1.0
-    steps: _Count | None = None
+    total_steps: _Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Training:
 class Weights:
     """Transfer of new weights to the engines."""
 
-    update_s: Annotated[Guess, Median(least=0, most=1e6)] | None = None
+    weight_update_s: Annotated[Guess, Median(least=0, most=1e6)] | None = None
     bandwidth_gb_per_s: _PositiveGuess | None = None
     pauses_engines: _Flag = True
     blocks_trainer: _Flag = False
@@ -169,7 +169,7 @@ class Limits:
     """Limits on staleness, concurrency and memory."""
 
     max_staleness: Annotated[int, Field(strict=True, ge=0, le=1_000_000), _WHOLE] | None = None
-    staleness_kept: Keeping = "by_layout"
+    staleness_policy: Keeping = "by_layout"
     max_running: _Count = 512
     queue_capacity_samples: _Count | None = None
     max_in_flight_samples: _Count | None = None
@@ -200,12 +200,12 @@ class Efficiency:
 class Price:
     """Price of a GPU."""
 
-    gpu_hour: _Positive | None = None
+    gpu_hour_price: _Positive | None = None
     currency: _Text = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class Current:
     """Current layout."""
 
     trainer_gpus: _Count
@@ -229,14 +229,14 @@ class PlanTables:
     environment: Environment = Environment()
     efficiency: Efficiency = Efficiency()
     price: Price = Price()
-    present: Present | None = None
+    current: Current | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile(PlanTables):
     """A plan and the file that it was read from."""
 
-    source: Source
+    source: ParsedFile
 
     def error(
         self, section: str, name: str | None, *, found: str, expected: str, next_step: str | None = None

@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
 
 from rlscope.model.arrays import Counts, Flags
-from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
+from rlscope.model.numerics.clock_offsets import ClockEstimate, ClockStretch, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
 from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.footers import LATEST_NS
@@ -82,21 +82,21 @@ class Clocks:
 ONE_CLOCK: Final = Clocks()
 
 
-class Found(NamedTuple):
+class FoundClocks(NamedTuple):
     """The clocks, and the host whose clock timed the queue."""
 
     clocks: Clocks
     queue_host: str
 
 
-def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]]) -> Found:
+def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
     """Estimate the clocks of a run's hosts from its recorded tables. workers: the documents of the worker files.
 
     Raises duckdb.Error if a file cannot be read.
     """
     names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
     if len(names) < 2:
-        return Found(ONE_CLOCK, _TAKERS)
+        return FoundClocks(ONE_CLOCK, _TAKERS)
     sql = find_question(PAIRS).sql
     rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": CELLS}).pl())
     reference = _reference(workers, names)
@@ -115,7 +115,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
         if name != reference or clock.is_off or len(clock.stretches) > 1
     )
     bad_hosts = tuple(names[clock] for clock in estimate.bad_clocks)
-    return Found(Clocks(clocks, estimate.bad_pairs, bad_hosts, estimate.contradiction_ns), queue_host)
+    return FoundClocks(Clocks(clocks, estimate.bad_pairs, bad_hosts, estimate.contradiction_ns), queue_host)
 
 
 def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
@@ -232,7 +232,7 @@ def _corrected(times_ns: Counts, owners: Counts, clocks: Sequence[ClockEstimate]
     return corrected
 
 
-def offsets_ns(times_ns: Counts, stretches: Sequence[Stretch]) -> Counts:
+def offsets_ns(times_ns: Counts, stretches: Sequence[ClockStretch]) -> Counts:
     """Return how far a clock is ahead of the reference, in ns, at times by that clock; `_shifted` does so in SQL."""
     offsets = np.zeros(len(times_ns), np.int64)
     for each in stretches:
@@ -245,7 +245,7 @@ def offsets_ns(times_ns: Counts, stretches: Sequence[Stretch]) -> Counts:
 def correct_tables(
     connection: DuckDBPyConnection,
     workers: Sequence[Mapping[str, object]],
-    found: Found,
+    found: FoundClocks,
     kept: Sequence[str],
     *,
     workers_too: bool = True,

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from rlscope_otel.schema import TABLES
 
-from rlscope.trace.compacted_file import Source
+from rlscope.trace.compacted_file import CompactionSource
 from rlscope.trace.files import is_integer
 from rlscope.trace.segments import file_crc32, is_as_named
 
@@ -51,7 +51,7 @@ class ClosedFiles:
         own.recording = set()
         return own
 
-    def of(self, table: str, sources: Sequence[Source]) -> list[Source]:
+    def of(self, table: str, sources: Sequence[CompactionSource]) -> list[CompactionSource]:
         """Return the sources that can be compacted, in their given order."""
         newest: dict[str, int] = {}
         for source in sources:
@@ -64,7 +64,7 @@ class ClosedFiles:
         """Return the number of the last file that the worker counts, None if unknown; a killed one may have more."""
         return _whole(self._stated(table, worker_id).get("last_file"))
 
-    def fault(self, table: str, source: Source) -> str | None:
+    def fault(self, table: str, source: CompactionSource) -> str | None:
         """Return how a file contradicts its name, its footer or its checksum; None if it does not."""
         numbers, stamp = source.files[0].numbers, source.files[0].footer.stamp
         if source.is_compacted:
@@ -85,7 +85,7 @@ class ClosedFiles:
         is_sound = checksums.get(numbers.range) == file_crc32(source.path)
         return None if is_sound else "its content does not match its recorder's checksum"
 
-    def _is_closed(self, table: str, source: Source, newest: Mapping[str, int]) -> bool:
+    def _is_closed(self, table: str, source: CompactionSource, newest: Mapping[str, int]) -> bool:
         numbers = source.files[0].numbers
         if self._is_finished or source.is_compacted or numbers is None:
             return True

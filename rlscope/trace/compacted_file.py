@@ -28,7 +28,7 @@ _WHOLE_BYTES: Final = 4 * 10**6
 """Maximum size of a file that is held in memory while it is checked. A larger file is read twice."""
 
 
-class Source(NamedTuple):
+class CompactionSource(NamedTuple):
     """A file to compact: a file that a recorder flushed or merged, or an earlier compacted file."""
 
     path: Path
@@ -55,7 +55,7 @@ class CompactedFile:
     """A compacted file in the making."""
 
     def __init__(self, folder: Path, table: str) -> None:
-        self.sources: list[Source] = []
+        self.sources: list[CompactionSource] = []
         self.rows = 0
         self.table = table
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class CompactedFile:
         """Bytes written so far; up to one more row group is held in memory."""
         return self._sink.tell()
 
-    def add(self, source: Source, joins_until: int | None = None) -> str | None:
+    def add(self, source: CompactionSource, joins_until: int | None = None) -> str | None:
         """Add all rows of a file; return None, or the reason if the file is rejected.
 
         joins_until: number of the last file that the worker counted; a new segment begins after it.
@@ -193,7 +193,7 @@ def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tupl
             yield prefix + field.name, field.type
 
 
-def _why_not(source: Source, schema: pa.Schema) -> str | None:
+def _why_not(source: CompactionSource, schema: pa.Schema) -> str | None:
     """Return why a file is rejected for its columns, None if it is not: a column outside the format would be lost."""
     try:
         found = pq.read_schema(source.path)
@@ -230,7 +230,7 @@ def _fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
-def _segments_of(source: Source) -> list[Segment]:
+def _segments_of(source: CompactionSource) -> list[Segment]:
     """Return the segments that a file stands for. Raises ValueError if neither name nor footer names its worker."""
     segments = [file.segment for file in source.files if file.segment is not None]
     if segments:

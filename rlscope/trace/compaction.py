@@ -18,7 +18,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace.closed_files import ClosedFiles
-from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
+from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, CompactionSource, fingerprint
 from rlscope.trace.files import (
     RUN_FILE,
     SkippedFile,
@@ -76,7 +76,7 @@ class _Job(NamedTuple):
     folder: Path
     target: Path
     table: str
-    sources: tuple[Source, ...]
+    sources: tuple[CompactionSource, ...]
     closed: ClosedFiles
     verify: bool
 
@@ -209,7 +209,7 @@ class _Compactor:
         # A killed recorder may have left files that it had merged.
         self._remove_leftovers(table)
 
-    def _compact(self, table: str, sources: Sequence[Source]) -> None:
+    def _compact(self, table: str, sources: Sequence[CompactionSource]) -> None:
         """Write the sources into as few files as possible."""
         closed = self._closed.about(_workers_of(sources))
         job = _Job(self._folder, self._target, table, tuple(sources), closed, self._verify)
@@ -217,7 +217,7 @@ class _Compactor:
         self._rows += outcome.rows
         self._left += outcome.left
 
-    def _keep(self, sources: Iterable[Source]) -> None:
+    def _keep(self, sources: Iterable[CompactionSource]) -> None:
         """Copy sources that are not compacted into the new folder, if there is one."""
         for source in sources:
             self._copy(source.path)
@@ -287,7 +287,7 @@ class _Writer:
             raise
         return _Outcome(self._rows, tuple(self._left))
 
-    def _add(self, file: CompactedFile, source: Source) -> str | None:
+    def _add(self, file: CompactedFile, source: CompactionSource) -> str | None:
         numbers = source.files[0].numbers
         counted = None if numbers is None else self._job.closed.counted(file.table, numbers.worker_id)
         return file.add(source, counted)
@@ -321,7 +321,7 @@ class _Writer:
                 next_step="Only this new file was removed. Check the disk and the memory of this machine.",
             )
 
-    def _keep(self, source: Source) -> None:
+    def _keep(self, source: CompactionSource) -> None:
         _copy(source.path, self._job.folder, self._job.target)
 
 
@@ -338,7 +338,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
     return path.is_file() and path.resolve().is_relative_to(folder)
 
 
-def _workers_of(sources: Iterable[Source]) -> set[str]:
+def _workers_of(sources: Iterable[CompactionSource]) -> set[str]:
     return {file.numbers.worker_id for source in sources for file in source.files if file.numbers is not None}
 
 
@@ -351,12 +351,12 @@ def _vanished(folder: Path) -> VanishedFileError:
     )
 
 
-def _sources(files: Sequence[StoredFile]) -> list[Source]:
+def _sources(files: Sequence[StoredFile]) -> list[CompactionSource]:
     """Group the entries of a table by file, in the order of each file's first segment."""
     by_path: dict[Path, list[StoredFile]] = {}
     for file in files:
         by_path.setdefault(file.path, []).append(file)
-    return [Source(path, tuple(own)) for path, own in by_path.items()]
+    return [CompactionSource(path, tuple(own)) for path, own in by_path.items()]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ _Text = Annotated[str, Field(strict=True)]
 class RunConfig:
     """Settings that capture received; None if it did not receive one."""
 
-    n_gpus: Annotated[_Whole | None, Field(description="GPUs in the run")] = None
+    total_gpus: Annotated[_Whole | None, Field(description="GPUs in the run")] = None
     samples_per_step: Annotated[_Whole | None, Field(description="samples per training step")] = None
     group_size: Annotated[_Whole | None, Field(description="samples per prompt")] = None
     max_staleness: Annotated[
@@ -46,9 +46,7 @@ class RunConfig:
         ),
     ] = None
     max_output_tokens: Annotated[_Whole | None, Field(description="maximum length of a response, in tokens")] = None
-    max_running_per_engine: Annotated[_Whole | None, Field(description="maximum requests an engine runs at once")] = (
-        None
-    )
+    max_running: Annotated[_Whole | None, Field(description="maximum requests an engine runs at once")] = None
     gpus_per_engine: Annotated[_Whole | None, Field(description="GPUs per engine")] = None
     gpus_per_trainer_replica: Annotated[
         _Whole | None, Field(description="GPUs per trainer replica: the step by which the trainer can grow or shrink")
@@ -115,9 +113,9 @@ def run_config_schema() -> dict[str, Any]:
 
 _LEAST: Final[Mapping[str, float]] = {
     **dict.fromkeys(("max_staleness", "batches_ahead", "total_steps", "gpu_hour_price"), 0),
-    **dict.fromkeys(("n_gpus", "samples_per_step", "group_size", "max_output_tokens"), 1),
+    **dict.fromkeys(("total_gpus", "samples_per_step", "group_size", "max_output_tokens"), 1),
     **dict.fromkeys(("max_in_flight_samples", "max_running_samples", "queue_capacity_samples"), 1),
-    **dict.fromkeys(("max_running_per_engine", "gpus_per_engine", "gpus_per_trainer_replica"), 1),
+    **dict.fromkeys(("max_running", "gpus_per_engine", "gpus_per_trainer_replica"), 1),
 }
 """Minimum of each number. A limit of 0 would let nothing run; it is written to mean that there is no limit."""
 _MOST_BATCHES_AHEAD: Final = 10_000

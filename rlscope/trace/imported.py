@@ -63,7 +63,7 @@ class Imported:
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
-    is_thinned: bool = False
+    is_incomplete: bool = False
     """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
     notes: tuple[str, ...] = ()
     """Missing facts, each with the file or flag that would provide it, as sentences."""

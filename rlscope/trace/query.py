@@ -21,8 +21,8 @@ from rlscope.text_out import LONGEST_TEXT, shortened
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.shares import Argument, Split, merge_answers
-from rlscope.trace.store import KeptAnswers, OpenRun, OpenShare
+from rlscope.trace.shares import Argument, PartitionedRun, merge_answers
+from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a report can show."""
@@ -221,7 +221,7 @@ def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]
     }
 
 
-def ask_share(share: OpenShare, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
+def ask_share(share: OpenPartition, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
     """Return a share's answer to a question of its partition, for `merge_answers`. Raises the errors of `ask`."""
     question = find_question(name)
     with _named_errors(share.folder):
@@ -288,7 +288,7 @@ def keep_inputs(
     question: Question,
     arguments: Mapping[str, Argument],
     kept: KeptAnswers,
-    split: Split | None = None,
+    split: PartitionedRun | None = None,
 ) -> None:
     """Answer the questions that this one depends on, and keep each answer as a table named after its question.
 
@@ -303,7 +303,7 @@ def _keep(
     question: Question,
     arguments: Mapping[str, Argument],
     kept: KeptAnswers,
-    split: Split | None,
+    split: PartitionedRun | None,
 ) -> None:
     """Answer a question and keep the answer as a table named after it, unless it is already kept."""
     given = _given(question, arguments)

@@ -29,7 +29,7 @@ _QUALIFIER: Final = re.compile(r"\b[a-z_]+\.(?=[a-z_])")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Partition:
     """One share of a run, by worker or by sample."""
 
     partition: str
@@ -75,7 +75,7 @@ class Share:
         return not self.place or any(first <= worker_id <= last for worker_id in own)
 
 
-class Split(Protocol):
+class PartitionedRun(Protocol):
     """Interface for answering questions in shares of a run."""
 
     def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
@@ -88,7 +88,7 @@ class Split(Protocol):
 
 def plan_shares(
     workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles], by_worker: int, by_sample: int
-) -> tuple[Share, ...]:
+) -> tuple[Partition, ...]:
     """Return shares with about equal numbers of rows: at most by_worker shares of workers, and by_sample of samples."""
     rows = {str(worker["worker_id"]): 0 for worker in workers}
     for files in tables.values():
@@ -104,7 +104,7 @@ def plan_shares(
     elsewhere = tuple(sorted(worker_id for group in groups[1:] for worker_id in group))
     return (
         *(
-            Share(
+            Partition(
                 partition=WORKER,
                 place=place,
                 count=len(groups),
@@ -113,7 +113,7 @@ def plan_shares(
             )
             for place, group in enumerate(groups)
         ),
-        *(Share(SAMPLE, place, by_sample) for place in range(max(1, by_sample))),
+        *(Partition(SAMPLE, place, by_sample) for place in range(max(1, by_sample))),
     )
 
 

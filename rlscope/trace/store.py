@@ -21,7 +21,7 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace import execution
-from rlscope.trace.clocks import ONE_CLOCK, Clocks, Found, correct_tables, estimate_run_clocks
+from rlscope.trace.clocks import ONE_CLOCK, Clocks, FoundClocks, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
@@ -43,7 +43,7 @@ from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
-from rlscope.trace.shares import BUCKETED, Share, Split, merge_answers
+from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
@@ -56,12 +56,12 @@ MEMORY_LIMIT: Final = "1200MB"
 MANY_ROWS: Final = 150_000_000
 """Rows of a run above which DuckDB may use MANY_ROWS_MEMORY: otherwise cells spill row by row and fill the disk."""
 MANY_ROWS_MEMORY: Final = "50%"
-"""Share of the memory of the machine or its container."""
+"""Partition of the memory of the machine or its container."""
 LEAST_SPILL_BYTES: Final = 2 * 10**9
 SPILL_RATIO: Final = 40
 """Maximum size of temporary files as a multiple of the stored bytes: rows unpack to several times their stored size."""
 FREE_RATIO: Final = 0.9
-"""Share of the free disk space that temporary files may use."""
+"""Partition of the free disk space that temporary files may use."""
 SMALL_ROWS: Final = 100_000
 """Maximum rows of a small table, which is kept in memory instead of being read from its files by each question."""
 SMALL_BYTES: Final = 4 * 10**6
@@ -107,7 +107,7 @@ class OpenRun:
     """Whether every row that the workers wrote was read."""
     clocks: Clocks = ONE_CLOCK
     """Differences between the hosts' clocks, and the hosts whose times are corrected in the tables."""
-    split: Split | None = None
+    split: PartitionedRun | None = None
     """Answers questions in shares of the run; None if this connection answers them all."""
 
 
@@ -121,11 +121,11 @@ class StoredRun:
     tables: Mapping[str, TableFiles]
     window: Window | None
     unsure: frozenset[str]
-    found: Found
+    found: FoundClocks
 
 
 @dataclass(frozen=True, slots=True)
-class OpenShare:
+class OpenPartition:
     """An open share of a run."""
 
     folder: Path
@@ -133,10 +133,10 @@ class OpenShare:
     kept_answers: KeptAnswers
 
 
-class Divide:
+class Partitioner:
     """The place where the shares of a run are answered."""
 
-    def __call__(self, stored: StoredRun) -> AbstractContextManager[Split]:
+    def __call__(self, stored: StoredRun) -> AbstractContextManager[PartitionedRun]:
         """Start answering in shares of a run; this ends with the block."""
         raise NotImplementedError
 
@@ -146,7 +146,7 @@ class Divide:
 
 
 @contextmanager
-def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = None) -> Generator[OpenRun]:
+def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None = None) -> Generator[OpenRun]:
     """Open a run folder; the connection closes with the block.
 
     read_all: whether to read every file in full first, so that files with inner damage are skipped too.
@@ -194,7 +194,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Divide | None = No
 
 
 @contextmanager
-def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
+def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
     """Open one share of a run, on one thread; the connection closes with the block.
 
     Raises UnreadableDataError if a file cannot be read.
@@ -211,7 +211,7 @@ def open_share(stored: StoredRun, share: Share) -> Generator[OpenShare]:
         _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        yield OpenShare(folder, connection, {EXTENTS: {}})
+        yield OpenPartition(folder, connection, {EXTENTS: {}})
 
 
 class _Given(NamedTuple):
@@ -269,7 +269,7 @@ def open_rows(
     manifest: RunManifest,
     workers: Sequence[Mapping[str, object]],
     rows: Mapping[str, pa.Table],
-    found: Found | None = None,
+    found: FoundClocks | None = None,
 ) -> Generator[OpenRun]:
     """Open rows in memory as if they were the whole run; a missing table is empty. No file of the folder is read.
 
@@ -383,7 +383,7 @@ def _create_tables(
     tables: Mapping[str, TableFiles],
     window: Window | None,
     unsure: Collection[str],
-    share: Share | None = None,
+    share: Partition | None = None,
 ) -> _Rows:
     """Create every table, without impossible or duplicate rows; for a share, with its rows only."""
     result = _Rows({}, {}, ())
@@ -448,7 +448,7 @@ def _created(
     folder: Path,
     tables: Mapping[str, TableFiles],
     given: _Given,
-) -> tuple[_Given, _Rows, Found, Sessions]:
+) -> tuple[_Given, _Rows, FoundClocks, Sessions]:
     """Create every table with the rows of the last recording, and estimate the clocks from them.
 
     If a host's clock is far from the others and the offset cannot be estimated, its times are left out.
@@ -493,7 +493,7 @@ def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) 
     return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
 
 
-def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:
+def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
     """Estimate the clocks from the rows of an open, uncorrected run. workers: the documents of the worker files.
 
     Raises UnreadableDataError if the rows cannot be read.
@@ -501,7 +501,7 @@ def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Fou
     return _estimated(run.connection, run.folder, workers)
 
 
-def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]]) -> Found:
+def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
     try:
         return estimate_run_clocks(connection, workers)
     except duckdb.Error as error:
@@ -512,7 +512,7 @@ def _correct_clocks(
     connection: DuckDBPyConnection,
     folder: Path,
     workers: Sequence[Mapping[str, object]],
-    found: Found,
+    found: FoundClocks,
     kept: Sequence[str],
     *,
     workers_too: bool = True,
@@ -570,7 +570,7 @@ def _without_broken(
     return sound, broken
 
 
-def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Split | None = None) -> None:
+def _create_macros(connection: DuckDBPyConnection, folder: Path, split: PartitionedRun | None = None) -> None:
     """Create the macros, and the table that they depend on."""
     question = find_question(EXTENTS)
     try:

@@ -3,7 +3,7 @@
 import pytest
 
 from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, RuleState, advance
-from rlscope.alerts.series import Reading
+from rlscope.alerts.series import MetricReading
 from rlscope.alerts.types import Direction, Rule, RuleWindow
 
 S = 1_000_000_000
@@ -19,7 +19,7 @@ def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, l
     state, letters, ended = INACTIVE, "", list[tuple[int, int]]()
     for tick, value in enumerate(values, start=1):
         at_ns = tick * every_s * S
-        state, resolved = advance(of, state, at_ns, Reading(value, 1))
+        state, resolved = advance(of, state, at_ns, MetricReading(value, 1))
         letters += {"inactive": ".", "pending": "p", "firing": "F"}[state.phase]
         if resolved is not None:
             assert resolved.fired_ns is not None
@@ -80,12 +80,12 @@ def test_the_worst_value_is_the_furthest_beyond_the_threshold(direction: Directi
     state = INACTIVE
     values = [5, 9, 6] if direction == "above" else [3, -2, 1]
     for tick, value in enumerate(values):
-        state = advance(rule(direction=direction), state, tick * S, Reading(value, 7, "e0")).state
+        state = advance(rule(direction=direction), state, tick * S, MetricReading(value, 7, "e0")).state
     assert (state.value, state.worst_value, state.evidence, state.worker_id) == (values[-1], worst, 7, "e0")
 
 
 def test_a_stretch_that_ends_leaves_nothing_behind_but_what_was_paid_and_when_data_was_last_seen() -> None:
     firing = RuleState("firing", 1, 1, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
-    assert advance(rule(), firing, 2, Reading(0, 1)).state == RuleState(known_ns=2, billed_to=12, paid_to=12)
+    assert advance(rule(), firing, 2, MetricReading(0, 1)).state == RuleState(known_ns=2, billed_to=12, paid_to=12)
     pending = RuleState("pending", 1, None, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
-    assert advance(rule(60), pending, 2, Reading(0, 1)).state == RuleState(known_ns=2, billed_to=4, paid_to=4)
+    assert advance(rule(60), pending, 2, MetricReading(0, 1)).state == RuleState(known_ns=2, billed_to=4, paid_to=4)

@@ -10,7 +10,7 @@ import pytest
 
 from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.offline import whole_timeline
-from rlscope.alerts.series import Reading, Timeline
+from rlscope.alerts.series import MetricReading, Timeline
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.ledger import IDLE_STATES, close_ledger
 from rlscope.analysis.result import Ledger, Staleness
@@ -64,7 +64,7 @@ def recorded() -> Reported:
         return Reported(ledger, staleness, answers, whole_timeline(run, EVERY))
 
 
-def whole(timeline: Timeline, name: str) -> Reading:
+def whole(timeline: Timeline, name: str) -> MetricReading:
     return BY_NAME[name].series(timeline).reading(0, timeline.buckets)
 
 
@@ -84,11 +84,11 @@ def test_staleness_over_the_whole_run_is_the_reports(recorded: Reported) -> None
     for statistic in ("p50", "p95", "p99", "max"):
         assert whole(timeline, f"staleness.tokens.{statistic}").value == getattr(tokens, statistic)
     trained = sum(count for _, count in tokens.histogram)
-    assert whole(timeline, "staleness.tokens.mean") == Reading(pytest.approx(tokens.mean), trained)
+    assert whole(timeline, "staleness.tokens.mean") == MetricReading(pytest.approx(tokens.mean), trained)
     assert whole(timeline, "staleness.samples.max").value == samples.max
     over = recorded.staleness.over_cap_tokens
     assert over is not None
-    assert whole(timeline, "staleness.over_cap_ratio") == Reading(over / trained, trained)
+    assert whole(timeline, "staleness.over_cap_ratio") == MetricReading(over / trained, trained)
 
 
 def test_shares_of_gpu_seconds_over_the_whole_run_are_the_ledgers(recorded: Reported) -> None:
@@ -111,14 +111,14 @@ def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded
     assert whole(timeline, "waiting.requests").value == pytest.approx(by_time(speed, "waiting_mean", "row_s"))
     outcomes = recorded.answers["delivery_outcomes"]
     dropped = outcomes.filter(outcome="dropped_stale")["tokens"].sum()
-    assert whole(timeline, "dropped_stale_ratio") == Reading(
+    assert whole(timeline, "dropped_stale_ratio") == MetricReading(
         dropped / outcomes["tokens"].sum(), outcomes["tokens"].sum()
     )
     steps = recorded.answers["training_steps"]
     assert whole(timeline, "step.period_s").value == pytest.approx(steps["period_s"].mean())
     extents = recorded.answers["worker_extents"]
     rate = steps["response_tokens"].sum() / ((extents["end_ns"].max() - extents["start_ns"].min()) / 1e9)
-    assert whole(timeline, "throughput.trained_tokens_per_s") == Reading(pytest.approx(rate), len(steps))
+    assert whole(timeline, "throughput.trained_tokens_per_s") == MetricReading(pytest.approx(rate), len(steps))
     updates = recorded.answers["weight_update_latency"]
     assert whole(timeline, "weight_update.duration_s").value == pytest.approx(updates["publish_to_applied_s"].mean())
 
@@ -227,8 +227,8 @@ def test_a_bucket_holds_what_ends_in_it(small: Timeline, name: str) -> None:
 
 
 def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanoseconds(small: Timeline) -> None:
-    assert BY_NAME["worker.silent_s"].series(small).reading(2, 3) == Reading(18.0, 2, "e0")
-    assert BY_NAME["worker.silent_s"].series(small).reading(0, 1) == Reading(0.0, 2, None)
+    assert BY_NAME["worker.silent_s"].series(small).reading(2, 3) == MetricReading(18.0, 2, "e0")
+    assert BY_NAME["worker.silent_s"].series(small).reading(0, 1) == MetricReading(0.0, 2, None)
     price_ns = BY_NAME["idle.trainer_ratio"].price_ns
     assert price_ns is not None
     assert price_ns(small).tolist() == [10 * S, 10 * S, 10 * S]
@@ -236,16 +236,16 @@ def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanosecond
 
 def test_a_stretch_without_work_goes_on_over_the_edge_of_a_bucket_as_far_as_the_window(small: Timeline) -> None:
     series = BY_NAME["idle.longest_s"].series(small)
-    assert series.reading(0, 3) == Reading(16.0, 2, "t0"), "from the end of the last step at 14 s on"
-    assert series.reading(0, 2) == Reading(6.0, 2, "t0")
-    assert series.reading(1, 3) == Reading(16.0, 2, "t0")
-    assert series.reading(2, 3) == Reading(10.0, 2, "t0")
+    assert series.reading(0, 3) == MetricReading(16.0, 2, "t0"), "from the end of the last step at 14 s on"
+    assert series.reading(0, 2) == MetricReading(6.0, 2, "t0")
+    assert series.reading(1, 3) == MetricReading(16.0, 2, "t0")
+    assert series.reading(2, 3) == MetricReading(10.0, 2, "t0")
 
 
 def test_the_longest_stretch_without_work_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
     with open_run(TRACE) as run:
         longest = ask(run, "idle_stretches", standard_arguments(run)).row(0, named=True)
-    assert whole(recorded.timeline, "idle.longest_s") == Reading(longest["idle_s"], 2, longest["worker_id"])
+    assert whole(recorded.timeline, "idle.longest_s") == MetricReading(longest["idle_s"], 2, longest["worker_id"])
 
 
 def test_the_longest_of_several_workers_counts_though_another_began_first(tmp_path: Path) -> None:
@@ -258,15 +258,15 @@ def test_the_longest_of_several_workers_counts_though_another_began_first(tmp_pa
     with open_run(tmp_path / "run") as run:
         timeline = whole_timeline(run, replace(EVERY, interval_ns=10 * S))
     series = BY_NAME["idle.longest_s"].series(timeline)
-    assert series.reading(0, 3) == Reading(26.0, 2, "t1")
-    assert series.reading(1, 2) == Reading(10.0, 2, "t1")
+    assert series.reading(0, 3) == MetricReading(26.0, 2, "t1")
+    assert series.reading(1, 2) == MetricReading(10.0, 2, "t1")
 
 
 def test_workers_that_always_worked_were_idle_for_0_s(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [worker("t0", stop_ns=S)], activities=[activity("t0", 0, S, "eval")])
     with open_run(tmp_path / "run") as run:
         series = BY_NAME["idle.longest_s"].series(whole_timeline(run, EVERY))
-    assert series.reading(0, 1) == Reading(0.0, 1, None)
+    assert series.reading(0, 1) == MetricReading(0.0, 1, None)
 
 
 def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three
         timeline = whole_timeline(run, replace(EVERY, interval_ns=6 * S))
     series = BY_NAME["step.overdue_periods"].series(timeline)
     # At 6 s two steps have ended before the tick, at 12 s four; the run ends at 40 s, the last tick is at 42 s.
-    assert series.reading(0, 1) == Reading(None, 1)
-    assert series.reading(0, 2) == Reading(2 / 2, 3)
-    assert series.reading(0, 3) == Reading(6 / 2, 4)
-    assert series.reading(0, 7) == Reading(28 / 2, 4)
+    assert series.reading(0, 1) == MetricReading(None, 1)
+    assert series.reading(0, 2) == MetricReading(2 / 2, 3)
+    assert series.reading(0, 3) == MetricReading(6 / 2, 4)
+    assert series.reading(0, 7) == MetricReading(28 / 2, 4)

@@ -19,7 +19,7 @@ from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, 
 from rlscope.analysis.result import Alert
 from rlscope.cli import main
 from rlscope.errors import RuleError
-from rlscope.model.forecast.holdout import Achieved, Compared, Prediction
+from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, Prediction
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check, rules_to_check
@@ -163,7 +163,7 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, achieved: float | None, fired: bool, judged: bool
 ) -> None:
     """A tenth less than the predicted 100 tokens per second is on the threshold."""
-    rate = Compared("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
+    rate = ComparedPrediction("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
     prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
@@ -172,9 +172,9 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
         "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
     )
     (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
-    assert (bool(outcome.alerts), bool(outcome.judged_ticks)) == (fired, judged)
+    assert (bool(outcome.alerts), bool(outcome.evaluated_ticks)) == (fired, judged)
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda *_, **__: pytest.fail("the model was asked"))
-    assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].judged_ticks
+    assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].evaluated_ticks
 
 
 def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path
 def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
     document = json.loads(as_json(report_of(tmp_path), "warning"))
     assert (document["failed"], document["fail_on"], document["run_id"]) == (True, "warning", "run")
-    assert [(rule["name"], rule["fired"], rule["judged_ticks"], rule["ticks"]) for rule in document["rules"]] == [
+    assert [(rule["name"], rule["fired"], rule["evaluated_ticks"], rule["ticks"]) for rule in document["rules"]] == [
         ("idle", 1, 6, 6),
         ("quiet", 0, 0, 6),
         ("silent", 0, 6, 6),
@@ -245,7 +245,7 @@ def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
     assert fired | {"fingerprint": "", "labels": {}, "annotations": {}} == {
         "rule": "idle", "severity": "warning", "labels": {}, "annotations": {}, "value": 0.8, "worst_value": 1.0,
         "evidence": 20, "held_since_ns": 20 * S, "start_ns": 20 * S, "end_ns": 40 * S, "cost_gpu_s": 36.0,
-        "fingerprint": "", "judged_over_s": None,
+        "fingerprint": "", "evaluated_over_s": None,
     }  # fmt: skip
 
 

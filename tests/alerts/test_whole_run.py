@@ -43,50 +43,52 @@ def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: P
     """Idle for 20 of the first 20 s, which the first tick would see, and for 32 of all 60 s."""
     report = judged(run_of(tmp_path, (0, 20), (40, 52)), idle(for_ns=300 * S))
     (outcome,) = report.outcomes
-    assert (outcome.judged_ticks, outcome.ticks, outcome.judged_over_s) == (1, 6, 60.0)
+    assert (outcome.evaluated_ticks, outcome.ticks, outcome.evaluated_over_s) == (1, 6, 60.0)
     (alert,) = outcome.alerts
     assert (alert.value, alert.start_ns, alert.end_ns, alert.cost_gpu_s) == (32 / 60, 0, None, 64.0)
     assert judged(run_of(tmp_path / "half", (0, 20), (40, 50)), idle()).alerts == ()
 
 
-@pytest.mark.parametrize(("window_s", "judged_over_s"), [(60, None), (61, 60.0)])
+@pytest.mark.parametrize(("window_s", "evaluated_over_s"), [(60, None), (61, 60.0)])
 def test_a_window_as_long_as_the_run_keeps_its_ticks(
-    tmp_path: Path, window_s: int, judged_over_s: float | None
+    tmp_path: Path, window_s: int, evaluated_over_s: float | None
 ) -> None:
     (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(window_s * S))).outcomes
-    assert outcome.judged_over_s == judged_over_s
+    assert outcome.evaluated_over_s == evaluated_over_s
     assert bool(outcome.alerts)
 
 
-@pytest.mark.parametrize(("for_s", "judged_over_s"), [(50, None), (51, 60.0)])
+@pytest.mark.parametrize(("for_s", "evaluated_over_s"), [(50, None), (51, 60.0)])
 def test_so_does_a_condition_that_can_hold_from_the_first_tick_to_the_last(
-    tmp_path: Path, for_s: int, judged_over_s: float | None
+    tmp_path: Path, for_s: int, evaluated_over_s: float | None
 ) -> None:
     """The first tick is at 10 s, the last at 60 s."""
     (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(10 * S), for_ns=for_s * S)).outcomes
-    assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
+    assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
 
 
-@pytest.mark.parametrize(("steps", "judged_over_s"), [(4, None), (5, 45.0)])
-def test_a_window_in_steps_needs_as_many_after_warm_up(tmp_path: Path, steps: int, judged_over_s: float | None) -> None:
+@pytest.mark.parametrize(("steps", "evaluated_over_s"), [(4, None), (5, 45.0)])
+def test_a_window_in_steps_needs_as_many_after_warm_up(
+    tmp_path: Path, steps: int, evaluated_over_s: float | None
+) -> None:
     """The second of six steps ends warm-up, at 15 s, between two ticks."""
     folder = run_of(tmp_path, (0, 60), steps_s=(5, 15, 25, 35, 45, 55))
     (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).outcomes
-    assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
+    assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
 
 
 def test_warm_up_is_left_out(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
     (alert,) = judged(folder, idle(), warm_up_steps=2).alerts
-    assert (alert.value, alert.start_ns, alert.judged_over_s) == (30 / 45, 15 * S, 45.0)
-    assert judged(folder, idle(), warm_up_steps=4).outcomes[0].judged_ticks == 0
+    assert (alert.value, alert.start_ns, alert.evaluated_over_s) == (30 / 45, 15 * S, 45.0)
+    assert judged(folder, idle(), warm_up_steps=4).outcomes[0].evaluated_ticks == 0
 
 
 def test_a_minimum_of_evidence_that_the_rule_states_holds(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 60))
     assert len(judged(folder, idle(min_evidence=120)).alerts) == 1
     outcome = judged(folder, idle(min_evidence=121)).outcomes[0]
-    assert (outcome.alerts, outcome.judged_ticks, outcome.judged_over_s) == ((), 0, None)
+    assert (outcome.alerts, outcome.evaluated_ticks, outcome.evaluated_over_s) == ((), 0, None)
 
 
 @pytest.mark.parametrize("steps", [ENOUGH_STEPS - 1, ENOUGH_STEPS])
@@ -104,7 +106,7 @@ def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
         "dropped", "dropped_stale_ratio", None, "above", 0.1, LONG, min_evidence=1000, has_usual_evidence=True,
         labels={"severity": "warning"},
     )  # fmt: skip
-    assert judged(folder, dropped).outcomes[0].judged_ticks == 0
+    assert judged(folder, dropped).outcomes[0].evaluated_ticks == 0
 
 
 @pytest.mark.parametrize(("kind", "fired"), [("hint", ["silent"]), ("alarm", ["idle", "silent"])])
@@ -127,7 +129,7 @@ def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:
         "late", "step.overdue_periods", None, "above", 4, LONG, kind="alarm", labels={"severity": "critical"}
     )
     (alert,) = judged(run_of(tmp_path, steps_s=steps_s), overdue).alerts
-    assert (alert.start_ns, alert.end_ns, alert.judged_over_s) == (50 * S, 60 * S, None)
+    assert (alert.start_ns, alert.end_ns, alert.evaluated_over_s) == (50 * S, 60 * S, None)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_the_text_says_what_was_judged_and_why(tmp_path: Path, rule: Rule, words
 def test_json_marks_the_rule_and_its_alert(tmp_path: Path) -> None:
     report = judged(run_of(tmp_path, (0, 60)), idle())
     document = json.loads(as_json(report, "critical"))
-    assert [each["judged_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
+    assert [each["evaluated_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
     assert document["rules"][0]["condition"] == "idle.trainer_ratio over 10m > 50.0%"
     assert "evaluated as a whole (1 min" in as_junit(report, "warning")
 
@@ -165,7 +167,7 @@ def test_rules_that_stayed_quiet_over_the_whole_run_are_named(tmp_path: Path) ->
 
 def test_a_rule_stated_over_the_whole_run_is_as_before(tmp_path: Path) -> None:
     (alert,) = judged(run_of(tmp_path, (0, 60)), idle(WHOLE_RUN)).alerts
-    assert (alert.start_ns, alert.judged_over_s) == (60 * S, None)
+    assert (alert.start_ns, alert.evaluated_over_s) == (60 * S, None)
 
 
 def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_the_first_tick_after_warm_up(
@@ -174,10 +176,10 @@ def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_th
     """Warm-up ends at 2 s, the run at 9 s, and ticks are 10 s apart: 4 of 7 s were waits."""
     folder = run_of(tmp_path, (0, 2), (3, 7), stop_s=9, steps_s=(2, 9))
     (outcome,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=1).outcomes
-    assert (outcome.judged_ticks, outcome.judged_over_s) == (1, None)
+    assert (outcome.evaluated_ticks, outcome.evaluated_over_s) == (1, None)
     assert [alert.value for alert in outcome.alerts] == [4 / 7]
     (quiet,) = judged(folder, idle(WHOLE_RUN, threshold=0.6), warm_up_steps=1).outcomes
-    assert (quiet.judged_ticks, quiet.alerts) == (1, ())
+    assert (quiet.evaluated_ticks, quiet.alerts) == (1, ())
 
 
 def test_the_built_in_rules_see_the_idle_trainers_of_a_recording_of_46_s() -> None:
@@ -190,7 +192,7 @@ def test_no_built_in_rule_of_a_short_run_is_left_unjudged_for_its_length() -> No
     report = rlscope.check(TRACES / "pipeline").result
     assert report.unjudged == ()
     longer = {rule.name for rule in built_in_rules().rules if rule.metric not in ("worker.silent_s",)}
-    whole = {outcome.rule.name for outcome in report.outcomes if outcome.judged_over_s is not None}
+    whole = {outcome.rule.name for outcome in report.outcomes if outcome.evaluated_over_s is not None}
     assert whole == longer - {"rows_dropped", "rows_missing", "steps_stalled", "weight_updates_stalled"}
 
 

@@ -214,7 +214,7 @@ def test_passes_whose_cache_was_not_recorded_hold_not_a_number():
 
 def test_lengths_count_unfinished_samples_and_keep_the_cap():
     law = seen(answers()).lengths
-    assert law.cap_tokens == 200
+    assert law.max_output_tokens == 200
     # 6 of 8 end at 100; the one that is cut off there is as likely to go on as the one that does.
     assert law.support.tolist() == [100.0, 200.0]
     assert law.probabilities.tolist() == pytest.approx([0.75, 0.25])
@@ -223,7 +223,7 @@ def test_lengths_count_unfinished_samples_and_keep_the_cap():
 
 def test_a_sample_longer_than_the_cap_of_one_request_leaves_the_law_without_one():
     law = seen(answers(), RunConfig(group_size=2, max_output_tokens=150)).lengths
-    assert law.cap_tokens is None
+    assert law.max_output_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ FACTS: dict[str, Any] = {
     "run_id": "run",
     "started_ns": 0,
     "duration_s": 100.0,
-    "n_gpus": 2,
+    "total_gpus": 2,
     "trainer_gpus": 1,
     "sampler_gpus": 1,
     "colocated_gpus": 0,
@@ -204,7 +204,7 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
 @pytest.mark.parametrize(
     ("states", "changes", "reason"),
     [
-        (BUSY, {"n_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
+        (BUSY, {"total_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
         (BUSY, {"steps": 2}, "2 train steps were recorded; 3 are the least that a verdict needs"),
         (BUSY, {"steps": 0}, "0 train steps were recorded; 3 are the least that a verdict needs"),
         (BUSY[:1], {}, f"only the trainers were recorded {WITHOUT} samplers"),

@@ -185,9 +185,9 @@ def model(*others: OtherRun) -> ModelResult:
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:
     documents: list[Any] = [scaling_json(said).as_dict() for said in (model(), model(at(4)))]
     alone, heard = documents
-    assert (alone["measured"], alone["n_train_gpus"], alone["also"]) == (False, [2], [])
-    assert (heard["measured"], heard["n_train_gpus"]) == (True, [2, 4])
-    assert heard["also"] == [{"run_id": "with-4", "n_train_gpus": 4, "cautions": []}]
+    assert (alone["measured"], alone["trainer_gpus"], alone["also_analyzed"]) == (False, [2], [])
+    assert (heard["measured"], heard["trainer_gpus"]) == (True, [2, 4])
+    assert heard["also_analyzed"] == [{"run_id": "with-4", "trainer_gpus": 4, "cautions": []}]
     assert heard["high"] - heard["low"] < (alone["high"] - alone["low"]) / 2
     assert heard["low"] < 1.0 < heard["high"]
 

@@ -26,7 +26,7 @@ def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path: Path) -> N
         ],
     )
     facts = analyze(run).run
-    assert (facts.trainer_gpus, facts.sampler_gpus, facts.n_gpus) == (4, 4, 8)
+    assert (facts.trainer_gpus, facts.sampler_gpus, facts.total_gpus) == (4, 4, 8)
 
 
 @pytest.mark.parametrize(("step", "steady_tokens_per_s"), [(1, 5.0), (None, None)])

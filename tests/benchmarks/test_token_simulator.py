@@ -42,7 +42,7 @@ CLOCKWORK = World(
     name="clockwork",
     gpus=2,
     passes=Passes(weights_s=1.0, request_s=0.0, prefill_tokens_per_s=UNHURRIED, mixes_prefill=True),
-    responses=Responses(median_tokens=3, sigma=0.0, cap_tokens=10),
+    responses=Responses(median_tokens=3, sigma=0.0, max_output_tokens=10),
     rollouts=Rollouts(samples_per_step=2, group_size=1),
     training=Training(tokens_per_gpu_s=UNHURRIED, reference_gpus=1, overhead_s=4.5),
     startup_s=0.0,
@@ -51,7 +51,7 @@ CLOCKWORK = World(
 SMALL = replace(
     PLAIN,
     name="small",
-    responses=Responses(median_tokens=40, sigma=0.7, cap_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
+    responses=Responses(median_tokens=40, sigma=0.7, max_output_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
     rollouts=Rollouts(samples_per_step=32, group_size=4),
     training=Training(tokens_per_gpu_s=6000, reference_gpus=4, overhead_s=0.02, noise_sd=0.05),
     updates=Updates(publish_s=0.02, transfer_s=0.03, apply_s=0.02),
@@ -284,7 +284,7 @@ def test_the_analysis_of_a_recorded_run_finds_what_the_simulator_counted(recorde
     outcome, analysis = recorded.outcome, analyze(recorded.folder)  # raises when the ledger does not close
     assert analysis.data_quality.gaps == ()
     assert {state.state for state in analysis.ledger.states} & {"unattributed", "waiting"} == set()
-    assert analysis.run.n_gpus == recorded.layout.trainer_gpus + recorded.layout.sampler_gpus
+    assert analysis.run.total_gpus == recorded.layout.trainer_gpus + recorded.layout.sampler_gpus
     assert analysis.staleness.tokens is not None
     assert dict(analysis.staleness.tokens.histogram) == outcome.staleness_tokens
     balance = analysis.answers["token_balance"].row(0, named=True)
@@ -307,7 +307,7 @@ def test_no_pass_runs_more_than_slots_and_cache_hold(recorded: Recorded) -> None
     running, tokens = recorded.ask(
         "SELECT max(running), max(kv_used_tokens + running) FROM {engine_steps} WHERE decode_tokens > 0"
     )
-    assert running <= recorded.layout.running_per_engine
+    assert running <= recorded.layout.max_running
     assert tokens <= (recorded.world.kv_capacity_tokens or tokens)
 
 
@@ -383,7 +383,7 @@ def test_a_limit_on_what_is_in_flight_holds_at_every_moment(tmp_path: Path) -> N
     assert most == 40
 
 
-LONG = replace(SMALL, responses=replace(SMALL.responses, median_tokens=10_000, cap_tokens=10**9))
+LONG = replace(SMALL, responses=replace(SMALL.responses, median_tokens=10_000, max_output_tokens=10**9))
 
 
 def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[Request]]:
@@ -499,7 +499,7 @@ def test_a_case_shows_the_analysis_what_it_is_named_for(case: Case, tmp_path: Pa
 
 def test_no_other_split_is_better_than_the_best_one() -> None:
     world, best, _ = BEST_ALREADY
-    rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.running_per_engine), steps=20) for n in (2, 3, 4)}
+    rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.max_running), steps=20) for n in (2, 3, 4)}
     assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
 
 

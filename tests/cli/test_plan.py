@@ -23,12 +23,12 @@ from tests.planning.small_plan import SMALL_PLAN
 
 PLAN = f"""\
 {SMALL_PLAN.replace("H100 SXM", "H200")}
-steps = 1000
+total_steps = 1000
 [price]
-gpu_hour = 2
+gpu_hour_price = 2
 currency = "EUR"
 """
-PRESENT = "[present]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
+PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -65,8 +65,8 @@ def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
     done = invoke(write(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
     assert done.exit_code == 0
     best = json.loads((tmp_path / "answer.json").read_text())["recommendation"]["best"]
-    assert f"Start with {best['n_train_gpus']} trainer GPUs and {best['n_sample_gpus']} sampler GPUs" in done.stdout
-    assert best["n_train_gpus"] + best["n_sample_gpus"] == 32 and best["n_train_gpus"] % 4 == 0
+    assert f"Start with {best['trainer_gpus']} trainer GPUs and {best['sampler_gpus']} sampler GPUs" in done.stdout
+    assert best["trainer_gpus"] + best["sampler_gpus"] == 32 and best["trainer_gpus"] % 4 == 0
     assert best["staleness_p95"] <= 4
 
 
@@ -121,9 +121,9 @@ def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) ->
     advised, best = document["recommendation"], document["recommendation"]["best"]
     assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
     assert set(best) >= {
-        "n_train_gpus",
-        "n_sample_gpus",
-        "max_running_per_engine",
+        "trainer_gpus",
+        "sampler_gpus",
+        "max_running",
         "tokens_per_s",
         "low",
         "high",
@@ -131,7 +131,7 @@ def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) ->
         "probability_best",
         "grade",
         "excluded",
-        "regime",
+        "limited_by",
         "step_s",
         "staleness_mean",
         "staleness_max",
@@ -143,11 +143,11 @@ def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) ->
     assert {each["gain_ratio"] for each in document["candidates"]} == {None}
     assert sum(each["probability_best"] or 0.0 for each in document["candidates"]) == pytest.approx(1.0)
     assert best["tokens_per_s"] < document["bound_tokens_per_s"] * 1.1
-    assert document["sync_tokens_per_s"] < best["tokens_per_s"]
+    assert document["synchronous_tokens_per_s"] < best["tokens_per_s"]
 
 
 def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) -> None:
-    eta, best = document["eta"], document["recommendation"]["best"]
+    eta, best = document["time_to_finish"], document["recommendation"]["best"]
     assert eta["gpu_hours"] == pytest.approx(6 * eta["hours"]["median"])
     assert (eta["price"], eta["currency"]) == (pytest.approx(2 * eta["gpu_hours"]), "EUR")
     assert eta["hours"]["median"] == pytest.approx(1000 * best["step_s"] / 3600, rel=0.01)
@@ -159,7 +159,7 @@ def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
     assert isinstance(advised, dict)
     current, best = advised["current"], advised["best"]
     assert isinstance(current, dict) and isinstance(best, dict)
-    assert (current["n_train_gpus"], current["n_sample_gpus"], current["max_running_per_engine"]) == (1, 5, 64)
+    assert (current["trainer_gpus"], current["sampler_gpus"], current["max_running"]) == (1, 5, 64)
     assert advised["action"] == "change" and isinstance(best["gain_ratio"], float) and best["gain_ratio"] > 0.05
     text = " ".join(shown((file, planned), 120).split())
     assert "Use 4 trainer GPUs" in text or "Use 3 trainer GPUs" in text or "Use 5 trainer GPUs" in text
@@ -183,7 +183,7 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
         assert title in text
     best = answer[1].best
     assert best is not None
-    assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.running_per_engine}" in text
+    assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.max_running}" in text
 
 
 def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, PlanResult]) -> None:
@@ -214,7 +214,7 @@ def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_
     text = " ".join(shown(answer, 120).replace("│", " ").split())
     assert "Reasons: KV cache too small (5 splits)." in text
     assert "holds 600 tokens; a prompt with the longest response takes 1.12k tokens" in text
-    assert "Use more GPUs per engine or a lower cap_tokens." in text
+    assert "Use more GPUs per engine or a lower max_output_tokens." in text
 
 
 def test_a_layout_is_forecast_beside_the_recommended_one(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_layout_is_forecast_beside_the_recommended_one(tmp_path: Path) -> None
     assert "The requested layout, 5 trainer GPUs and 1 sampler GPU, up to 32 running requests per engine" in words
     assert "Against the recommended one: −" in words and "trainers are idle" in words
     found = json.loads((tmp_path / "answer.json").read_text())["asked"]
-    layout = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
+    layout = ("trainer_gpus", "sampler_gpus", "max_running")
     assert tuple(found[key] for key in layout) == (5, 1, 32)
     assert found["low"] < found["tokens_per_s"] < found["high"] and found["gain_high_ratio"] < 0.0
     assert found["step_s"] > 0.0 and found["staleness_p95"] >= 0 and found["excluded"] is None

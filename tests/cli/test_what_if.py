@@ -22,14 +22,14 @@ from tests.model.known_run import observed
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 SIDE = {
-    "n_train_gpus", "n_sample_gpus", "max_running_per_engine", "tokens_per_s", "low", "high", "step_s",
-    "staleness_mean", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "regime", "grade",
+    "trainer_gpus", "sampler_gpus", "max_running", "tokens_per_s", "low", "high", "step_s",
+    "staleness_mean", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "limited_by", "grade",
     "preemptions_per_sample", "recompute_ratio",
 }  # fmt: skip
 ASKED = {
-    "n_train_gpus", "n_sample_gpus", "n_gpus", "max_running_per_engine", "max_staleness", "scale_lengths",
-    "max_output_tokens", "samples_per_step", "trainer_speed", "forward_speed", "weight_update_s",
-    "queue_capacity", "max_in_flight", "max_in_flight_groups", "publish_every",
+    "trainer_gpus", "sampler_gpus", "total_gpus", "max_running", "max_staleness", "length_factor",
+    "max_output_tokens", "samples_per_step", "trainer_speed", "engine_speed", "weight_update_s",
+    "queue_capacity_samples", "max_in_flight_samples", "max_in_flight_groups", "publish_every",
 }  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"}
 
@@ -67,25 +67,25 @@ def document(*arguments: str | Path) -> Any:
 
 
 def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract() -> None:
-    found = document(TRACE, "--forward-speed", "2")
-    assert {"asked", "now", "predicted", "sensitivity"} <= set(found)
-    assert set(found["now"]) == set(found["predicted"]) == SIDE
+    found = document(TRACE, "--engine-speed", "2")
+    assert {"asked", "current", "predicted", "sensitivity"} <= set(found)
+    assert set(found["current"]) == set(found["predicted"]) == SIDE
     assert set(found["asked"]) == ASKED
-    assert {name: value for name, value in found["asked"].items() if value is not None} == {"forward_speed": 2.0}
-    assert found["predicted"]["tokens_per_s"] > 1.5 * found["now"]["tokens_per_s"]
-    for side in (found["now"], found["predicted"]):
+    assert {name: value for name, value in found["asked"].items() if value is not None} == {"engine_speed": 2.0}
+    assert found["predicted"]["tokens_per_s"] > 1.5 * found["current"]["tokens_per_s"]
+    for side in (found["current"], found["predicted"]):
         assert side["low"] <= side["tokens_per_s"] <= side["high"]
-        assert side["regime"] in WAITS
+        assert side["limited_by"] in WAITS
     assert found["gain_low_ratio"] <= found["gain_ratio"] <= found["gain_high_ratio"]
     assert set(found["sensitivity"][0]) == {
-        "quantity", "gain_ratio", "gain_low_ratio", "gain_high_ratio", "silence", "is_rough",
+        "quantity", "gain_ratio", "gain_low_ratio", "gain_high_ratio", "no_effect_reason", "is_rough",
     }  # fmt: skip
 
 
 @pytest.mark.usefixtures("known")
 def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
-    assert found["now"] == found["predicted"]
+    assert found["current"] == found["predicted"]
     assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
     assert "Modeled throughput: no change" in invoke("run").stdout
 
@@ -94,19 +94,19 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "change"),
     [
-        (("--n-train", "4"), {"n_train_gpus": 4}),
-        (("--n-sample", "4"), {"n_sample_gpus": 4}),
-        (("--n-gpus", "10"), {"n_gpus": 10}),
-        (("--max-running", "32"), {"max_running_per_engine": 32}),
+        (("--trainer-gpus", "4"), {"trainer_gpus": 4}),
+        (("--sampler-gpus", "4"), {"sampler_gpus": 4}),
+        (("--total-gpus", "10"), {"total_gpus": 10}),
+        (("--max-running", "32"), {"max_running": 32}),
         (("--max-staleness", "3"), {"max_staleness": 3}),
-        (("--scale-lengths", "1.5"), {"scale_lengths": 1.5}),
+        (("--length-factor", "1.5"), {"length_factor": 1.5}),
         (("--max-output-tokens", "250"), {"max_output_tokens": 250}),
         (("--samples-per-step", "128"), {"samples_per_step": 128}),
         (("--trainer-speed", "1.5"), {"trainer_speed": 1.5}),
         (("--weight-update-s", "2"), {"weight_update_s": 2.0}),
-        (("--queue-capacity", "256"), {"queue_capacity": 256}),
-        (("--max-in-flight", "400"), {"max_in_flight": 400}),
-        (("--max-in-flight", "0"), {"max_in_flight": 0}),
+        (("--queue-capacity-samples", "256"), {"queue_capacity_samples": 256}),
+        (("--max-in-flight-samples", "400"), {"max_in_flight_samples": 400}),
+        (("--max-in-flight-samples", "0"), {"max_in_flight_samples": 0}),
         (("--max-in-flight-groups", "100"), {"max_in_flight_groups": 100}),
         (("--publish-every", "2"), {"publish_every": 2}),
     ],
@@ -120,7 +120,7 @@ def test_each_option_asks_for_one_thing(options: tuple[str, ...], change: dict[s
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
-    asked = ("--n-train", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
+    asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
     done = invoke("run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
     assert "…" not in done.stdout
@@ -137,7 +137,7 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
 
 @pytest.mark.usefixtures("known")
 def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
-    done = invoke("run", "--queue-capacity", "0", "--max-in-flight-groups", "200", "--publish-every", "4")
+    done = invoke("run", "--queue-capacity-samples", "0", "--max-in-flight-groups", "200", "--publish-every", "4")
     rows = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()}
     assert rows["queue capacity"] == ["512", "none"]
     assert rows["max in flight, groups"] == ["none", "200"]
@@ -168,8 +168,8 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
     assert done.exit_code == 0
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in done.stdout
     assert "trained tokens/s " not in done.stdout.partition("Sensitivity")[0]
-    assert found["obstacle"] == "queue_capacity"
-    layout = {"n_train_gpus": 2, "n_sample_gpus": 6, "max_running_per_engine": 64}
+    assert found["obstacle"] == "queue_capacity_samples"
+    layout = {"trainer_gpus": 2, "sampler_gpus": 6, "max_running": 64}
     assert {name: value for name, value in found["predicted"].items() if value is not None} == layout
 
 
@@ -177,21 +177,21 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--n-train", "3"), "trainer GPUs come in multiples of 2"),
-        (("--n-train", "8"), "0 sampler GPUs of 8"),
-        (("--n-train", "2", "--n-sample", "2", "--n-gpus", "8"), "are not 8 in all"),
-        (("--n-train", "0"), "--n-train"),
+        (("--trainer-gpus", "3"), "trainer GPUs come in multiples of 2"),
+        (("--trainer-gpus", "8"), "0 sampler GPUs of 8"),
+        (("--trainer-gpus", "2", "--sampler-gpus", "2", "--total-gpus", "8"), "are not 8 in all"),
+        (("--trainer-gpus", "0"), "--trainer-gpus"),
         (("--trainer-speed", "0"), "--trainer-speed"),
         (("--trainer-speed", "nan"), "--trainer-speed"),
-        (("--forward-speed", "inf"), "--forward-speed"),
+        (("--engine-speed", "inf"), "--engine-speed"),
         (("--samples-per-step", "100001"), "--samples-per-step"),
-        (("--scale-lengths", "-1"), "--scale-lengths"),
+        (("--length-factor", "-1"), "--length-factor"),
         (("--weight-update-s", "-0.1"), "--weight-update-s"),
         (("--max-running", "many"), "--max-running"),
-        (("--queue-capacity", "-1"), "--queue-capacity"),
+        (("--queue-capacity-samples", "-1"), "--queue-capacity-samples"),
         (("--publish-every", "0"), "--publish-every"),
         (("--publish-every", "391"), "100,096 samples between two weight updates; at most 100,000"),
-        (("--max-in-flight", "400", "--max-in-flight-groups", "100"), "in samples or in groups, not in both"),
+        (("--max-in-flight-samples", "400", "--max-in-flight-groups", "100"), "in samples or in groups, not in both"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:

@@ -16,8 +16,8 @@ import rlscope
 from rlscope import cluster, pipeline
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
-from rlscope.trace.shares import Argument, Share
-from rlscope.trace.store import Divide, StoredRun, open_run
+from rlscope.trace.shares import Argument, Partition
+from rlscope.trace.store import Partitioner, StoredRun, open_run
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.trace_folder import engine_row, sample_row, worker, write_run
 
@@ -40,13 +40,13 @@ def two_nodes() -> Iterator[Any]:
     nodes.shutdown()
 
 
-def on_nodes(nodes: Any, progress: Callable[[str], None] = pipeline.say_nothing) -> Divide:
+def on_nodes(nodes: Any, progress: Callable[[str], None] = pipeline.say_nothing) -> Partitioner:
     divide = cluster.on_ray(nodes.address, progress)
     assert divide is not None
     return divide
 
 
-def merged_answers(folder: Path, divide: Divide | None) -> dict[str, pl.DataFrame]:
+def merged_answers(folder: Path, divide: Partitioner | None) -> dict[str, pl.DataFrame]:
     """The answers to all questions that shares answer; rows that are in no order are put in one."""
     with open_run(folder, divide=divide) as run:
         arguments = standard_arguments(run)
@@ -115,13 +115,15 @@ def test_rules_are_evaluated_as_by_one_process(two_nodes: Any, tmp_path: Path) -
 def test_a_process_that_ends_every_time_ends_the_analysis_with_its_reason(
     two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dying(cluster.ShareHolder):
-        def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | rlscope.RlscopeError:
+    class Dying(cluster.PartitionHolder):
+        def answer(
+            self, share: Partition, name: str, arguments: Mapping[str, Argument]
+        ) -> pa.Table | rlscope.RlscopeError:
             if share.partition == WORKER and "e0" in share.workers:
                 os._exit(1)
             return super().answer(share, name, arguments)
 
-    monkeypatch.setattr(cluster, "ShareHolder", Dying)
+    monkeypatch.setattr(cluster, "PartitionHolder", Dying)
     expected = "--ray: found a process on a node that ended 3 times .*; expected nodes that run the same rlscope"
     with pytest.raises(rlscope.RlscopeError, match=expected):
         pipeline.analyze(scattered_run(tmp_path / "run"), divide=on_nodes(two_nodes))
@@ -132,14 +134,16 @@ def test_a_process_that_ends_once_is_started_again_and_changes_no_answer(
 ) -> None:
     mark = tmp_path / "ended"
 
-    class EndingOnce(cluster.ShareHolder):
-        def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | rlscope.RlscopeError:
+    class EndingOnce(cluster.PartitionHolder):
+        def answer(
+            self, share: Partition, name: str, arguments: Mapping[str, Argument]
+        ) -> pa.Table | rlscope.RlscopeError:
             if not mark.exists():
                 mark.touch()
                 os._exit(1)
             return super().answer(share, name, arguments)
 
-    monkeypatch.setattr(cluster, "ShareHolder", EndingOnce)
+    monkeypatch.setattr(cluster, "PartitionHolder", EndingOnce)
     folder = scattered_run(tmp_path / "run")
     whole, divided = merged_answers(folder, None), merged_answers(folder, on_nodes(two_nodes))
     assert mark.exists()
@@ -157,11 +161,11 @@ def test_other_versions_on_a_node_are_refused(two_nodes: Any, tmp_path: Path, mo
 def test_a_run_that_a_node_cannot_read_is_refused(
     two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Elsewhere(cluster.ShareHolder):
+    class Elsewhere(cluster.PartitionHolder):
         def __init__(self, stored: StoredRun, expected: Mapping[str, str]) -> None:
             super().__init__(replace(stored, folder=tmp_path / "elsewhere"), expected)
 
-    monkeypatch.setattr(cluster, "ShareHolder", Elsewhere)
+    monkeypatch.setattr(cluster, "PartitionHolder", Elsewhere)
     folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
     expected = r"found no such run folder on node \S+; expected a run folder that every node can read"
     with pytest.raises(rlscope.RlscopeError, match=expected), open_run(folder, divide=on_nodes(two_nodes)):

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, Totals
+from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, StretchMeans
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
 DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
@@ -42,7 +42,7 @@ def made_run(
         int(tokens_of.sum()), count,
     )  # fmt: skip
     rate, known = float(tokens_of.sum() / periods.sum()), float(tokens_of.sum())
-    totals = Totals(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
+    totals = StretchMeans(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
     steps = np.arange(first_step, first_step + count)
     learning = None
     if rewards is not None:

@@ -13,7 +13,7 @@ import rlscope
 from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
-from rlscope.comparison.confounders import Kind
+from rlscope.comparison.confounders import ConfounderKind
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
 from rlscope.comparison.facts import (
     ALSO_ASKED,
@@ -27,7 +27,7 @@ from rlscope.comparison.facts import (
 )
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
-from rlscope.comparison.statistics import Difference, Interval
+from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
@@ -43,9 +43,9 @@ EVEN = [2.0] * 20
 
 
 @kept
-def recorded(layout: Layout, seed: int, cap_tokens: int = 600, median_tokens: int = 150) -> ComparedRun:
+def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tokens: int = 150) -> ComparedRun:
     """A run of 50 steps of the plain world, with responses of such lengths."""
-    responses = replace(PLAIN.responses, cap_tokens=cap_tokens, median_tokens=median_tokens)
+    responses = replace(PLAIN.responses, max_output_tokens=max_output_tokens, median_tokens=median_tokens)
     with TemporaryDirectory() as folder:
         simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
         return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
@@ -64,8 +64,8 @@ def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscop
     (found,) = pair.pairs
     rate, said = found.differences.row("tokens_per_s"), found.attribution
     assert rate.is_significant and rate.change is not None and rate.change > 0.3
-    assert said.changes == (SettingChange("max_running_per_engine", 8, 32),)
-    assert said.largest is not None and said.largest.name == "max_running_per_engine"
+    assert said.changes == (SettingChange("max_running", 8, 32),)
+    assert said.largest is not None and said.largest.name == "max_running"
     assert said.promise is not None and (said.promise.is_recommended, said.promise.rank) == (True, 1)
     assert said.promise.is_kept and said.promise.is_alone and said.promise.missed_by_ratio == 0.0
 
@@ -255,7 +255,9 @@ def test_a_cap_is_credited_with_what_it_can_explain(
     cap: tuple[int, int | None], change: float, of_cap: float, beyond: float | None
 ) -> None:
     law = LengthLaw(np.arange(1.0, 101.0), np.full(100, 0.01), 100)
-    measured = Difference("ratio", 50.5, 50.5 * (1 + change), change, Interval(change - 0.01, change + 0.01), 0.001)
+    measured = Difference(
+        "ratio", 50.5, 50.5 * (1 + change), change, DifferenceInterval(change - 0.01, change + 0.01), 0.001
+    )
     measured = replace(measured, is_significant=True)
     changed = None if cap[0] == cap[1] else CapChange(*cap)
     found = length_credit(law, changed, measured)
@@ -321,20 +323,18 @@ def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[st
 def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:
     first = run_of(before.result)
     assert first.settings["model.parameters"] == 411520
-    changed = {"max_running_per_engine": 32}
-    second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(running_per_engine=32))
+    changed = {"max_running": 32}
+    second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(max_running=32))
     asked = compare_runs(first, [second]).pairs[0].attribution
     assert asked.promise is not None and [each.alone_ratio is None for each in asked.causes] == [False]
     other = replace(second, settings={**first.settings, **changed, "model.parameters": 1})
-    said = (
-        compare_runs(first, [replace(other, layout=first.layout._replace(running_per_engine=16))]).pairs[0].attribution
-    )
+    said = compare_runs(first, [replace(other, layout=first.layout._replace(max_running=16))]).pairs[0].attribution
     assert said.promise is None and [each.alone_ratio for each in said.causes] == [None, None]
     assert {each.unpriced_because for each in said.causes} == {"other_network"} and said.largest is None
     checkpoint = replace(second, settings={**first.settings, **changed, "model.name": "after-sft"})
     said = compare_runs(first, [checkpoint]).pairs[0].attribution
     assert [(each.name, each.unpriced_because) for each in said.causes] == [
-        ("max_running_per_engine", None), ("model.name", "not_modelled"),
+        ("max_running", None), ("model.name", "not_modelled"),
     ]  # fmt: skip
 
 
@@ -352,7 +352,7 @@ def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair:
     first, second = pair.baseline, pair.pairs[0].run
     assert first.model is not None
     rough = replace(first, model=replace(first.model, warnings=(ModelWarning.PREDICTION_MISSED,)))
-    assert [each.kind for each in compare_runs(rough, [second]).pairs[0].confounders] == [Kind.MODEL_MISSES]
+    assert [each.kind for each in compare_runs(rough, [second]).pairs[0].confounders] == [ConfounderKind.MODEL_MISSES]
 
 
 @pytest.mark.parametrize(
@@ -417,11 +417,11 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
 
 
 def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
-    fix = PromisedAction("forward_speed", 1.1, Spread(0.2, 0.1, 0.3), 2)
+    fix = PromisedAction("engine_speed", 1.1, Spread(0.2, 0.1, 0.3), 2)
     run = replace(run_of(before.result), promised=(RUNNING, fix))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert found.promise is not None and found.largest is not None
-    assert (found.promise.rank, found.promise.what, found.promise.is_fix) == (2, "forward_speed", True)
+    assert (found.promise.rank, found.promise.what, found.promise.is_fix) == (2, "engine_speed", True)
     assert found.promise.promised.median == pytest.approx(found.largest.alone_ratio)
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
 
@@ -435,8 +435,8 @@ def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds
 
 
 def test_changes_are_merged_field_by_field() -> None:
-    both = merged([Change(trainer_gpus=1, sampler_gpus=3), Change(running_per_engine=8), Change(running_per_engine=9)])
-    assert both == Change(trainer_gpus=1, sampler_gpus=3, running_per_engine=9)
+    both = merged([Change(trainer_gpus=1, sampler_gpus=3), Change(max_running=8), Change(max_running=9)])
+    assert both == Change(trainer_gpus=1, sampler_gpus=3, max_running=9)
 
 
 def test_publishing_every_few_steps_is_a_cause_of_its_own(before: rlscope.Analysis) -> None:

@@ -43,7 +43,7 @@ def test_list_prints_a_line_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rlscope.comparison.history.analyze", analyze_kept)
     done = invoke("list", TRACES / "starved_trainer", "-o", tmp_path / "list.html")
-    assert done.exit_code == 0 and done.stdout.splitlines()[-1] == "1 run"
+    assert done.exit_code == 0 and "1 run" in done.stdout.splitlines()
     assert "3.19k" in done.stdout and "3.19k" in (tmp_path / "list.html").read_text()
     found = json.loads(invoke("list", TRACES / "starved_trainer", "--format", "json").stdout)
     assert [each["bottleneck"] for each in found["runs"]] == ["samplers"]

@@ -17,11 +17,11 @@ import rlscope
 from docs.generate import DOCS
 from rlscope.answers import Comparison
 from rlscope.comparison.attribution import Promise
-from rlscope.comparison.confounders import Confounder, Kind
-from rlscope.comparison.differences import Breakdown, Part
+from rlscope.comparison.confounders import Confounder, ConfounderKind
+from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, run_of
 from rlscope.comparison.runs import compare_runs
-from rlscope.comparison.statistics import Difference, Interval
+from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.model.forecast.layouts import Spread
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import comparison_card, render_comparison
@@ -57,8 +57,8 @@ def faults(text: str) -> list[str]:
 )
 def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: float, rows: list[str]) -> None:
     parts = (
-        Part("train", "trainer", None, 2.0, 1.0, -1.0),
-        Part("unattributed", "trainer", None, before, before + 1.46e-9, 1.46e-9),
+        BreakdownPart("train", "trainer", None, 2.0, 1.0, -1.0),
+        BreakdownPart("unattributed", "trainer", None, before, before + 1.46e-9, 1.46e-9),
     )
     words = breakdown_words(Breakdown("step_s", None, 2.0, 1.0, -1.0, parts))
     assert [row.name for row in words.rows] == rows
@@ -72,7 +72,7 @@ def card(comparison: Comparison, width: int) -> str:
 
 
 def rate(change: float, low: float | None, high: float | None, *, significant: bool = False) -> Difference:
-    interval = None if low is None or high is None else Interval(low, high)
+    interval = None if low is None or high is None else DifferenceInterval(low, high)
     return Difference(1000.0, 1000.0 * (1 + change), "ratio", change, interval, is_significant=significant)
 
 
@@ -125,7 +125,7 @@ def test_the_prediction_is_shown_with_the_measured_gain(measured: float, end: st
 
 
 def test_every_confounder_has_a_sentence_that_ends() -> None:
-    for kind in Kind:
+    for kind in ConfounderKind:
         assert caution(Confounder(kind, "0.25", "0.125", "4"), "B").endswith(".")
 
 

@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 from rlscope.comparison.statistics import (
     LEAST_STEPS,
     Difference,
-    Series,
+    StepSeries,
     changed,
     corrected,
     difference,
 )
 
 
-def steps(values: list[float]) -> Series:
+def steps(values: list[float]) -> StepSeries:
     """One value a step."""
-    return Series(np.array(values, dtype=float), np.ones(len(values)))
+    return StepSeries(np.array(values, dtype=float), np.ones(len(values)))
 
 
-def related(rng: np.random.Generator, count: int, correlation: float = 0.0, level: float = 1.0) -> Series:
+def related(rng: np.random.Generator, count: int, correlation: float = 0.0, level: float = 1.0) -> StepSeries:
     """Tokens over step periods that vary by 10% and remember the one before."""
     noise = rng.standard_normal(count)
     for step in range(1, count):
         noise[step] = correlation * noise[step - 1] + np.sqrt(1.0 - correlation**2) * noise[step]
-    return Series(np.full(count, 100.0 * level), np.exp(0.1 * noise))
+    return StepSeries(np.full(count, 100.0 * level), np.exp(0.1 * noise))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed: int, cou
     there, back = difference(first, second, "ratio"), difference(second, first, "ratio")
     assert there.change is not None and back.change is not None
     assert (1.0 + there.change) * (1.0 + back.change) == pytest.approx(1.0)
-    scaled = difference(*(Series(each.numerators * factor, each.denominators) for each in (first, second)), "ratio")
+    scaled = difference(*(StepSeries(each.numerators * factor, each.denominators) for each in (first, second)), "ratio")
     assert scaled.change == pytest.approx(there.change)
     if there.interval is not None and scaled.interval is not None:
         assert scaled.interval.low == pytest.approx(there.interval.low, rel=1e-6, abs=1e-9)
@@ -96,11 +96,11 @@ def test_runs_of_one_setting_are_called_different_in_few_pairs_even_if_steps_are
     )  # 5% of 200, and six more: three standard deviations would be 19
 
 
-def made_up_for(rng: np.random.Generator, count: int) -> Series:
+def made_up_for(rng: np.random.Generator, count: int) -> StepSeries:
     """Tokens of steps that a sampler ends: what is in flight at the end of one belongs to the next."""
     in_flight = rng.standard_normal(count + 1)
     tokens = 100.0 * (1.0 + 0.1 * np.diff(in_flight) + 0.03 * rng.standard_normal(count))
-    return Series(tokens, np.ones(count))
+    return StepSeries(tokens, np.ones(count))
 
 
 def half_widths(pairs: list[Difference]) -> list[float]:
@@ -122,12 +122,12 @@ def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates
 def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_interval() -> None:
     rng = np.random.default_rng(19)
 
-    def run() -> Series:
+    def run() -> StepSeries:
         slow = rng.standard_normal(80)
         for step in range(1, 80):
             slow[step] = 0.9 * slow[step - 1] + np.sqrt(1.0 - 0.81) * slow[step]
         quick = made_up_for(rng, 80)
-        return Series(quick.numerators + 2.0 * slow, quick.denominators)
+        return StepSeries(quick.numerators + 2.0 * slow, quick.denominators)
 
     pairs = [difference(run(), run(), "ratio") for _ in range(100)]
     assert sum(each.is_significant for each in pairs) <= 10

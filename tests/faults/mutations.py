@@ -404,8 +404,8 @@ def broken_json(folder: Path, rng: random.Random) -> Mutation:
 def odd_setting(folder: Path, rng: random.Random) -> Mutation:
     path = folder / "run.json"
     manifest = json.loads(path.read_text())
-    settings = ("n_gpus", "samples_per_step", "group_size", "max_staleness", "max_in_flight_samples",
-                "max_running_samples", "queue_capacity_samples", "max_output_tokens", "max_running_per_engine",
+    settings = ("total_gpus", "samples_per_step", "group_size", "max_staleness", "max_in_flight_samples",
+                "max_running_samples", "queue_capacity_samples", "max_output_tokens", "max_running",
                 "gpus_per_engine", "gpus_per_trainer_replica", "model", "framework", "total_steps", "gpu_hour_price",
                 "currency", "batches_ahead", "staleness_policy", "in_flight_until_trained")  # fmt: skip
     odd = (0, -1, 1, 2**63 - 1, -(2**63), 10**40, 0.5, 1e9, 1e308, float("nan"), "", "{x}", "${HOME}", "\x1b[2J", True,

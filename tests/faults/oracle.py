@@ -104,7 +104,7 @@ def _facts(run: OpenRun) -> tuple[dict[str, Any], list[str]]:
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     verdict = judge(evidence.run, answers["ledger_timeline"], grid.bucket_ns, judged, losses, None)
     facts = {
-        "run": (evidence.run.steps, evidence.run.tokens_trained, evidence.run.samples_trained, evidence.run.n_gpus),
+        "run": (evidence.run.steps, evidence.run.tokens_trained, evidence.run.samples_trained, evidence.run.total_gpus),
         "duration_s": evidence.run.duration_s,
         "ledger": [(each.role, each.state, each.reason, each.gpu_ns) for each in evidence.ledger.states],
         "verdict": (verdict.bottleneck, [(each.cause, each.gpu_s) for each in verdict.losses]),

@@ -123,7 +123,7 @@ def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Pa
         with open_run(tmp_path / name) as run:
             config = run.config
         assert (config.samples_per_step, config.group_size, config.max_output_tokens) == (32, 8, 96)
-        assert (config.max_running_per_engine, config.gpus_per_engine, config.total_steps) == (8, 1, 60)
+        assert (config.max_running, config.gpus_per_engine, config.total_steps) == (8, 1, 60)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -181,7 +181,7 @@ def test_a_csv_exported_from_w_and_b(tmp_path: Path) -> None:
         for step, data in rows_of_jsonl():
             writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, **data})
     imported = import_run(tmp_path / "export.csv", tmp_path / "run")
-    assert (imported.carriers, imported.clock, imported.is_thinned) == (("csv",), "wall", False)
+    assert (imported.carriers, imported.clock, imported.is_incomplete) == (("csv",), "wall", False)
     assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from rlscope.api import analyze, doctor
-from rlscope.importers.dialect import Dialect, Kind, Party
+from rlscope.importers.dialect import Dialect, Party, PhaseKind
 from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
@@ -79,7 +79,7 @@ def test_the_table_of_a_dialect_is_sound(dialect: Dialect) -> None:
         assert not set(names) & set(party.step), "the whole step is none of its phases"
         assert sum(phase.name is None for phase in party.phases) <= 1
         if party.role == "trainer":
-            assert any(phase.kind is Kind.TRAIN for phase in party.phases)
+            assert any(phase.kind is PhaseKind.TRAIN for phase in party.phases)
     assert set(dialect.columns) <= {"tokens", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "samples"}
 
 
@@ -139,7 +139,7 @@ def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_no_verdict(tmp_p
     )
     assert analysis.run.trainer_gpus == 4
     imported = analysis.data_quality.imported
-    assert imported is not None and imported.is_thinned
+    assert imported is not None and imported.is_incomplete
     with open_run(analysis._folder.path) as run:
         (outside,) = run.connection.sql(
             "SELECT count(*) FROM activities JOIN workers USING (worker_id) "

@@ -268,7 +268,7 @@ def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
     steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80, 81)]
     imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC))
     assert imported.coverage == {"trainer": 0.94}
-    assert imported.is_thinned
+    assert imported.is_incomplete
     assert "contains 94 of 100 steps; missing: 7, 50-52, 80-81" in (imported.refusal or "")
     assert analyze(tmp_path / "run").verdict.bottleneck == "unknown"
 
@@ -277,7 +277,7 @@ def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> N
     steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80)]
     imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC), OWN_GPUS)
     assert imported.coverage == {"trainer": 0.95}
-    assert not imported.is_thinned and imported.refusal is None
+    assert not imported.is_incomplete and imported.refusal is None
     assert any("95 of 100 steps" in note for note in imported.notes)
 
 

@@ -18,7 +18,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelRe
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
-from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
 
 DEFAULTS: Final = Settings()
 SHORT_STEPS: Final = 16
@@ -91,7 +91,7 @@ def _draw(rng: np.random.Generator) -> Drawn:
     running = int(rng.choice([2, 4, 8, 16]))
     layout = Layout(gpus - engines * engine_gpus, engines * engine_gpus, running)
     mean_tokens = rng.uniform(15.0, 60.0)
-    lengths = LengthLaw.lognormal(mean_tokens, rng.uniform(0.2, 1.0), cap_tokens=round(mean_tokens * 6))
+    lengths = LengthLaw.lognormal(mean_tokens, rng.uniform(0.2, 1.0), max_output_tokens=round(mean_tokens * 6))
     curve = PNormCurve(
         flat_s=0.02, per_request_s=0.02 / rng.choice([3.0, 10.0, 40.0]), sharpness=2.0, kv_s_per_token=1e-6
     )
@@ -100,9 +100,9 @@ def _draw(rng: np.random.Generator) -> Drawn:
     widest = 3.0 if rng.random() < 0.8 else 1.05
     speed = float(np.exp(rng.uniform(-np.log(widest), np.log(widest))))
     step_s = batch * lengths.mean_tokens / (made_per_s * min(1.0, speed))
-    update = WeightUpdate()
+    update = WeightUpdateCost()
     if widest > 2.0 and rng.random() < 0.6:
-        update = WeightUpdate(*(float(part) for part in rng.uniform(0.0, 0.2, 3) * step_s))
+        update = WeightUpdateCost(*(float(part) for part in rng.uniform(0.0, 0.2, 3) * step_s))
     environment_s = rng.uniform(0.1, 3.0) * mean_tokens * float(curve.pass_s(1.0)) if rng.random() < 0.2 else 0.0
     system = System(
         Workload(lengths, 20.0, group_size, batch, trained_prompt_tokens=20.0, environment_s=environment_s),
@@ -192,7 +192,7 @@ def _facts(drawn: Drawn, run: Observed, simulated: Simulated) -> RunFacts:
         run_id=drawn.kind,
         started_ns=0,
         duration_s=run.seconds,
-        n_gpus=drawn.layout.trainer_gpus + drawn.layout.sampler_gpus,
+        total_gpus=drawn.layout.trainer_gpus + drawn.layout.sampler_gpus,
         trainer_gpus=drawn.layout.trainer_gpus,
         sampler_gpus=drawn.layout.sampler_gpus,
         colocated_gpus=0,
@@ -225,7 +225,7 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
         trainer_gpus=drawn.layout.trainer_gpus,
         engines=simulated.engines,
         gpus_per_engine=system.engine.gpus,
-        max_running=drawn.layout.running_per_engine,
+        max_running=drawn.layout.max_running,
         kv_capacity_tokens=None,
         device_name=None,
         steps=TrainerSteps(
@@ -270,7 +270,7 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
 
 def _passes(drawn: Drawn, simulated: Simulated, rng: np.random.Generator) -> PassCosts:
     """Batches about the mean that ran; most passes are of that one."""
-    limit, mean = drawn.layout.running_per_engine, max(1, round(simulated.generated_tokens / simulated.passes))
+    limit, mean = drawn.layout.max_running, max(1, round(simulated.generated_tokens / simulated.passes))
     shares = (1.0,) if drawn.one_batch else (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
     batches = sorted({int(np.clip(round(mean * share), 1, limit)) for share in shares})
     slowness = drawn.settings.engine_slowness or (1.0,) * simulated.engines

@@ -9,11 +9,11 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 
 FLAT_S, PER_REQUEST_S = 8e-3, 3e-5
 KV_S = 131072 / (3.35e12 * 0.9)
-LENGTHS = LengthLaw.lognormal(1500, 0.6, cap_tokens=8192)
+LENGTHS = LengthLaw.lognormal(1500, 0.6, max_output_tokens=8192)
 UNLIMITED = 10**9
 
 
@@ -59,7 +59,7 @@ def system(**changes: object) -> System:
         "workload": workload(),
         "engine": engine(),
         "trainer": Trainer(tokens_per_gpu_s=3000, seen_gpus=8),
-        "update": WeightUpdate(),
+        "update": WeightUpdateCost(),
         "admission": Admission(queue_capacity_samples=1024),
     }
     return System(**given | changes)

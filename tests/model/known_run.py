@@ -9,7 +9,7 @@ from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.kept import kept
 
 LENGTHS = LengthLaw(np.array([100.0, 200.0, 300.0]), np.array([0.25, 0.5, 0.25]))
@@ -17,9 +17,9 @@ TRUTH = System(
     Workload(LENGTHS, prompt_tokens=50.0, group_size=4, samples_per_step=256, trained_prompt_tokens=50.0),
     Engine(1, PNormCurve(flat_s=0.01, per_request_s=2e-4, sharpness=2.0, kv_s_per_token=1e-7), 1_000_000),
     Trainer(tokens_per_gpu_s=8_000.0, seen_gpus=2, scaling_exponent=1.0),
-    WeightUpdate(engine_pause_s=0.05, trainer_blocked_s=0.1),
+    WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )
-TODAY = Layout(trainer_gpus=2, sampler_gpus=6, running_per_engine=64)
+TODAY = Layout(trainer_gpus=2, sampler_gpus=6, max_running=64)
 
 
 def steady(system: System = TRUTH, layout: Layout = TODAY) -> SteadyState:
@@ -55,7 +55,7 @@ def observed(
         trainer_gpus=layout.trainer_gpus,
         engines=engines,
         gpus_per_engine=system.engine.gpus,
-        max_running=layout.running_per_engine,
+        max_running=layout.max_running,
         kv_capacity_tokens=None,
         device_name=None,
         steps=TrainerSteps(

@@ -7,7 +7,7 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdateCost, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Affine:
         return self.flat_s + self.per_request_s * np.asarray(running, dtype=np.float64)
 
 
-LENGTHS = LengthLaw.lognormal(30, 0.6, cap_tokens=150)
+LENGTHS = LengthLaw.lognormal(30, 0.6, max_output_tokens=150)
 WORKLOAD = Workload(LENGTHS, prompt_tokens=12.5, group_size=4, samples_per_step=24, trained_prompt_tokens=12.5)
 ENGINE = Engine(1, Affine(0.010, 0.002, 1e-6), max_running=8, prefill_tokens_per_s=5000.0)
 TRAINER = Trainer(2000.0, seen_gpus=1, overhead_s=0.05, phases=(TrainerPhase("logprobs", 0.02, True),))
-UPDATE = WeightUpdate(engine_pause_s=0.03, trainer_blocked_s=0.04, delay_s=0.02)
-LAYOUT = Layout(trainer_gpus=1, sampler_gpus=3, running_per_engine=8)
+UPDATE = WeightUpdateCost(engine_pause_s=0.03, trainer_blocked_s=0.04, delay_s=0.02)
+LAYOUT = Layout(trainer_gpus=1, sampler_gpus=3, max_running=8)
 STARVED = System(WORKLOAD, ENGINE, TRAINER, UPDATE)
 BUSY = replace(STARVED, trainer=replace(TRAINER, tokens_per_gpu_s=700.0))
 """The trainer is the slower side."""

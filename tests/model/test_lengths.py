@@ -9,7 +9,7 @@ from scipy.stats import CensoredData, ecdf
 from rlscope.model.lengths import GroupLengths, LengthLaw
 from tests.model.golden_system import LENGTHS
 
-THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), cap_tokens=40)
+THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), max_output_tokens=40)
 
 
 def points(law: LengthLaw) -> dict[float, float]:
@@ -74,7 +74,7 @@ def test_finished_samples_alone_are_their_own_law(lengths: list[int]) -> None:
 
 def test_unfinished_samples_count_as_at_least_as_long_as_they_are() -> None:
     # Alive after 1: 3/4. After 3, with two left: 3/4 * 1/2. What is left has only been seen unfinished.
-    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], cap_tokens=6)
+    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], max_output_tokens=6)
     assert points(law) == {1.0: 0.25, 3.0: 0.375, 6.0: 0.375}
     assert law.unseen_ratio == pytest.approx(0.375)
 
@@ -90,7 +90,7 @@ def test_a_sample_that_ends_where_another_is_cut_off_ends_first() -> None:
 
 
 def test_a_sample_at_the_cap_has_ended_whatever_it_says() -> None:
-    law = LengthLaw.from_samples([3, 8], [True, False], cap_tokens=8)
+    law = LengthLaw.from_samples([3, 8], [True, False], max_output_tokens=8)
     assert (points(law), law.unseen_ratio, law.capped_ratio) == ({3.0: 0.5, 8.0: 0.5}, 0.0, 0.5)
 
 
@@ -98,7 +98,7 @@ def test_unfinished_samples_take_away_the_bias_of_finished_ones() -> None:
     rng = np.random.default_rng(2)
     lengths, seen = LENGTHS.draw(rng, 20_000), rng.integers(1, 8192, 20_000)
     finished = lengths <= seen
-    law = LengthLaw.from_samples(np.minimum(lengths, seen), finished, cap_tokens=8192)
+    law = LengthLaw.from_samples(np.minimum(lengths, seen), finished, max_output_tokens=8192)
     assert lengths[finished].mean() < 0.9 * LENGTHS.mean_tokens
     assert law.mean_tokens == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
 
@@ -128,7 +128,7 @@ def test_samples_that_make_no_law_are_refused(lengths: list[int], cap: int | Non
 )
 def test_what_is_no_law_is_refused(support: list[float], probabilities: list[float], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        LengthLaw(np.array(support), np.array(probabilities), cap_tokens=10)
+        LengthLaw(np.array(support), np.array(probabilities), max_output_tokens=10)
 
 
 def test_the_arrays_of_a_law_are_its_own_and_cannot_be_written() -> None:

@@ -28,7 +28,7 @@ def recorded(tmp_path_factory):
 
 def test_the_ranks_shares_add_up_to_every_step_and_each_rank_takes_part(recorded):
     analysis, counted = analyze(recorded.run_dir), recorded.counted
-    assert analysis.run.n_gpus == TRAINERS + 2
+    assert analysis.run.total_gpus == TRAINERS + 2
     steps = analysis.answers["training_steps"]
     assert steps["step"].to_list() == list(range(1, STEPS + 1))
     assert steps["samples"].to_list() == [16] * STEPS

@@ -8,7 +8,18 @@ from tests.pipelines.pipeline_process import run
 pytestmark = pytest.mark.pipelines
 
 # A first step of more than a thousand tokens, which tells the noise of version 0, and five versions after it.
-LONG_ENOUGH = ("--batch", "128", "--slots", "128", "--queue-capacity", "128", "--response-cap", "64", "--steps", "12")
+LONG_ENOUGH = (
+    "--batch",
+    "128",
+    "--slots",
+    "128",
+    "--queue-capacity-samples",
+    "128",
+    "--response-cap",
+    "64",
+    "--steps",
+    "12",
+)
 
 
 def findings_of(run_dir, *flags):
@@ -29,7 +40,7 @@ def test_samplers_that_take_all_weights_over_are_not(tmp_path):
 
 
 def test_tokens_on_old_context_and_steps_between_publications_do_not_look_like_old_weights(tmp_path):
-    flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight", "128", "--publish-every", "2")
+    flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight-samples", "128", "--publish-every", "2")
     ended = run(tmp_path, *LONG_ENOUGH, *flags)
     assert ended.exit_status == 0, ended.stderr
     analysis = analyze(tmp_path)

@@ -14,7 +14,7 @@ head_dim = 128
 prompt_tokens = 100
 mean_tokens = 400
 cv_ratio = 0.7
-cap_tokens = 1024
+max_output_tokens = 1024
 [batch]
 samples_per_step = 64
 group_size = 8

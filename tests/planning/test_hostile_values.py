@@ -16,10 +16,10 @@ REFUSED: Final = {
     "gpus": "peak_tflops = 1e308, bandwidth_tb_per_s = 1e308, memory_gb = 1e308, total = 1e308, gpus_per_node = 2e9",
     "model": "parameters = 1e-300, parameters = 0.5, parameters = 1e308, attention_heads = 1e18, kv_heads = 1e308, "
     "head_dim = 1e308, kv_latent_dim = 1e308, bytes_per_weight = 1e-300, bytes_per_weight = 1e308",
-    "lengths": "prompt_tokens = 1e308, mean_tokens = 1e-300, cap_tokens = 1e18, cv_ratio = nan",
+    "lengths": "prompt_tokens = 1e308, mean_tokens = 1e-300, max_output_tokens = 1e18, cv_ratio = nan",
     "batch": "kept_ratio = 1e-300, kept_ratio = 1e-9, group_size = -1",
     "training": "mfu_ratio = 1e-300, tokens_per_gpu_s = 1e-9, step_overhead_s = 1e18, step_overhead_s = inf",
-    "weights": "update_s = 1e18, update_s = 9223372036854775807, bandwidth_gb_per_s = 1e-300",
+    "weights": "weight_update_s = 1e18, weight_update_s = 9223372036854775807, bandwidth_gb_per_s = 1e-300",
     "limits": "queue_capacity_samples = 1e9, queue_capacity_samples = 1e308, kv_capacity_tokens = 1e300",
     "environment": "wait_s = 1e18, wait_s = -1",
     "efficiency": "pass_overhead_s = 1e308, sharpness = 1e300",
@@ -97,7 +97,7 @@ def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end: int, tmp_
     ("section", "key", "value"),
     [
         ("environment", "wait_s", 1e6),
-        ("weights", "update_s", 1e6),
+        ("weights", "weight_update_s", 1e6),
         ("limits", "queue_capacity_samples", 10_000_000),
         ("batch", "kept_ratio", 1e-3),
         ("model", "attention_heads", 10_000_000),

@@ -15,7 +15,7 @@ from rlscope.model.forecast.plan_prior import PlanInputs, planned_system
 from rlscope.model.hardware.devices import DEVICES
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
-from rlscope.planning.schema import EXAMPLE, Guess, PlanFile, Present, plan_schema, read_plan
+from rlscope.planning.schema import EXAMPLE, Current, Guess, PlanFile, plan_schema, read_plan
 from tests.trace_folder import sample_row, worker, write_run
 
 MINIMAL = """\
@@ -34,7 +34,7 @@ head_dim = 128
 prompt_tokens = 200
 mean_tokens = 1800
 cv_ratio = 0.65
-cap_tokens = 8192
+max_output_tokens = 8192
 
 [batch]
 samples_per_step = 1024
@@ -86,7 +86,7 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) ->
 
 def test_the_example_names_every_key_there_is() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
-    sections = get_type_hints(PlanFile) | {"present": Present}
+    sections = get_type_hints(PlanFile) | {"current": Current}
     del sections["source"], sections["__pydantic_config__"]
     for section, kind in sections.items():
         assert f"[{section}]" in text
@@ -185,7 +185,7 @@ def test_the_schema_describes_every_key_that_the_example_explains(tmp_path: Path
 
 
 def test_a_word_of_a_list_is_held_to_the_list(tmp_path: Path) -> None:
-    message = complaint(tmp_path, f"{MINIMAL}[limits]\nstaleness_kept = 'never'\n")
+    message = complaint(tmp_path, f"{MINIMAL}[limits]\nstaleness_policy = 'never'\n")
     assert "found 'never'; expected one of 'by_layout', 'admission', 'publication_waits', 'drop'" in message
 
 
@@ -193,14 +193,14 @@ def test_a_word_of_a_list_is_held_to_the_list(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ("group_size = 1025\n", "expected at most samples_per_step, 1024"),
-        ("[limits]\nstaleness_kept = 'drop'\n", "found 'drop' and no max_staleness"),
+        ("[limits]\nstaleness_policy = 'drop'\n", "found 'drop' and no max_staleness"),
         ("[limits]\nqueue_capacity_samples = 1023\n", "found 1023; expected at least 1024, the whole groups of a step"),
         ("group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
         (
-            "[weights]\nupdate_s = 1\nbandwidth_gb_per_s = 1\n",
-            "found both bandwidth_gb_per_s and update_s; expected one of them",
+            "[weights]\nweight_update_s = 1\nbandwidth_gb_per_s = 1\n",
+            "found both bandwidth_gb_per_s and weight_update_s; expected one of them",
         ),
-        ("[present]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "expected at most gpus.total, 16"),
+        ("[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "expected at most gpus.total, 16"),
     ],
 )
 def test_figures_that_exclude_each_other_are_refused(tmp_path: Path, more: str, said: str) -> None:
@@ -252,10 +252,10 @@ def test_one_figure_overrides_that_of_the_table(tmp_path: Path) -> None:
 
 
 def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_path: Path) -> None:
-    law = planned(tmp_path, MINIMAL.replace("cap_tokens = 8192", "cap_tokens = 3000")).workload.lengths
+    law = planned(tmp_path, MINIMAL.replace("max_output_tokens = 8192", "max_output_tokens = 3000")).workload.lengths
     assert (law.mean_tokens, math.sqrt(law.cv2)) == pytest.approx((1800, 0.65), rel=2e-3)
     assert law.capped_ratio > 0.2
-    free = planned(tmp_path, MINIMAL.replace("cap_tokens = 8192\n", "")).workload.lengths
+    free = planned(tmp_path, MINIMAL.replace("max_output_tokens = 8192\n", "")).workload.lengths
     assert (free.mean_tokens, math.sqrt(free.cv2)) == pytest.approx((1800, 0.65), rel=2e-3)
 
 
@@ -292,7 +292,7 @@ def recorded(tmp_path: Path, **config: object) -> str:
     samples = [sample_row(f"s{length}", "e0", [(0, 0, length)], prompt_tokens=30) for length in (100, 200, 300)]
     unfinished = sample_row("late", "e0", [(0, 0, 200)], prompt_tokens=50, finish_reason="unfinished")
     write_run(tmp_path / "earlier", [worker("e0")], config, samples=[*samples, unfinished])
-    stated = "prompt_tokens = 200\nmean_tokens = 1800\ncv_ratio = 0.65\ncap_tokens = 8192\n"
+    stated = "prompt_tokens = 200\nmean_tokens = 1800\ncv_ratio = 0.65\nmax_output_tokens = 8192\n"
     return MINIMAL.replace(stated, 'from_run = "earlier"\n')
 
 
@@ -309,10 +309,14 @@ def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Pat
 
 def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path) -> None:
     text = recorded(tmp_path).replace(
-        'from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 250\nprompt_tokens = 9'
+        'from_run = "earlier"', 'from_run = "earlier"\nmax_output_tokens = 250\nprompt_tokens = 9'
     )
     workload = planned(tmp_path, text).workload
-    assert (workload.lengths.max_tokens, workload.lengths.cap_tokens, workload.prompt_tokens) == (250.0, 250, 9.0)
+    assert (workload.lengths.max_tokens, workload.lengths.max_output_tokens, workload.prompt_tokens) == (
+        250.0,
+        250,
+        9.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -321,13 +325,16 @@ def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path)
         ("mean_tokens = 5", "lengths.mean_tokens: found both from_run and mean_tokens; expected one of them"),
         ("cv_ratio = 0.5", "found both from_run and cv_ratio"),
         ("percentiles = {p50 = 1, p90 = 2}", "found both from_run and percentiles"),
-        ("cap_tokens = 301", "lengths.cap_tokens: found 301; expected at most 300, at which the run cut responses"),
+        (
+            "max_output_tokens = 301",
+            "lengths.max_output_tokens: found 301; expected at most 300, where the run cut responses",
+        ),
     ],
 )
 def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:
     text = recorded(tmp_path, max_output_tokens=300)
     assert said in complaint(tmp_path, text.replace('from_run = "earlier"', f'from_run = "earlier"\n{more}'))
-    assert planned(tmp_path, text.replace('from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 300'))
+    assert planned(tmp_path, text.replace('from_run = "earlier"', 'from_run = "earlier"\nmax_output_tokens = 300'))
 
 
 def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path: Path) -> None:
@@ -395,11 +402,11 @@ def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "engine_pause_s", "trainer_blocked_s", "delay_s"),
     [
-        ("update_s = 4", 4, 0, 0),
-        ("update_s = 4\nblocks_trainer = true", 4, 4, 0),
-        ("update_s = 4\npauses_engines = false", 0, 0, 4),
+        ("weight_update_s = 4", 4, 0, 0),
+        ("weight_update_s = 4\nblocks_trainer = true", 4, 4, 0),
+        ("weight_update_s = 4\npauses_engines = false", 0, 0, 4),
         ("bandwidth_gb_per_s = 4.015130624", 4, 0, 0),
-        ("update_s = 0", 0, 0, 0),
+        ("weight_update_s = 0", 0, 0, 0),
     ],
 )
 def test_an_update_stops_whom_the_plan_says(
@@ -413,7 +420,7 @@ def test_an_update_stops_whom_the_plan_says(
 
 def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
     def kept(manner: str) -> PlanInputs:
-        return planned(tmp_path, f"{MINIMAL}[limits]\nmax_staleness = 3\nstaleness_kept = '{manner}'\n")
+        return planned(tmp_path, f"{MINIMAL}[limits]\nmax_staleness = 3\nstaleness_policy = '{manner}'\n")
 
     by_layout, admission, waits, drop = map(kept, ("by_layout", "admission", "publication_waits", "drop"))
     assert (by_layout.admission.max_staleness, by_layout.most_staleness) == (None, 3)
@@ -424,7 +431,7 @@ def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
 
 
 def test_a_present_layout_is_read(tmp_path: Path) -> None:
-    text = f"{MINIMAL}[present]\ntrainer_gpus = 8\nsampler_gpus = 8\nmax_running = 64\n"
+    text = f"{MINIMAL}[current]\ntrainer_gpus = 8\nsampler_gpus = 8\nmax_running = 64\n"
     assert planned(tmp_path, text).present == Layout(8, 8, 64)
     assert planned(tmp_path, MINIMAL).present is None
 

@@ -14,7 +14,7 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from tests.kept import kept
 
-LENGTHS = LengthLaw.lognormal(200, 0.6, cap_tokens=1024)
+LENGTHS = LengthLaw.lognormal(200, 0.6, max_output_tokens=1024)
 PROMPT_TOKENS = 50
 SAMPLES_PER_STEP = 64
 TRAINED_TOKENS_PER_S = 3_600.0

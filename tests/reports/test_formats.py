@@ -111,7 +111,7 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     gains = (best["gain_ratio"], best["gain_low_ratio"], best["gain_high_ratio"])
     assert rows["modeled gain"][1] == fmt.with_interval(fmt.gain, *gains)
     assert rows["trainer GPUs"] == [
-        str(document["recommendation"][which]["n_train_gpus"]) for which in ("current", "best")
+        str(document["recommendation"][which]["trainer_gpus"]) for which in ("current", "best")
     ]
 
 

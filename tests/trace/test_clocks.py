@@ -380,7 +380,7 @@ def test_a_drift_beyond_what_is_corrected_is_said(ppm: int, is_said: bool, tmp_p
 
 QUICK: Final = replace(
     PLAIN,
-    responses=Responses(median_tokens=40, sigma=0.7, cap_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
+    responses=Responses(median_tokens=40, sigma=0.7, max_output_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
     rollouts=Rollouts(samples_per_step=32, group_size=4),
     updates=Updates(publish_s=0.02, transfer_s=0.03, apply_s=0.02),
     limits=Limits(queue_capacity_samples=64, max_staleness=2, staleness_policy="publication_waits"),

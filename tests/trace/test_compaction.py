@@ -36,7 +36,7 @@ from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import _stored_rows
 from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace import closed_files, compacted_file, compaction
-from rlscope.trace.compacted_file import CompactedFile, Source
+from rlscope.trace.compacted_file import CompactedFile, CompactionSource
 from rlscope.trace.compaction import Compaction, compact_run
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.files import SkippedFile, TableFiles, list_table, read_workers
@@ -310,7 +310,7 @@ def test_a_copy_of_a_run_whose_files_are_merged_meanwhile_is_whole_or_not_made(
     before, gone = rows_of(folder), folder / "engine_steps" / "e0-000003.parquet"
     kept, calls = gone.read_bytes(), list[int]()
 
-    def add(file: CompactedFile, source: Source, joins_until: int | None = None) -> str | None:
+    def add(file: CompactedFile, source: CompactionSource, joins_until: int | None = None) -> str | None:
         if source.path == gone and len(calls) < times:
             calls.append(1)
             gone.unlink()

@@ -23,8 +23,8 @@ def test_a_recorded_config_fits_the_schema_and_is_read_without_a_gap(path: Path)
 
 
 def test_entries_that_are_not_known_are_left_alone_and_wrong_ones_leave_the_others() -> None:
-    config, gaps = read_config({"n_gpus": 8, "group_size": "8", "learning_rate": 1e-6, "currency": None})
-    assert config == RunConfig(n_gpus=8)
+    config, gaps = read_config({"total_gpus": 8, "group_size": "8", "learning_rate": 1e-6, "currency": None})
+    assert config == RunConfig(total_gpus=8)
     assert gaps == ("run.json: config.group_size is '8', expected a whole number; it is ignored",)
 
 

@@ -15,7 +15,7 @@ from rlscope.trace.files import list_table, read_workers, small_run_note
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, find_question, questions
 from rlscope.trace.shares import merge_answers, merged_sql, plan_shares
-from rlscope.trace.store import Divide, OpenRun, open_empty, open_run
+from rlscope.trace.store import OpenRun, Partitioner, open_empty, open_run
 from tests.in_shares import in_one_process
 from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
@@ -35,7 +35,7 @@ def answers_to(run: OpenRun, names: Iterable[str] = SOME) -> dict[str, pl.DataFr
     return {name: ask(run, name, arguments) for name in names}
 
 
-def answers_of(folder: Path, divide: Divide | None, names: Iterable[str] = SOME) -> dict[str, pl.DataFrame]:
+def answers_of(folder: Path, divide: Partitioner | None, names: Iterable[str] = SOME) -> dict[str, pl.DataFrame]:
     with open_run(folder, divide=divide) as run:
         assert (run.split is None) == (divide is None)
         return answers_to(run, names)

@@ -310,31 +310,37 @@ def test_optional_entries_of_a_worker_that_no_column_can_hold_read_as_missing(tm
 
 
 def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(tmp_path: Path) -> None:
-    findings = analyze(small_run(tmp_path, None, max_running_per_engine=10**12)).findings
+    findings = analyze(small_run(tmp_path, None, max_running=10**12)).findings
     underfilled = next(finding for finding in findings if finding.rule == "underfilled_engines")
     assert underfilled.evidence["running_cap"] == 10**12
 
 
 def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None:
-    small_run(tmp_path, None, max_running_per_engine=2**63, gpu_hour_price=10**400, n_gpus=2**63 - 1)
+    small_run(tmp_path, None, max_running=2**63, gpu_hour_price=10**400, total_gpus=2**63 - 1)
     manifest = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(manifest | {"created_ns": 2**70}))
     with open_run(tmp_path) as run:
-        assert (run.config.n_gpus, run.created_ns) == (2**63 - 1, None)
+        assert (run.config.total_gpus, run.created_ns) == (2**63 - 1, None)
         assert run.gaps == (
-            f"run.json: config.max_running_per_engine is {2**63}, expected a whole number that fits in 64 bits; "
-            "it is ignored",
+            f"run.json: config.max_running is {2**63}, expected a whole number that fits in 64 bits; it is ignored",
             f"run.json: config.gpu_hour_price is {10**400}, expected a number that fits in 64 bits; it is ignored",
         )
 
 
 def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> None:
-    wrong = {"max_staleness": "2", "n_gpus": 2.5, "group_size": True, "model": "big", "gpu_hour_price": 3, "other": []}
+    wrong = {
+        "max_staleness": "2",
+        "total_gpus": 2.5,
+        "group_size": True,
+        "model": "big",
+        "gpu_hour_price": 3,
+        "other": [],
+    }
     wrong["dispatch"] = "robin"
     analysis = analyze(small_run(tmp_path, None, **wrong))
     assert analysis.run.max_staleness is None
     assert [gap for gap in analysis.data_quality.gaps if gap.startswith("run.json")] == [
-        "run.json: config.n_gpus is 2.5, expected a whole number; it is ignored",
+        "run.json: config.total_gpus is 2.5, expected a whole number; it is ignored",
         "run.json: config.group_size is True, expected a whole number; it is ignored",
         "run.json: config.max_staleness is '2', expected a whole number; it is ignored",
         "run.json: config.model is 'big', expected an object; it is ignored",
@@ -347,7 +353,7 @@ def test_a_config_that_is_no_object_is_no_config(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(manifest | {"config": [1], "run_id": None, "created_ns": "then"}))
     with open_run(tmp_path) as run:
-        assert (run.config.n_gpus, run.run_id, run.created_ns) == (None, tmp_path.name, None)
+        assert (run.config.total_gpus, run.run_id, run.created_ns) == (None, tmp_path.name, None)
 
 
 def test_a_run_that_is_still_being_written_is_analysed_up_to_its_last_flush(tmp_path: Path) -> None:

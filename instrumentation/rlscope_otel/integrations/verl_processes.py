@@ -71,7 +71,7 @@ def _settings(config: Any) -> dict[str, Any]:
         "samples_per_step": batch * batches * group if known else None,
         "group_size": group,
         "max_output_tokens": setting(config, "actor_rollout_ref.rollout.response_length"),
-        "max_running_per_engine": setting(config, "actor_rollout_ref.rollout.max_num_seqs"),
+        "max_running": setting(config, "actor_rollout_ref.rollout.max_num_seqs"),
         "gpus_per_engine": setting(config, "actor_rollout_ref.rollout.tensor_model_parallel_size"),
         "verl_staleness_threshold_ratio": setting(config, "async_training.staleness_threshold"),
         "verl_trigger_parameter_sync_steps": setting(config, "async_training.trigger_parameter_sync_step"),

@@ -57,7 +57,7 @@ def ids_have_suffix() -> bool:
 def _settings_of(config: Any, gpus: int | None) -> dict[str, object]:
     """Return the engine's settings for run.json."""
     known: Mapping[str, object] = {
-        "max_running_per_engine": _or_none(lambda: int(config.scheduler_config.max_num_seqs)),
+        "max_running": _or_none(lambda: int(config.scheduler_config.max_num_seqs)),
         "gpus_per_engine": gpus,
         "model": _or_none(lambda: _model_of(config)),
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
-from rlscope.trace.clocks import Found, HostClock, offsets_ns
+from rlscope.trace.clocks import FoundClocks, HostClock, offsets_ns
 from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.store import OpenRun, compare_clocks
 
@@ -29,7 +29,7 @@ class LiveClocks:
     """Known clock errors of the hosts."""
 
     def __init__(self) -> None:
-        self.found: Found | None = None
+        self.found: FoundClocks | None = None
         """Clock estimates for `open_rows`. None before two hosts were compared."""
         self._compared = 0
         self._compared_ns = 0
@@ -138,7 +138,7 @@ class LiveClocks:
         )
         return (*failed, *(_note(each) for each in clocks if each.estimate.is_off), *late)
 
-    def _agrees(self, found: Found, at_ns: int) -> bool:
+    def _agrees(self, found: FoundClocks, at_ns: int) -> bool:
         """Return whether to keep the last estimate, because the new one is not more precise or about the same."""
         assert self.found is not None
         new = {each.host: each for each in found.clocks.hosts}

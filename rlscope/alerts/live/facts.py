@@ -51,7 +51,7 @@ class LiveFacts:
     verdict: Verdict | None
     """Bottleneck of the run, without the model. None before the first tick."""
     sides: tuple[SideState, ...]
-    running_per_engine: float | None
+    max_running: float | None
     waiting_requests: float | None
     kv_used_ratio: float | None
     staleness: TokenStaleness | None
@@ -92,14 +92,14 @@ SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tok
 """The families of rows that the facts need."""
 
 
-class Steps(NamedTuple):
+class StepFacts(NamedTuple):
     """The optimizer steps of the trainer that recorded the most."""
 
     number: int
     last_end_ns: int | None
 
 
-def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: Steps, now_ns: int) -> LiveFacts:
+def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepFacts, now_ns: int) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
     return LiveFacts(
@@ -110,7 +110,7 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: Steps
         newest_ns=max(workers.last_row_ns.values(), default=None),
         verdict=_verdict(timeline, sum(side.gpu_count for side in sides), steps.number),
         sides=sides,
-        running_per_engine=_value(timeline, "running.per_engine"),
+        max_running=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),
         kv_used_ratio=_value(timeline, "kv.used_ratio"),
         staleness=_staleness(timeline),
@@ -122,11 +122,11 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: Steps
 
 
 class _Recorded(NamedTuple):
-    n_gpus: int
+    total_gpus: int
     steps: int
 
 
-def _verdict(timeline: Timeline, n_gpus: int, steps: int) -> Verdict | None:
+def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
     """The verdict over these buckets, from the end of the first step on."""
     if not timeline.buckets:
         return None
@@ -138,7 +138,7 @@ def _verdict(timeline: Timeline, n_gpus: int, steps: int) -> Verdict | None:
     outcomes = timeline.rows("outcomes")
     dropped = 0.0 if outcomes.is_empty() else dropped_ratio(outcomes)
     losses = measure_losses(states, ticks.interval_ns, interval, dropped)
-    return judge(_Recorded(n_gpus, steps), states, ticks.interval_ns, interval, losses)
+    return judge(_Recorded(total_gpus, steps), states, ticks.interval_ns, interval, losses)
 
 
 def _value(timeline: Timeline, metric: str) -> float | None:

@@ -56,7 +56,7 @@ class NewFile:
     """First of these rows in the file at the path."""
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """New files of one poll."""
 
     files: list[NewFile]
@@ -136,7 +136,7 @@ class LiveFiles:
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
-    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> Found:
+    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int, window: Window | None = None) -> FoundFiles:
         """Return the new files. An unreadable file is retried for patience_ns. `window` is that of these workers."""
         found, read = list[NewFile](), list[ReadFiles]()
         self._window = window or usual_window({}, workers)
@@ -152,7 +152,7 @@ class LiveFiles:
                 found += self._next_of(worker, table, now_ns)
             if list_all or any(self._lacks(worker, table) for worker in lacking):
                 found += self._listed(table, now_ns)
-        return Found(found, read)
+        return FoundFiles(found, read)
 
     def is_complete(self, worker: Mapping[str, object]) -> bool:
         """Whether every row that the worker's own file counts was seen."""

@@ -20,7 +20,7 @@ from rlscope_otel.schema import TIMES
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
 from rlscope.alerts.live.clocks import LiveClocks
-from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
+from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, StepFacts, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.flushed import ReadFiles
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
@@ -318,7 +318,7 @@ class LiveRun:
         if ticks is not None:
             shown = max(1, SHOWN_NS // ticks.interval_ns)
             timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
-            steps = Steps(self._files.most_rows("train_steps"), self._files.step_end_ns)
+            steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
             facts = facts_of(manifest.run_id, timeline, workers, steps, now_ns)
         faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
         if not workers.documents:

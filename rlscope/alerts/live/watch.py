@@ -29,7 +29,7 @@ _NAP_NS: Final = 50_000_000
 _LAST_MESSAGES_S: Final = 5.0
 
 
-class Clock(Protocol):
+class WatchClock(Protocol):
     """The time, and a way to wait."""
 
     def now_ns(self) -> int:
@@ -41,7 +41,7 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class SystemWatchClock:
     """The machine's clock."""
 
     def now_ns(self) -> int:
@@ -96,7 +96,7 @@ class Outcome:
         return self.worst is not None and at_least(self.worst, fail_on)
 
 
-class Watch:
+class RunWatch:
     """One watch of one run."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Watch:
         state_file: StateFile | None,
         show: Callable[[Look], None],
         interval_s: float,
-        clock: Clock,
+        clock: WatchClock,
         worst: Severity | None = None,
     ) -> None:
         self._run = run
@@ -219,7 +219,7 @@ def watch_run(
     show: Callable[[Look], None],
     interruptions: Callable[[], int],
     note: Callable[[str], None],
-    clock: Clock | None = None,
+    clock: WatchClock | None = None,
 ) -> Outcome:
     """Follow the run in a directory to its end. The directory may appear later.
 
@@ -233,13 +233,13 @@ def watch_run(
         couriers = Couriers(receivers)
         if state is not None:
             _restore(couriers, state, state_file.path)
-        watch = Watch(
+        watch = RunWatch(
             _followed(folder, rules, state, note),
             couriers,
             state_file=state_file,
             show=show,
             interval_s=interval_s,
-            clock=clock or SystemClock(),
+            clock=clock or SystemWatchClock(),
             worst=None if state is None else state.worst,
         )
         return watch.follow(interruptions)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, sampling_of
 from rlscope.model.numerics.rootfind import root
-from rlscope.model.system import System, WeightUpdate
+from rlscope.model.system import System, WeightUpdateCost
 from rlscope.model.training.step_time import trainer_step
 
 
@@ -48,7 +48,7 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
 
 
 def _train_s(system: System, gpus: float) -> float:
-    return float(trainer_step(system.trainer, system.workload, WeightUpdate(), max(gpus, 1e-12)).total_s)
+    return float(trainer_step(system.trainer, system.workload, WeightUpdateCost(), max(gpus, 1e-12)).total_s)
 
 
 def _sample_s(sampling: Sampling, gpus: float, running: float) -> float:

@@ -14,7 +14,7 @@ from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import curve_per_line
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
-from rlscope.model.system import Engine, System, WeightUpdate, Workload
+from rlscope.model.system import Engine, System, WeightUpdateCost, Workload
 
 LEAST_RUNNING: Final = 1e-3
 """Lower end of searches for a running batch: an engine that has a request 0.1% of the time."""
@@ -175,7 +175,7 @@ def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:
     return safe_batch(load, engine.kv_capacity_tokens, group_size=workload.group_size, group_correlation=correlation)
 
 
-def _recompute_s(update: WeightUpdate, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:
+def _recompute_s(update: WeightUpdateCost, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:
     if update.kv_kept or prefill_tokens_per_s is None:
         return 0.0
     return resident_tokens / prefill_tokens_per_s

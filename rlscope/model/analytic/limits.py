@@ -50,7 +50,7 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
         return "no_engine"
     if layout.sampler_gpus % engine.gpus:
         return "engine_granularity"
-    if min(layout.running_per_engine, engine.max_running) < 1:
+    if min(layout.max_running, engine.max_running) < 1:
         return "no_request"
     longest_tokens = system.workload.prompt_tokens + lengths.max_tokens
     if longest_tokens > (engine.kv_capacity_tokens or math.inf) or sampling.kv_running < 1.0:

@@ -146,7 +146,7 @@ class SteadyState:
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
     """Solve the steady state of each layout, or return why it cannot run; one call for many layouts is much cheaper.
 
-    A layout's running_per_engine is the limit that is set. If the samplers are the faster side and are held back, they
+    A layout's max_running is the limit that is set. If the samplers are the faster side and are held back, they
     run the smallest batch that keeps up; if their surplus is dropped, they run at the limit. A sample that waits for
     its environment holds one of an engine's places.
     """
@@ -221,7 +221,7 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Sam
         system,
         sampling,
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
-        places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
+        places=np.array([layout.max_running for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
     )
 

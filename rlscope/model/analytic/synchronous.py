@@ -47,10 +47,10 @@ class SynchronousStep:
 
 
 def colocated_step(
-    system: System, gpus: int, running_per_engine: int | None = None, horizon: Horizon = "expected_longest"
+    system: System, gpus: int, max_running: int | None = None, horizon: Horizon = "expected_longest"
 ) -> SynchronousStep | None:
     """Step in which all GPUs generate and then all train; None if no engine fits. No limit: the engine's own."""
-    limit = system.engine.max_running if running_per_engine is None else running_per_engine
+    limit = system.engine.max_running if max_running is None else max_running
     return split_step(system, Layout(gpus, gpus, limit), horizon)
 
 
@@ -92,7 +92,7 @@ def _alike_ratio(lengths: LengthLaw, group_size: int) -> float:
 
 def _running_limit(system: System, layout: Layout) -> float:
     engine, workload = system.engine, system.workload
-    limit = float(min(layout.running_per_engine, engine.max_running))
+    limit = float(min(layout.max_running, engine.max_running))
     if engine.kv_capacity_tokens is None:
         return limit
     return min(limit, largest_batch(workload.lengths, workload.prompt_tokens, engine.kv_capacity_tokens))

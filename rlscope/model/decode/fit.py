@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
 from rlscope.model.decode.density import CurveDensity
-from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
+from rlscope.model.decode.measurements import DecodePoints, Grade, MeasuredCells, Rejection, Visited, gather
 from rlscope.model.decode.posterior import (
     USUAL_SHAPES,
     Broad,
@@ -401,7 +401,7 @@ def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None, held_out
 
 
 def _warnings(
-    curve: DecodeCurve, visited: Visited | None, cells: Cells, prior: HardwarePrior | None
+    curve: DecodeCurve, visited: Visited | None, cells: MeasuredCells, prior: HardwarePrior | None
 ) -> tuple[ModelWarning, ...]:
     if visited is None:
         return (ModelWarning.NO_PASSES,)

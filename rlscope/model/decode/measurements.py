@@ -136,7 +136,7 @@ def prefill_points(passes: PassCosts) -> DecodePoints | None:
     )
 
 
-class Cells(NamedTuple):
+class MeasuredCells(NamedTuple):
     """Points that were kept, grouped into cells, and the number of excluded rows by reason."""
 
     points: DecodePoints
@@ -156,7 +156,7 @@ class Cells(NamedTuple):
         return len(self.points) > 0 and not bool(np.isnan(self.points.kv_tokens).any())
 
 
-def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
+def gather(points: DecodePoints, least_pass_s: float | None = None) -> MeasuredCells:
     """Exclude measurements that do not show decoding, and average the rest within cells.
 
     least_pass_s: minimum seconds of any pass, if known. Outliers are measurements further than 3.5 robust deviations
@@ -172,13 +172,13 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
     points = _keep(points, possible, "below_physical_bound", rejected)
     points = _keep(points, _decodes_only(points), "prefill", rejected)
     if not len(points):
-        return Cells(points, +rejected)
+        return MeasuredCells(points, +rejected)
     if _rows(points, ~np.isnan(points.kv_tokens)) * 2 > points.rows.sum():
         points = _keep(points, ~np.isnan(points.kv_tokens), "no_kv", rejected)
     else:
         points = replace(points, kv_tokens=np.full(len(points), np.nan))
     points = _keep(points, _typical(points, _cell_numbers(points)), "outlying", rejected)
-    return Cells(_averaged(points, _cell_numbers(points)), +rejected)
+    return MeasuredCells(_averaged(points, _cell_numbers(points)), +rejected)
 
 
 def _keep(points: DecodePoints, kept: Flags, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:

@@ -24,7 +24,7 @@ from rlscope.model.forecast.change import (
     scaled_update,
     update_seconds,
     with_checkpoints,
-    with_forward_speed,
+    with_engine_speed,
     with_trainer_speed,
 )
 from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
@@ -56,21 +56,21 @@ ActionWhat = Literal[
     "staleness_cap",
     "in_flight_limit",
     "running_samples_limit",
-    "queue_capacity",
+    "queue_capacity_samples",
     "publish_every",
     "weight_updates",
     "environment",
     "slow_engines",
     "trainer_speed",
-    "forward_speed",
+    "engine_speed",
     "checkpoints",
     "colocated",
 ]
 """Object of an action. layout: the split of the GPUs, with the running requests of an engine. asynchronous: also the
-split, if it differs. trainer_speed, forward_speed: one side made 10% faster, by any means. colocated: every GPU
+split, if it differs. trainer_speed, engine_speed: one side made 10% faster, by any means. colocated: every GPU
 alternates between sampling and training."""
 
-SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
+SPEEDS: Final = frozenset({"trainer_speed", "engine_speed"})
 DRAWS: Final = 60
 """Number of draws: three lie beyond each end of the interval."""
 _FASTER: Final = 1.1
@@ -159,11 +159,11 @@ class Counterfactuals:
         """
         calibration, layout = self._calibration, self._layout
         gpus = layout.trainer_gpus + layout.sampler_gpus
-        best = colocated_step(calibration.system, gpus, layout.running_per_engine)
+        best = colocated_step(calibration.system, gpus, layout.max_running)
         least = (1.0 + WORTHWHILE_RATIO) * float(np.median(self._rates))
         if best is None or best.trained_tokens_per_s < least:
             return None
-        steps = [colocated_step(draw, gpus, layout.running_per_engine) for draw in calibration.draws]
+        steps = [colocated_step(draw, gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
         return self._action(
             "fix", "colocated", against, (None, None), (rates / self._rates - 1.0, StalenessForecast(0.0, 0, 0))
@@ -173,7 +173,7 @@ class Counterfactuals:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
         system = self._calibration.system
         changes: dict[Cause, Callable[[System], System]] = {
-            "samplers": lambda each: with_forward_speed(each, _TWICE),
+            "samplers": lambda each: with_engine_speed(each, _TWICE),
             "trainers": lambda each: replace(each, trainer=with_trainer_speed(each.trainer, _TWICE)),
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
@@ -212,7 +212,7 @@ class Counterfactuals:
         if keeping_up > 1.0:
             evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
             yield None if evened is None else replace(evened, engines=names)
-        yield self._fix("forward_speed", "samplers", 1.0, lambda each: with_forward_speed(each, _FASTER), _FASTER)
+        yield self._fix("engine_speed", "samplers", 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 
     def _checkpoint_s(self, observed: Observed) -> float:
@@ -230,8 +230,8 @@ class Counterfactuals:
         """
         slowness = self._calibration.engine_slowness
         if slowness is None:
-            return self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
-        solved = self._solve(lambda system: with_forward_speed(system, 1.0 / slowness[-1]), evened=True)
+            return self._fix("slow_engines", "samplers", None, lambda each: with_engine_speed(each, keeping_up))
+        solved = self._solve(lambda system: with_engine_speed(system, 1.0 / slowness[-1]), evened=True)
         if solved is None:
             return None
         return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))
@@ -256,7 +256,7 @@ class Counterfactuals:
                 lambda most: replace(admission, max_running_samples=most),
             ),
             (
-                "queue_capacity",
+                "queue_capacity_samples",
                 "trainers",
                 admission.queue_capacity_samples,
                 lambda most: replace(admission, queue_capacity_samples=most),
@@ -284,10 +284,10 @@ class Counterfactuals:
         if not update_seconds(self._calibration.system.update):
             return
         now = self._calibration.steps_per_version
-        rarer = Change(steps_per_version=max(2, round(_LIMIT_FACTOR * now)))
+        rarer = Change(publish_every=max(2, round(_LIMIT_FACTOR * now)))
         solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0])
         if solved is not None:
-            setting = (now, float(rarer.steps_per_version or 0))
+            setting = (now, float(rarer.publish_every or 0))
             yield self._action("change", "publish_every", "weight_updates", setting, solved)
 
     def _fix(

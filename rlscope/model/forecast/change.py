@@ -18,24 +18,13 @@ from rlscope.model.system import (
     System,
     Trainer,
     TrainerPhase,
-    WeightUpdate,
+    WeightUpdateCost,
     Workload,
 )
 from rlscope.model.warnings import ModelWarning
 
 NO_LIMIT: Final = 0
 """Value that removes a limit on the queue or on samples in flight, like 0 in Python's own queues."""
-FIELD_OF_OPTION: Final[Mapping[str, str]] = {
-    "n_train": "trainer_gpus",
-    "n_sample": "sampler_gpus",
-    "n_gpus": "gpus",
-    "max_running": "running_per_engine",
-    "scale_lengths": "length_factor",
-    "queue_capacity": "queue_capacity_samples",
-    "max_in_flight": "max_in_flight_samples",
-    "publish_every": "steps_per_version",
-}
-"""Fields of a change whose option has a different name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +33,9 @@ class Change:
 
     trainer_gpus: int | None = None
     sampler_gpus: int | None = None
-    gpus: int | None = None
+    total_gpus: int | None = None
     """Total of both sides."""
-    running_per_engine: int | None = None
+    max_running: int | None = None
     """Limit on running requests."""
     max_staleness: int | None = None
     length_factor: float | None = None
@@ -56,7 +45,7 @@ class Change:
     """Samples per optimizer step."""
     trainer_speed: float | None = None
     """With 2, the forward and backward passes of a step and its log-probabilities take half as long."""
-    forward_speed: float | None = None
+    engine_speed: float | None = None
     """With 2, decode passes, the gaps between them and prefills take half as long."""
     weight_update_s: float | None = None
     """Seconds from the end of a step until both sides continue; the parts keep their proportions."""
@@ -66,15 +55,10 @@ class Change:
     """Cap on running and queued samples together; NO_LIMIT removes it."""
     max_in_flight_groups: int | None = None
     """The in-flight cap in groups; NO_LIMIT removes it. Excludes max_in_flight_samples."""
-    steps_per_version: int | None = None
+    publish_every: int | None = None
     """Optimizer steps per publication."""
     added_checkpoint_s: float | None = None
     """Seconds per optimizer step added to saving and evaluation by the trainers; below 0: removed."""
-
-    @classmethod
-    def of_options(cls, given: Mapping[str, object]) -> "Change":
-        """Build a change from values by option name; None leaves a quantity unchanged."""
-        return cls(**{FIELD_OF_OPTION.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
 
     def in_flight_samples(self, group_size: int) -> int | None:
         """Cap on running and queued samples, however it is given; NO_LIMIT removes it, None leaves it unchanged."""
@@ -90,11 +74,11 @@ def changed_systems(
     steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run lacks.
     """
     workload = changed_workload(systems[0].workload, change, steps_per_version)
-    speeds = change.forward_speed or 1.0, change.trainer_speed or 1.0
-    steps_ratio = (change.steps_per_version or steps_per_version) / steps_per_version
+    speeds = change.engine_speed or 1.0, change.trainer_speed or 1.0
+    steps_ratio = (change.publish_every or steps_per_version) / steps_per_version
     return tuple(
         replace(
-            with_forward_speed(replace(system, workload=workload), speeds[0]),
+            with_engine_speed(replace(system, workload=workload), speeds[0]),
             trainer=_of_more_steps(
                 with_checkpoints(
                     with_trainer_speed(system.trainer, speeds[1]),
@@ -114,7 +98,7 @@ def changed_workload(workload: Workload, change: Change, steps_per_version: floa
 
     Added steps of a version take their batches one by one.
     """
-    ratio = (change.steps_per_version or steps_per_version) / steps_per_version
+    ratio = (change.publish_every or steps_per_version) / steps_per_version
     samples = workload.samples_per_step * ratio
     if change.samples_per_step is not None:
         samples = change.samples_per_step * steps_per_version * ratio
@@ -133,7 +117,7 @@ def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
     return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
 
 
-def with_forward_speed(system: System, speed: float) -> System:
+def with_engine_speed(system: System, speed: float) -> System:
     """Speed up decode passes and prefills by a factor."""
     if speed == 1.0:
         return system
@@ -168,12 +152,12 @@ def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
     return replace(trainer, phases=(*others, changed) if changed.step_s > 0.0 else others)
 
 
-def update_seconds(update: WeightUpdate) -> float:
+def update_seconds(update: WeightUpdateCost) -> float:
     """Seconds from the end of a step until both sides continue: the trainers' wait, or delay plus pause if longer."""
     return max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s)
 
 
-def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
+def scaled_update(update: WeightUpdateCost, factor: float) -> WeightUpdateCost:
     """Scale every part of an update by a factor."""
     return replace(
         update,
@@ -183,7 +167,7 @@ def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
     )
 
 
-def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
+def timed_update(update: WeightUpdateCost, change: Change) -> WeightUpdateCost:
     """Make an update take as long as requested; if the run shows no update cost, both sides pause for it."""
     asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
     if seconds > 0.0:
@@ -213,7 +197,7 @@ def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
     is_asked = change.length_factor is not None or change.max_output_tokens is not None
     if not is_asked or not (lengths.capped_ratio or lengths.unseen_ratio):
         return False
-    cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens
+    cap = lengths.max_output_tokens if change.max_output_tokens is None else change.max_output_tokens
     return cap is None or lengths.max_tokens * (change.length_factor or 1.0) < cap
 
 
@@ -221,8 +205,8 @@ def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
     """Scale lengths, then cut them: the old cap applies unless the change sets another."""
     if change.length_factor is None and change.max_output_tokens is None:
         return lengths
-    cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens
-    uncut = replace(lengths, cap_tokens=None).scaled(change.length_factor or 1.0)
+    cap = lengths.max_output_tokens if change.max_output_tokens is None else change.max_output_tokens
+    uncut = replace(lengths, max_output_tokens=None).scaled(change.length_factor or 1.0)
     return uncut if cap is None else uncut.with_cap(cap)
 
 

@@ -22,11 +22,11 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.change import with_forward_speed
+from rlscope.model.forecast.change import with_engine_speed
 from rlscope.model.forecast.layouts import Forecasts, Spread
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
-from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
+from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdateCost
 
 GapCause = Literal[
     "running_limit",
@@ -110,7 +110,7 @@ def explain_gap(
     ends = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
     low, high = (max(end, *(each[at] for each in spreads)) for at, end in enumerate(ends, 1))
     left, steps = bound, list[GapStep]()
-    own_bound = bounds[calibration.layout.running_per_engine]
+    own_bound = bounds[calibration.layout.max_running]
     whole = _whole_rate(calibration, free, forecasts)
     for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
         # A limit never helps: if the closed forms differ by rounding, nothing is charged.
@@ -156,7 +156,7 @@ def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEffic
     visited = calibration.curve.visited
     if visited is None or visited.one_batch_size:
         return None
-    limit = calibration.layout.running_per_engine
+    limit = calibration.layout.max_running
     context_tokens = _context_tokens(observed)
     batches = np.arange(1, limit + 1, dtype=np.float64)
     rates = batches / _pass_s(calibration, batches, context_tokens)
@@ -225,9 +225,9 @@ def _freed(system: System, observed: Observed) -> System:
     speed = speed_without_stragglers(observed.passes, system.engine.curve)
     return System(
         workload=replace(system.workload, environment_s=0.0),
-        engine=replace(with_forward_speed(system, speed).engine, kv_capacity_tokens=None),
+        engine=replace(with_engine_speed(system, speed).engine, kv_capacity_tokens=None),
         trainer=trainer,
-        update=WeightUpdate(),
+        update=WeightUpdateCost(),
         admission=_FREE,
     )
 
@@ -235,7 +235,7 @@ def _freed(system: System, observed: Observed) -> System:
 def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, float]:
     """Upper bound on the trained tokens per second of all GPUs, by the limit on running requests per engine."""
     layouts = [each.layout for each in (forecasts.today, *forecasts.others)]
-    return {limit: _bound(free, today, limit) for limit in {layout.running_per_engine for layout in layouts}}
+    return {limit: _bound(free, today, limit) for limit in {layout.max_running for layout in layouts}}
 
 
 def _bound(free: System, today: Layout, limit: int) -> float:
@@ -246,7 +246,7 @@ def _bound(free: System, today: Layout, limit: int) -> float:
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:
     """Trained tokens per second of the best split of whole GPUs at the current limit on running requests."""
     today = calibration.layout
-    alike = {each.layout for each in forecasts.others if each.layout.running_per_engine == today.running_per_engine}
+    alike = {each.layout for each in forecasts.others if each.layout.max_running == today.max_running}
     return max(_rate(free, layout) for layout in (today, *alike))
 
 
@@ -268,7 +268,7 @@ def _rates(
     else:
         yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
         yield "staleness_cap", predicted_tokens_per_s
-        ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
+        ran = replace(layout, max_running=max(1, round(mean_running(observed))))
         # Use the closed form of admission whoever enforces the cap: the running requests already reflect the cap.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
         underfilled = _rate(replace(whole, admission=admission), ran)

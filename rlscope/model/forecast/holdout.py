@@ -45,7 +45,7 @@ class Achieved:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedPrediction:
     """One predicted and achieved quantity; a step is an optimizer step."""
 
     quantity: PredictedQuantity
@@ -68,8 +68,8 @@ class Prediction:
     """Comparison of predicted and achieved quantities, and the number of steps on either side."""
 
     calibrated_steps: int
-    judged_steps: int
-    compared: tuple[Compared, ...]
+    held_out_steps: int
+    compared: tuple[ComparedPrediction, ...]
 
     @property
     def misses(self) -> bool:
@@ -114,10 +114,10 @@ def compare(
     points = [_moved(point, best, simulated_point) for point in drawn if point is not None]
     points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
     achieved = _achieved(judged, rng)
-    compared = [Compared(quantity, spread, achieved[quantity]) for quantity, spread in _spreads(points)]
+    compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in _spreads(points)]
     return Prediction(
         calibrated_steps=calibration.steps,
-        judged_steps=judged.steps.period_s.size,
+        held_out_steps=judged.steps.period_s.size,
         compared=tuple(each for each in compared if each.quantity != "staleness_mean" or judged.staleness),
     )
 

@@ -351,7 +351,7 @@ def _level_noise(log_sd: float, draws: int) -> Reals:
 
 def _form_noise(layout: Layout, draws: int) -> Reals:
     """Error of one layout. The layout is the seed, so its draws do not depend on the other layouts."""
-    seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running)
     return np.random.default_rng(seed).standard_normal(draws)
 
 

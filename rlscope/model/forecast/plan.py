@@ -269,7 +269,7 @@ def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
 def staleness_rank(forecast: Forecast) -> tuple[int, int]:
     """Rank equally fast layouts: the least stale first, then the smallest."""
     staleness = sys.maxsize if forecast.staleness is None else forecast.staleness.sample_p95
-    return (staleness, forecast.layout.running_per_engine)
+    return (staleness, forecast.layout.max_running)
 
 
 def simulated_ratio(forecast: Forecast) -> float:
@@ -318,7 +318,7 @@ def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Fore
     asked, nothing = plan.asked, Sweep(calibration, plan, {}, {})
     if asked is None:
         return nothing
-    limits = _limits(plan) if asked.running_per_engine is None else (asked.running_per_engine,)
+    limits = _limits(plan) if asked.max_running is None else (asked.max_running,)
     layouts = [Layout(asked.trainer_gpus, asked.sampler_gpus, limit) for limit in limits]
     drawn_already = (each for each in candidates if each.drawn_tokens_per_s is not None)
     if (same := next((each for each in drawn_already if each.layout in layouts), None)) is not None:

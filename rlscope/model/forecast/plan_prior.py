@@ -29,7 +29,7 @@ from rlscope.model.system import (
     Layout,
     System,
     Trainer,
-    WeightUpdate,
+    WeightUpdateCost,
     Workload,
 )
 from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
@@ -149,7 +149,7 @@ class AskedLayout(NamedTuple):
 
     trainer_gpus: int
     sampler_gpus: int
-    running_per_engine: int | None
+    max_running: int | None
     """None: the limit that suits the split."""
 
 
@@ -309,10 +309,10 @@ def _exponent(plan: PlanInputs, deviation: float) -> float:
     return float(middle + sd * ndtri(low + (high - low) * ndtr(deviation)))
 
 
-def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdate:
+def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdateCost:
     update = plan.update
     seconds = 0.0 if update.seconds is None else _at(update.seconds, deviations.get("weight_update", 0.0))
-    return WeightUpdate(
+    return WeightUpdateCost(
         engine_pause_s=seconds if update.pauses_engines else 0.0,
         trainer_blocked_s=seconds if update.blocks_trainer else 0.0,
         # An update that stops no engine still delays the first token of the new version.

@@ -215,10 +215,10 @@ def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     the lowest limit.
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
-    most, limit = max(ratios.values()), today.layout.running_per_engine
+    most, limit = max(ratios.values()), today.layout.max_running
 
     def is_equal(forecast: Forecast) -> bool:
-        margin = LIMIT_RATIO if forecast.layout.running_per_engine == limit else EQUAL_RATIO
+        margin = LIMIT_RATIO if forecast.layout.max_running == limit else EQUAL_RATIO
         return ratios[forecast.layout] >= (1.0 - margin) * most
 
     return min(filter(is_equal, forecasts), key=lambda each: _trouble(each, limit))
@@ -230,7 +230,7 @@ def _fastest(forecasts: Forecasts) -> Reals:
 
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, bool, int]:
-    running = forecast.layout.running_per_engine
+    running = forecast.layout.max_running
     staleness = forecast.staleness.p95_steps if forecast.staleness else math.inf
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
     return (grade, staleness, running != limit, running)

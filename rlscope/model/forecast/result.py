@@ -274,7 +274,7 @@ def _calibrated(
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
-    limits = running_limits(calibration.layout.running_per_engine, _safe_batch(calibration.system))
+    limits = running_limits(calibration.layout.max_running, _safe_batch(calibration.system))
     return possible_layouts(_gpus(calibration.layout), granularity, limits)
 
 
@@ -300,7 +300,7 @@ def _prediction(
 
 
 def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:
-    step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.running_per_engine)
+    step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.max_running)
     return None if step is None else step.trained_tokens_per_s * anchor_ratio
 
 

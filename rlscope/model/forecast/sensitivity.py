@@ -20,7 +20,7 @@ from rlscope.model.analytic.steady_state import steady_states, trained_rates_of_
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
+from rlscope.model.forecast.change import scaled_update, update_seconds, with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.lengths import LengthLaw
@@ -30,7 +30,7 @@ from rlscope.model.warnings import ModelWarning
 SensitivityQuantity = Literal[
     "trainer_speed",
     "trainer_gpus",
-    "forward_speed",
+    "engine_speed",
     "prefill_speed",
     "sampler_gpus",
     "running_limit",
@@ -42,7 +42,7 @@ SensitivityQuantity = Literal[
     "staleness_cap",
 ]
 """Quantities to improve: faster, more, larger or later; shorter for weight_update, environment and response_length.
-prefill_speed is a part of forward_speed. GPUs are added to the existing ones, by whole engines and replicas."""
+prefill_speed is a part of engine_speed. GPUs are added to the existing ones, by whole engines and replicas."""
 Silence = Literal["not_limiting", "not_there", "not_recorded"]
 """Reasons for a quantity to have no effect. not_limiting: something else limits the run. not_there: the run has no such
 limit or cost. not_recorded: the run does not record its value."""
@@ -110,7 +110,7 @@ def _is_rough(calibration: Calibration) -> bool:
     state = steady_states(calibration.system, (calibration.layout,))[0]
     if isinstance(state, Refused):
         return False
-    fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
+    fills_cache = state.running >= state.running_limit < calibration.layout.max_running
     return fills_cache or not _ROUGH.isdisjoint(state.warnings)
 
 
@@ -177,7 +177,7 @@ def _of_samplers(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudg
     shorter = replace(workload, lengths=_shorter(workload.lengths))
     quicker = replace(workload, environment_s=workload.environment_s * (1.0 - _STEP_RATIO))
     return {
-        "forward_speed": _of_system(lambda system: with_forward_speed(system, 1.0 + _STEP_RATIO), _STEP_RATIO),
+        "engine_speed": _of_system(lambda system: with_engine_speed(system, 1.0 + _STEP_RATIO), _STEP_RATIO),
         "prefill_speed": _of_system(_with_faster_prefill, _STEP_RATIO)
         if engine.prefill_tokens_per_s or engine.prefill_pass_s
         else "not_recorded",
@@ -193,7 +193,7 @@ def _of_samplers(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudg
 def _of_limits(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
     layout, admission = calibration.layout, calibration.system.admission
     flight, cap = admission.max_in_flight_samples or admission.max_running_samples, admission.max_staleness
-    running_step, flight_step = _whole_step(layout.running_per_engine), _whole_step(flight or 1)
+    running_step, flight_step = _whole_step(layout.max_running), _whole_step(flight or 1)
     later = replace(admission, max_staleness=(cap or 0) + 1)
     wider = replace(
         admission,
@@ -202,12 +202,12 @@ def _of_limits(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudge 
     )
     return {
         "running_limit": _of_layout(
-            lambda now: replace(now, running_per_engine=now.running_per_engine + running_step),
-            running_step / layout.running_per_engine,
+            lambda now: replace(now, max_running=now.max_running + running_step),
+            running_step / layout.max_running,
         ),
         "in_flight_cap": _Nudge(
             lambda system: replace(system, admission=wider),
-            lambda now: replace(now, running_per_engine=now.running_per_engine + _follows(calibration, flight_step)),
+            lambda now: replace(now, max_running=now.max_running + _follows(calibration, flight_step)),
             flight_step / flight,
         )
         if flight

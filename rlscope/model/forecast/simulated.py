@@ -125,12 +125,12 @@ def _moved(
 
 def _between_neighbours(layout: Layout, known: Mapping[Layout, float]) -> float:
     """Interpolate a quantity of other layouts as `_moved` describes."""
-    alike = [other for other in known if other.running_per_engine == layout.running_per_engine]
+    alike = [other for other in known if other.max_running == layout.max_running]
     split = [other for other in known if other.trainer_gpus == layout.trainer_gpus]
     if split and not alike:
-        about = sorted(split, key=lambda other: other.running_per_engine)
-        limits = np.log([other.running_per_engine for other in about])
-        at = np.interp(math.log(layout.running_per_engine), limits, [known[other] for other in about])
+        about = sorted(split, key=lambda other: other.max_running)
+        limits = np.log([other.max_running for other in about])
+        at = np.interp(math.log(layout.max_running), limits, [known[other] for other in about])
     else:
         about = sorted(alike or known, key=lambda other: other.trainer_gpus)
         gpus = [other.trainer_gpus for other in about]
@@ -150,7 +150,7 @@ def _scaled(forecast: Forecast, factor: float, steps_per_version: float) -> Fore
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
         return forecast
-    rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
+    rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.max_running])
     errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
     timing = forecast.timing and replace(forecast.timing, step_s=forecast.timing.step_s / factor)
     aged = forecast.staleness and replace(forecast.staleness, steps_per_version=steps_per_version)
@@ -172,7 +172,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     passes_cap = (
         cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.prefetched_batches
     )
-    kv_binds = state.running_limit < layout.running_per_engine
+    kv_binds = state.running_limit < layout.max_running
     return bool(state.warnings) or passes_cap or kv_binds
 
 

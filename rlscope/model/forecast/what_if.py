@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     # Imported for types only: the code that makes a ModelResult itself asks for changes.
     from rlscope.model.forecast.result import ModelConfig, ModelResult
 
-Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
-"""Reason why a run cannot run. queue_capacity, in_flight_cap: smaller than what a step takes at a time."""
+Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap"]
+"""Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time."""
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave the answer without any measurement to rest on."""
@@ -49,7 +49,7 @@ class WhatIf:
     """Why the changed run cannot run; None if it can."""
     gain_ratio: Spread | None
     """Trained tokens per second over the current rate, minus 1, draw by draw; None if the changed run cannot run."""
-    chose_split: bool
+    chose_layout: bool
     """Whether the change gives only the number of GPUs, so that the fastest split was chosen."""
     simulated: bool
     """Whether `predicted` comes from the event simulator."""
@@ -98,7 +98,7 @@ def forecast_change(
         predicted=_graded(predicted, warnings),
         obstacle=obstacle,
         gain_ratio=_gain(predicted, now),
-        chose_split=len(layouts) > 1,
+        chose_layout=len(layouts) > 1,
         simulated=judged is not None and judged.simulated_layouts > 0,
         warnings=warnings,
         calibration=calibration,
@@ -110,7 +110,7 @@ def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change
     """Apply the change to the calibration, except for its layout."""
     systems = (calibration.system, *calibration.draws)
     changed = changed_systems(systems, change, calibration.steps_per_version, model_config.new_cap_policy)
-    steps_per_version = float(change.steps_per_version or calibration.steps_per_version)
+    steps_per_version = float(change.publish_every or calibration.steps_per_version)
     samples, before = (each.workload.samples_per_step for each in (changed[0], calibration.system))
     if samples > max(_MOST_SAMPLES, before):
         raise ImpossibleChangeError(f"{samples:,} samples between two weight updates; at most {_MOST_SAMPLES:,}")
@@ -119,22 +119,22 @@ def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change
 
 def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tuple[Layout, ...]:
     """Layouts that a change asks for: every split if it gives only the total GPUs. Raises ImpossibleChangeError."""
-    running = change.running_per_engine or today.running_per_engine
-    trainers, samplers, gpus = change.trainer_gpus, change.sampler_gpus, change.gpus
+    running = change.max_running or today.max_running
+    trainers, samplers, gpus = change.trainer_gpus, change.sampler_gpus, change.total_gpus
     if gpus is not None and trainers is None and samplers is None:
         layouts = possible_layouts(gpus, granularity, (running,))
         if not layouts:
             raise ImpossibleChangeError(f"{gpus} GPUs make no trainer and engine: {_pieces(granularity)}")
         return layouts
     if trainers is None and samplers is None:
-        return (replace(today, running_per_engine=running),)
+        return (replace(today, max_running=running),)
     total = today.trainer_gpus + today.sampler_gpus if gpus is None else gpus
     if trainers is not None and samplers is not None and gpus not in (None, trainers + samplers):
         raise ImpossibleChangeError(f"{trainers} trainer and {samplers} sampler GPUs are not {gpus} in all")
     layout = Layout(
         trainer_gpus=total - (samplers or 0) if trainers is None else trainers,
         sampler_gpus=total - (trainers or 0) if samplers is None else samplers,
-        running_per_engine=running,
+        max_running=running,
     )
     _check(layout, total, granularity)
     return (layout,)
@@ -214,7 +214,7 @@ def _small_limits(system: System) -> list[Obstacle]:
     workload, admission = system.workload, system.admission
     groups = math.ceil(workload.samples_per_batch / workload.unit_samples)
     limits: Mapping[Obstacle, int | None] = {
-        "queue_capacity": admission.queue_capacity_samples,
+        "queue_capacity_samples": admission.queue_capacity_samples,
         "in_flight_cap": admission.max_in_flight_samples,
     }
     return [name for name, limit in limits.items() if limit is not None and limit // workload.unit_samples < groups]

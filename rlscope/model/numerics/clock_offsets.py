@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ClockStretch:
     """A stretch over which a clock keeps one offset and one drift."""
 
     from_ns: int | None
@@ -73,7 +73,7 @@ class Stretch:
 class ClockEstimate:
     """Estimate of one clock."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ClockStretch, ...]
     """Stretches in order; one with offset 0 if no difference from the reference was found."""
     least_ns: int | None
     """Lower bound of a constant offset; None if nothing bounds it from below, or no constant fits."""
@@ -359,13 +359,13 @@ def _clock(clock: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> 
     return ClockEstimate(stretches, limits[0], limits[1], bool(fit.is_off[own].any()), is_bounded, is_moved)
 
 
-def _stretch(node: int, before: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> Stretch:
+def _stretch(node: int, before: int, nodes: Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> ClockStretch:
     start_s, spread_s = nodes.starts_s[node], fit.uncertainty_s[node]
     is_changed = fit.is_moved[node]
     if start_s is not None:
         # Between the last time by the clock before its step and the first after it.
         start_s += float(fit.at_zero_s[before] + fit.at_zero_s[node]) / 2
-    return Stretch(
+    return ClockStretch(
         from_ns=None if start_s is None else round(start_s * _NS_PER_S) + axis_ns + rough_ns,
         offset_ns=round(fit.at_zero_s[node] * _NS_PER_S) + rough_ns if is_changed else 0,
         drift_ratio=float(fit.drift[node]) if is_changed else 0.0,

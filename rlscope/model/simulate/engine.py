@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from rlscope.model.simulate.samples import NEVER, Piece, Samples
+from rlscope.model.simulate.samples import NEVER, SamplePiece, Samples
 
 _SAMPLE_BITS: Final = 32
 """Bits below the finishing pass in one integer with it: comparing integers is faster than comparing pairs."""
@@ -152,7 +152,7 @@ class SimulatedEngine:
         """Let a sample leave for its environment; returns the tokens that leave the cache with it."""
         samples = self._samples
         after = samples.after_tokens[sample]
-        samples.pieces.append(Piece(sample, samples.start_pass[sample], samples.left_tokens[sample] - after))
+        samples.pieces.append(SamplePiece(sample, samples.start_pass[sample], samples.left_tokens[sample] - after))
         samples.left_tokens[sample], samples.start_pass[sample], samples.after_tokens[sample] = after, NEVER, 0
         self._away[sample] = len(self.switches)
         self.paused.append(sample)
@@ -351,7 +351,7 @@ class SimulatedEngine:
             start_pass, left = samples.start_pass[sample], samples.left_tokens[sample]
             after = samples.after_tokens[sample] if self._pauses else 0
             self._due.remove((start_pass + left - after) << _SAMPLE_BITS | sample)
-            samples.pieces.append(Piece(sample, start_pass, passes - start_pass))
+            samples.pieces.append(SamplePiece(sample, start_pass, passes - start_pass))
             left -= passes - start_pass
             samples.left_tokens[sample], samples.start_pass[sample] = left, NEVER
             self._resident_tokens -= self._terms.prompt_tokens + samples.length_tokens[sample] - left

@@ -23,7 +23,7 @@ from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, PlaceAccount
-from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
+from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarise
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
@@ -72,7 +72,7 @@ def _within_cap(system: System, layout: Layout) -> Layout:
     if most is None:
         return layout
     share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
-    return replace(layout, running_per_engine=min(layout.running_per_engine, share))
+    return replace(layout, max_running=min(layout.max_running, share))
 
 
 def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
@@ -110,7 +110,7 @@ def _above(limit: int | None, other: int | None) -> bool:
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
     """Return the terms of every engine of the layout."""
     engine, update = system.engine, system.update
-    running = min(layout.running_per_engine, engine.max_running)
+    running = min(layout.max_running, engine.max_running)
     empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
     prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
     capacity_tokens = math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens
@@ -139,7 +139,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
 def samples_at_start(system: System, layout: Layout) -> int:
     """Samples that start at once: as many as the places and the limits on samples in flight allow."""
     workload, admission = system.workload, system.admission
-    limits = [layout.sampler_gpus // system.engine.gpus * layout.running_per_engine]
+    limits = [layout.sampler_gpus // system.engine.gpus * layout.max_running]
     if admission.max_in_flight_samples is not None:
         limits.append(admission.max_in_flight_samples)
     if admission.max_staleness is not None and admission.staleness_policy != "drop":
@@ -161,7 +161,7 @@ class EventLoop:
         self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.unit_samples)
-        self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
+        self.fleet = EngineFleet(terms, layout.max_running, self.samples)
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
@@ -193,7 +193,7 @@ class EventLoop:
         self._starter.fill(0, 0.0)
         self._note_places(0.0)
 
-    def play(self, steps: int) -> Totals:
+    def play(self, steps: int) -> RunningSums:
         """Continue until `steps` steps have ended, and return the totals at that moment."""
         while len(self.step_ends_s) < steps:
             if self._swaps:
@@ -201,7 +201,7 @@ class EventLoop:
             self._next()
         now_s = self.step_ends_s[-1] if steps else 0.0
         self.queue.note_depth(now_s)
-        return Totals(
+        return RunningSums(
             now_s=now_s,
             steps=steps,
             version=self.version,

@@ -192,7 +192,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RunningSums:
     """All running sums at one moment."""
 
     now_s: float
@@ -208,7 +208,7 @@ class Totals:
     queue_kept_out: bool
 
 
-def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequence[float]) -> Simulated:
+def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
     """Summarize what happened between two moments; the ledger covers the start of the run to the later one."""
     seconds, engine = end.now_s - start.now_s, _engine_difference(start, end)
     columns = Columns.of(samples)
@@ -243,7 +243,7 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
     )
 
 
-def _engine_difference(start: Totals, end: Totals) -> EngineTotals:
+def _engine_difference(start: RunningSums, end: RunningSums) -> EngineTotals:
     """Difference of the totals, summed over engines."""
     return EngineTotals(
         **{
@@ -318,7 +318,7 @@ def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
     return float(np.maximum(spans_s[begun], 0.0).sum())
 
 
-def _ledger(columns: Columns, end: Totals) -> TokenLedger:
+def _ledger(columns: Columns, end: RunningSums) -> TokenLedger:
     """Count finished samples by the fate of their group, and the tokens generated so far by the others."""
     lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
     outcomes = (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
@@ -334,7 +334,7 @@ def _ledger(columns: Columns, end: Totals) -> TokenLedger:
     )
 
 
-def _tokens_in_flight(columns: Columns, end: Totals) -> int:
+def _tokens_in_flight(columns: Columns, end: RunningSums) -> int:
     """Tokens before the last preemption, plus one per pass since the last admission for running samples."""
     begun = np.flatnonzero(~columns.is_finished & (columns.engine >= 0))
     before = int((columns.length_tokens - columns.left_tokens)[begun].sum())

@@ -39,7 +39,7 @@ _BLOCK_GROUPS: Final = 256
 NEVER: Final = -1
 
 
-class Piece(NamedTuple):
+class SamplePiece(NamedTuple):
     """Tokens that a sample generated before it was preempted, or left for its environment."""
 
     sample: int
@@ -146,7 +146,7 @@ class Samples:
         self.admitted_s: list[float] = []
         self.finished_s: list[float] = []
         """NEVER while it is not finished."""
-        self.pieces: list[Piece] = []
+        self.pieces: list[SamplePiece] = []
         self.group_unfinished: list[int] = []
         self.group_is_kept: list[bool] = []
         self.group_outcome: list[int] = []

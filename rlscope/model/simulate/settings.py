@@ -32,12 +32,10 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     """Raise ValueError for a limit that no step, or no sample, could ever pass; the message names it."""
     workload, admission, engine = system.workload, system.admission, system.engine
     engines = layout.sampler_gpus // engine.gpus
-    if engines < 1 or layout.trainer_gpus < 1 or layout.running_per_engine < 1:
+    if engines < 1 or layout.trainer_gpus < 1 or layout.max_running < 1:
         raise ValueError(f"{layout} has no whole engine, no trainer or no request to run")
-    if engines * layout.running_per_engine > MOST_PLACES:
-        raise ValueError(
-            f"{engines * layout.running_per_engine} requests at once are more than the {MOST_PLACES} at most"
-        )
+    if engines * layout.max_running > MOST_PLACES:
+        raise ValueError(f"{engines * layout.max_running} requests at once are more than the {MOST_PLACES} at most")
     slowness = settings.engine_slowness
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")

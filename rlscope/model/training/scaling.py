@@ -151,7 +151,7 @@ def fit_training_rate(
     return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
 
 
-class Line(NamedTuple):
+class StepTimeLine(NamedTuple):
     """Seconds of a step = overhead + per_token * tokens, one entry per draw; the first is the best estimate."""
 
     overhead_s: Reals
@@ -168,7 +168,7 @@ class Elasticity(NamedTuple):
 class _OwnSteps(NamedTuple):
     """Steps at one number of GPUs; arrays have one entry per draw, the first for the steps as recorded."""
 
-    line: Line
+    line: StepTimeLine
     is_identified: bool
     mean_tokens: Reals
     elasticity: Elasticity | None
@@ -178,7 +178,7 @@ class ScalingPosterior(NamedTuple):
     """Posterior draws given the steps of other runs; one entry per draw, the first with medians."""
 
     exponents: Reals
-    line: Line
+    line: StepTimeLine
     """Unchanged, or with the overhead that goes with each exponent if the run itself does not show it."""
     is_contradicted: bool
     """Whether no exponent explains the steps: the interval is then widened until one does."""
@@ -215,26 +215,26 @@ def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) 
     outwards = few_blocks_factor(work.shape[1], block)
     overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
     token_s = token_s[0] * (token_s / token_s[0]) ** outwards
-    return _OwnSteps(Line(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
+    return _OwnSteps(StepTimeLine(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
 
 
-def _line(work: Reals, times: Reals) -> Line:
+def _line(work: Reals, times: Reals) -> StepTimeLine:
     """Least-squares line along the last axis. Work that does not vary has no line: NaN."""
     mean_work, mean_time = work.mean(axis=-1), times.mean(axis=-1)
     spread = work - mean_work[..., None]
     variance = (spread**2).sum(axis=-1)
     flat = variance <= 1e-12 * (work**2).sum(axis=-1)
     slope = (spread * times).sum(axis=-1) / np.where(flat, np.nan, variance)
-    return Line(mean_time - slope * mean_work, slope)
+    return StepTimeLine(mean_time - slope * mean_work, slope)
 
 
-def _is_identified(line: Line) -> bool:
+def _is_identified(line: StepTimeLine) -> bool:
     """Whether the draws have a positive overhead, and know the seconds per token well."""
     positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
     return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
 
 
-def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
+def _elasticity(work: Reals, times: Reals, line: StepTimeLine) -> Elasticity | None:
     """Elasticity of the steps and of their resamples, rows of tokens and seconds; None if uninformative of scaling.
 
     It is uninformative if the tokens do not vary, or if the seconds do not grow with them: halving the tokens of a rank
@@ -271,7 +271,7 @@ def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elast
 
 def posterior_exponents(
     rng: np.random.Generator,
-    line: Line,
+    line: StepTimeLine,
     tokens: Reals,
     elasticity: Elasticity | None,
     elsewhere: Sequence[tuple[float, StepsElsewhere]],
@@ -292,7 +292,7 @@ def posterior_exponents(
 
     evidence, freedom, draws = _evidence(elsewhere), len(elsewhere), line.token_s.size - 1
     uniform = _uniform(rng, draws)
-    best = Line(line.overhead_s[:1], line.token_s[:1])
+    best = StepTimeLine(line.overhead_s[:1], line.token_s[:1])
     shares = _SHARES[:1] if overhead_known else _SHARES
     misfit = min(float(_misfit(evidence, _split(best, tokens[:1], share), _GRID).min()) for share in shares)
     evidence = evidence._replace(precision=evidence.precision / max(misfit / freedom, 1.0))
@@ -336,7 +336,7 @@ def _error(steps: StepsElsewhere) -> float:
     return max(float(np.log(ratios).std()) * few_blocks_factor(steps.seconds.size, block), _LEAST_ERROR)
 
 
-def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
+def _misfit(evidence: _Evidence, line: StepTimeLine, grid: Reals) -> Reals:
     """Squared distance of the evidence from the prediction of each draw and exponent, (draws, exponents)."""
     slowness = np.exp(-grid[:, None] * evidence.log_gpus)
     seconds = line.overhead_s[:, None, None] + line.token_s[:, None, None] * evidence.tokens * slowness
@@ -344,12 +344,12 @@ def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
     return np.einsum("...i,ij,...j->...", away, evidence.precision, away)
 
 
-def _split(full: Line, tokens: Reals, share: Reals | float) -> Line:
+def _split(full: StepTimeLine, tokens: Reals, share: Reals | float) -> StepTimeLine:
     """Turn a share of the same mean steps into overhead."""
-    return Line(full.overhead_s + share * full.token_s * tokens, (1.0 - share) * full.token_s)
+    return StepTimeLine(full.overhead_s + share * full.token_s * tokens, (1.0 - share) * full.token_s)
 
 
-def _log_shares(evidence: _Evidence, full: Line, tokens: Reals, elasticity: Elasticity | None) -> Reals:
+def _log_shares(evidence: _Evidence, full: StepTimeLine, tokens: Reals, elasticity: Elasticity | None) -> Reals:
     """Log density of each share of overhead, (draws, shares), whatever the exponent."""
     grid = _GRID[_COARSE]
     log_prior = _log_density(Elasticity(1.0, _SOFT_EDGE))[_COARSE]

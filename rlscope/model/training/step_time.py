@@ -11,7 +11,7 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Trainer, WeightUpdate, Workload
+from rlscope.model.system import Trainer, WeightUpdateCost, Workload
 
 LIKELY_MFU_RATIO: Final = 0.25
 LIKELY_MFU_SD: Final = 0.1
@@ -55,7 +55,7 @@ def trained_tokens_per_step(workload: Workload) -> float:
     return workload.samples_per_step * (workload.lengths.mean_tokens + workload.trained_prompt_tokens)
 
 
-def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpus: Reals | float) -> TrainerStep:
+def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdateCost, gpus: Reals | float) -> TrainerStep:
     """Seconds of a step with `gpus` trainer GPUs: overhead + tokens / rate, where rate = u n0 (n / n0)^g.
 
     u: tokens per second and GPU at the n0 GPUs that were seen. A power law between n0 and n, own choice; g is 1 for

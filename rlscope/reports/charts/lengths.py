@@ -30,12 +30,12 @@ _MEAN_TURNS: Final = 0.7
 
 
 def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Samples by length and ending; `cap_tokens`, the same in all rows, is their cap or null."""
+    """Samples by length and ending; `max_output_tokens`, the same in all rows, is their cap or null."""
     # The end of a bin is inclusive. Without the 1, a bin with a single length would have no width.
     rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
     seen = {ending: color for ending, color in _ENDINGS.items() if frame[f"{ending}_samples"].sum()}
     bars = (
-        alt.Chart(rounded(rows.drop("cap_tokens")))
+        alt.Chart(rounded(rows.drop("max_output_tokens")))
         .transform_fold([f"{ending}_samples" for ending in seen], as_=["column", "samples"])
         .transform_calculate(kind="split(datum.column, '_')[0]")
         .mark_bar(orient="vertical", strokeWidth=0)
@@ -49,10 +49,12 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    cap_tokens = frame["cap_tokens"][0]
-    if cap_tokens is None:
+    max_output_tokens = frame["max_output_tokens"][0]
+    if max_output_tokens is None:
         return layered(bars).properties(height=HEIGHT)
-    base = alt.Chart(pl.DataFrame([{"cap": cap_tokens, "name": f"cap {fmt.count(cap_tokens)}"}])).encode(x="cap:Q")
+    base = alt.Chart(pl.DataFrame([{"cap": max_output_tokens, "name": f"cap {fmt.count(max_output_tokens)}"}])).encode(
+        x="cap:Q"
+    )
     rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5)
     name = base.mark_text(color=LIMIT, align="right", baseline="bottom").encode(y=alt.value(TITLE_PX), text="name:N")
     return layered(bars, rule, name).properties(height=HEIGHT)

@@ -58,7 +58,7 @@ _PLOT_PX: Final = 300
 _STEPS: Final = 24
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
-    tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
+    tip("max_running:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
     tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "limited by"),
     tip("remark:N"),
 ]  # fmt: skip
@@ -103,7 +103,7 @@ def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
     x = (
         alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d", tickCount=8)
         if over_splits
-        else alt.X("running_per_engine:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
+        else alt.X("max_running:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
     )  # fmt: skip
     scale = (
         alt.Scale(zero=False, padding=_PADDING_PX)

@@ -46,7 +46,7 @@ _LAYOUT_SCHEMA: Final = {
     "which": pl.String,
     "trainer_gpus": pl.Int64,
     "sampler_gpus": pl.Int64,
-    "running_per_engine": pl.Int64,
+    "max_running": pl.Int64,
     "tokens_per_s": pl.Float64,
     "low_tokens_per_s": pl.Float64,
     "high_tokens_per_s": pl.Float64,
@@ -93,7 +93,7 @@ def sweep_frame(model: ModelResult) -> pl.DataFrame:
     else:
         rows = _by_split(model, forecasts)
     frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
-    return _thinned(frame).sort("trainer_gpus", "running_per_engine")
+    return _thinned(frame).sort("trainer_gpus", "max_running")
 
 
 def is_over_splits(frame: pl.DataFrame) -> bool:
@@ -170,7 +170,7 @@ def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int
         advice.mark_of(model, forecast),
         layout.trainer_gpus,
         layout.sampler_gpus,
-        layout.running_per_engine,
+        layout.max_running,
         None if rate is None else rate.median,
         rate.low if rate is not None and drawn else None,
         rate.high if rate is not None and drawn else None,
@@ -200,14 +200,14 @@ def _split(forecast: Forecast) -> str:
 
 def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
     """Per split: the best feasible layout, the one with the current limit, and the fastest infeasible one."""
-    current_limit = model.forecasts.today.layout.running_per_engine
+    current_limit = model.forecasts.today.layout.max_running
     rows: list[tuple[str | int | float | None, ...]] = []
     for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
         own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
         usable = [each for each in own if each.excluded is None]
         best = max(usable, key=lambda each: _rate(model, each), default=None)
         # If the best layout has the current limit, it is part of that line too.
-        same = [each for each in usable if each.layout.running_per_engine == current_limit]
+        same = [each for each in usable if each.layout.max_running == current_limit]
         named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
         rows += [_row(model, best, BEST_LIMIT)] if best is not None and best not in same else []
         rows += [_row(model, each, _alike(CURRENT_LIMIT, each)) for each in same]
@@ -223,7 +223,7 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     if frame.height <= _MOST_ROWS:
         return frame
     kept = (pl.col("which") != "") | (pl.col("series") == FRONTIER)
-    frame = frame.sort("trainer_gpus", "running_per_engine").with_row_index("row")
+    frame = frame.sort("trainer_gpus", "max_running").with_row_index("row")
     return frame.filter(kept | (pl.col("row") % (-(-frame.height // _MOST_ROWS)) == 0)).drop("row")
 
 
@@ -249,7 +249,7 @@ def _measured(fit: CurveFit) -> list[tuple[str | float | None, ...]]:
 
 def _fitted(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
     context = usual_context_tokens(fit)
-    asked = [float(each.layout.running_per_engine) for each in (model.forecasts.today, model.recommendation.best)]
+    asked = [float(each.layout.max_running) for each in (model.forecasts.today, model.recommendation.best)]
     most = max([*asked, *(float(value) for value in fit.cells.running)]) * _BEYOND_NEED
     rows: list[tuple[str | float | None, ...]] = []
     for running in np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0)):

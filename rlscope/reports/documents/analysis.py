@@ -76,7 +76,7 @@ class RunJson(Document):
     """Start of the run, in UTC epoch nanoseconds."""
     duration_s: Figure
     """Length of the run, in seconds."""
-    n_gpus: int
+    total_gpus: int
     """Total number of GPUs."""
     trainer_gpus: int
     """Trainer GPUs."""
@@ -139,7 +139,7 @@ class VerdictJson(Document):
     """The evidence for the verdict."""
     next: str
     """The first action and its gain."""
-    then: tuple[str, ...]
+    next_actions: tuple[str, ...]
     """The actions after the first, one sentence each."""
     unknown_reason: str | None
     """The data that a verdict lacks; null if there is a verdict."""
@@ -162,7 +162,7 @@ class ActionSettingJson(Document):
     """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting worth a short
     test. fix: work on code or machines. The gain of a fix assumes that its whole cost is removed, or that one side
     becomes 10% faster."""
-    what: ActionWhat
+    target: ActionWhat
     """The quantity that the action changes."""
     cause: Cause
     """The cause of lost throughput that the action addresses, in the terms of the verdict."""
@@ -351,7 +351,7 @@ class AnalysisDocument(Document):
     """The recommended layout."""
     actions: tuple[ActionJson, ...]
     """All actions that gain 5% or more, in the recommended order; empty if the model could not be fitted."""
-    eta: TimeToFinishJson
+    time_to_finish: TimeToFinishJson
     """Duration of the rest of the run."""
     sensitivity: tuple[SensitivityJson, ...] | None
     """Throughput change per 1% of each quantity, the largest first; null if the model could not be fitted."""
@@ -385,7 +385,7 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         actions=()
         if isinstance(model, NoModelResult)
         else tuple(_action(each, analysis) for each in model.ranking.actions),
-        eta=time_to_finish_json(model),
+        time_to_finish=time_to_finish_json(model),
         sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
         model=model_json(model),
         findings=tuple(
@@ -402,7 +402,7 @@ def _run(run: RunFacts, devices: Mapping[str, str]) -> RunJson:
         run_id=run.run_id,
         started_ns=run.started_ns,
         duration_s=run.duration_s,
-        n_gpus=run.n_gpus,
+        total_gpus=run.total_gpus,
         trainer_gpus=run.trainer_gpus,
         sampler_gpus=run.sampler_gpus,
         colocated_gpus=run.colocated_gpus,
@@ -437,7 +437,7 @@ def _verdict(analysis: AnalysisResult) -> VerdictJson:
         headline=verdict_words.headline(analysis),
         why=verdict_words.why(analysis),
         next=verdict_words.next_step(analysis),
-        then=tuple(verdict_words.then_steps(analysis)),
+        next_actions=tuple(verdict_words.then_steps(analysis)),
         unknown_reason=verdict.unknown_reason,
         losses=tuple(_loss(loss, steady_tokens_per_s) for loss in verdict.losses),
         start_ns=verdict.start_ns,
@@ -465,7 +465,7 @@ def _action(action: Action, analysis: AnalysisResult) -> ActionJson:
     ages = action_words.ages_of(action, own)
     return ActionJson(
         kind=action.kind,
-        what=action.what,
+        target=action.what,
         cause=action.cause,
         setting=action_words.setting_of(action, analysis.run),
         from_=_setting(action.before),

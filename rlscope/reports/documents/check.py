@@ -48,7 +48,7 @@ class AlertJson(Document):
     """When the alert was resolved, in UTC epoch nanoseconds; null if it was still firing at the end."""
     cost_gpu_s: Figure
     """GPU-seconds lost while the rule fired; null if the metric has no cost."""
-    judged_over_s: Figure
+    evaluated_over_s: Figure
     """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
     evaluated once over all of it; null if the rule was evaluated at its ticks."""
     fingerprint: str
@@ -89,9 +89,9 @@ class RuleOutcomeJson(Document):
     """Number of times the rule fired."""
     ticks: int
     """Number of evaluations over the run."""
-    judged_ticks: int
+    evaluated_ticks: int
     """Number of evaluations with enough data to decide. If 0, the rule carries no information about the run."""
-    judged_over_s: Figure
+    evaluated_over_s: Figure
     """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
     evaluated once over all of it; null if the rule was evaluated at its ticks or not at all."""
 
@@ -137,8 +137,8 @@ def _outcome(outcome: RuleOutcome) -> RuleOutcomeJson:
         severity=rule.severity,
         fired=len(outcome.alerts),
         ticks=outcome.ticks,
-        judged_ticks=outcome.judged_ticks,
-        judged_over_s=outcome.judged_over_s,
+        evaluated_ticks=outcome.evaluated_ticks,
+        evaluated_over_s=outcome.evaluated_over_s,
     )
 
 
@@ -252,7 +252,7 @@ def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
 def _limits(report: RuleReport) -> list[str]:
     """Return lines on the rules evaluated once over the whole run and on the rules that lacked data."""
     lines = list[str]()
-    quiet = [outcome for outcome in report.outcomes if outcome.judged_over_s is not None and not outcome.alerts]
+    quiet = [outcome for outcome in report.outcomes if outcome.evaluated_over_s is not None and not outcome.alerts]
     if quiet:
         lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
     if report.unjudged:
@@ -297,7 +297,7 @@ def _case(report: RuleReport, outcome: RuleOutcome, fail_on: Severity) -> Elemen
     if told:
         fails = at_least(rule.severity, fail_on)
         _tell(case, "\n\n".join(told), f"{rule.severity}: {condition(rule)}" if fails else None)
-    elif not outcome.judged_ticks:
+    elif not outcome.evaluated_ticks:
         ElementTree.SubElement(case, "skipped", message="not judged: warm-up, or too little to go by")
     return case
 

@@ -10,10 +10,10 @@ from pydantic import ConfigDict
 
 from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import CauseKind, Promise, Unpriced
-from rlscope.comparison.confounders import Kind
-from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
+from rlscope.comparison.confounders import ConfounderKind
+from rlscope.comparison.differences import Basis, BreakdownName, BreakdownPart, Differences, Learned, Quantity
 from rlscope.comparison.facts import ComparedRun, plain
-from rlscope.comparison.runs import Compared, Pair
+from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, Scale
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
@@ -40,7 +40,7 @@ class ComparedRunJson(Document):
     """Sampler GPUs."""
     colocated_gpus: int
     """GPUs that both train and sample."""
-    max_running_per_engine: int | None
+    max_running: int | None
     """Limit on running requests of an engine; null if not recorded."""
     first_step: int | None
     """First optimizer step of the steady state; null if there is none."""
@@ -82,7 +82,7 @@ class DifferenceJson(Document):
     """Whether the difference exceeds the noise; false also if it was not tested."""
 
 
-class QuantityJson(DifferenceJson):
+class ComparedQuantityJson(DifferenceJson):
     """One quantity of both runs."""
 
     quantity: Quantity
@@ -183,7 +183,7 @@ class PromiseJson(Document):
     time."""
     rank: int | None
     """Rank of the action in the recommendation, starting at 1; null if it was not recommended."""
-    what: ActionWhat | None
+    target: ActionWhat | None
     """The quantity that the action changes; null if it was not recommended."""
     gain_ratio: Figure
     """Expected gain of trained tokens per second, 0.1 for 10% more. For a fix, the gain from the measured part of the
@@ -205,7 +205,7 @@ class PromiseJson(Document):
 class ConfounderJson(Document):
     """One reason to interpret the comparison with care."""
 
-    kind: Kind
+    kind: ConfounderKind
     """Kind of the reason."""
     sentence: str
     """The reason in words."""
@@ -224,7 +224,7 @@ class PairJson(Document):
     """The outcome in one sentence."""
     confounders: tuple[ConfounderJson, ...]
     """Reasons for care, the most important first."""
-    quantities: tuple[QuantityJson, ...]
+    quantities: tuple[ComparedQuantityJson, ...]
     """Quantities of both runs, starting with the trained tokens per second."""
     learning: tuple[LearnedJson, ...]
     """Reward, loss and entropy, if recorded."""
@@ -255,7 +255,7 @@ class CompareDocument(Document):
     """The other runs, in the given order."""
 
 
-def compare_document(compared: Compared) -> CompareDocument:
+def compare_document(compared: RunComparison) -> CompareDocument:
     """Return the whole comparison."""
     return CompareDocument(
         schema_version=SCHEMA_VERSION,
@@ -273,7 +273,7 @@ def _run(run: ComparedRun, index: int) -> ComparedRunJson:
         trainer_gpus=run.layout.trainer_gpus,
         sampler_gpus=run.layout.sampler_gpus,
         colocated_gpus=run.layout.colocated_gpus,
-        max_running_per_engine=run.layout.running_per_engine,
+        max_running=run.layout.max_running,
         first_step=run.first_step,
         last_step=run.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
@@ -294,7 +294,9 @@ def _pair(pair: Pair, index: int) -> PairJson:
         confounders=tuple(
             ConfounderJson(kind=each.kind, sentence=words.caution(each, letter)) for each in pair.confounders
         ),
-        quantities=tuple(QuantityJson(**_numbers(each.difference), quantity=each.quantity) for each in found.rows),
+        quantities=tuple(
+            ComparedQuantityJson(**_numbers(each.difference), quantity=each.quantity) for each in found.rows
+        ),
         learning=tuple(
             LearnedJson(
                 **dict(DifferenceJson.read(each.difference)), learned=each.learned, at=each.at, where=each.where
@@ -328,7 +330,7 @@ def _breakdowns(found: Differences) -> tuple[BreakdownJson, ...]:
     )
 
 
-def _part(part: Part, *, is_tested: bool) -> PartJson:
+def _part(part: BreakdownPart, *, is_tested: bool) -> PartJson:
     found = part.difference
     return PartJson(
         name=part.name,
@@ -347,7 +349,7 @@ def _promise(promise: Promise) -> PromiseJson:
     return PromiseJson(
         is_recommended=promise.is_recommended,
         rank=promise.rank,
-        what=promise.what,
+        target=promise.what,
         gain_ratio=promise.promised.median,
         gain_low_ratio=promise.promised.low,
         gain_high_ratio=promise.promised.high,
@@ -358,7 +360,7 @@ def _promise(promise: Promise) -> PromiseJson:
     )
 
 
-def as_markdown(compared: Compared) -> str:
+def as_markdown(compared: RunComparison) -> str:
     """Return the comparison as Markdown for a pull request or a chat, without a trailing newline.
 
     Text from the runs is escaped.

@@ -103,7 +103,7 @@ class ImportedJson(Document):
     """Certainty of the rows, by table."""
     coverage: Mapping[str, float]
     """Share of each worker's steps, 0 to 1, that the files contain, by worker."""
-    is_thinned: bool
+    is_incomplete: bool
     """Whether so many steps are missing that their time is left out."""
     notes: tuple[str, ...]
     """Gaps in the data, each with the file or flag that would fill it."""

@@ -66,7 +66,7 @@ class RunEntryJson(Document):
     """Sampler GPUs."""
     colocated_gpus: int | None
     """GPUs that both train and sample."""
-    running_per_engine: int | None
+    max_running: int | None
     """Limit on running requests of an engine in the run's config."""
     steps: int | None
     """Optimizer steps."""

@@ -37,11 +37,11 @@ _WAITS: Final[Mapping[Regime, Waits]] = {
 class LayoutJson(Document):
     """A layout."""
 
-    n_train_gpus: int
+    trainer_gpus: int
     """Trainer GPUs."""
-    n_sample_gpus: int
+    sampler_gpus: int
     """Sampler GPUs."""
-    max_running_per_engine: int | None
+    max_running: int | None
     """Limit on running requests of an engine; null if the model could not be fitted to the run."""
 
 
@@ -95,7 +95,7 @@ class ComparedLayoutJson(GainJson, RatedLayoutJson):
     """Distance of the forecast from the decode batches that the run measured."""
     excluded: Exclusion | None
     """Reason why the layout cannot be used; null if it can."""
-    regime: Waits | None
+    limited_by: Waits | None
     """Bottleneck of the layout, in the terms of the verdict."""
     step_s: Figure
     """Duration of an optimizer step, in seconds."""
@@ -112,7 +112,7 @@ class OtherRunJson(Document):
 
     run_id: str
     """Identifier of the run."""
-    n_train_gpus: int
+    trainer_gpus: int
     """Trainer GPUs of the run."""
     cautions: tuple[ModelWarning, ...]
     """Reasons why the comparison with this run may mislead."""
@@ -131,18 +131,18 @@ class TrainingScalingJson(Document):
     """Whether training was measured at several numbers of GPUs; otherwise the exponent is mostly assumed."""
     contradicted: bool
     """Whether no single exponent explains all runs."""
-    n_train_gpus: tuple[int, ...]
+    trainer_gpus: tuple[int, ...]
     """Numbers of trainer GPUs at which training was measured."""
-    also: tuple[OtherRunJson, ...]
+    also_analyzed: tuple[OtherRunJson, ...]
     """The runs passed with --also."""
 
 
 def layout_json(layout: Layout) -> LayoutJson:
     """Return the layout without a forecast."""
     return LayoutJson(
-        n_train_gpus=layout.trainer_gpus,
-        n_sample_gpus=layout.sampler_gpus,
-        max_running_per_engine=layout.running_per_engine,
+        trainer_gpus=layout.trainer_gpus,
+        sampler_gpus=layout.sampler_gpus,
+        max_running=layout.max_running,
     )
 
 
@@ -195,7 +195,7 @@ def candidate_json(
         probability_best=odds.get(forecast.layout),
         grade=forecast.grade,
         excluded=forecast.excluded,
-        regime=None if timing is None else waits_for(timing.regime),
+        limited_by=None if timing is None else waits_for(timing.regime),
         step_s=step_seconds(calibration, forecast, base),
         staleness_p95=None if staleness is None else staleness.sample_p95,
         **dict(preemption_json(forecast.preemption)),
@@ -222,9 +222,9 @@ def scaling_json(model: ModelResult) -> TrainingScalingJson:
         high=high,
         measured=bool(training.scaling_seen_at),
         contradicted=training.scaling_contradicted,
-        n_train_gpus=tuple(sorted({training.seen_gpus, *training.scaling_seen_at})),
-        also=tuple(
-            OtherRunJson(run_id=other.run_id, n_train_gpus=other.trainer_gpus, cautions=other.warnings)
+        trainer_gpus=tuple(sorted({training.seen_gpus, *training.scaling_seen_at})),
+        also_analyzed=tuple(
+            OtherRunJson(run_id=other.run_id, trainer_gpus=other.trainer_gpus, cautions=other.warnings)
             for other in model.others
         ),
     )

@@ -10,7 +10,7 @@ from rlscope.analysis.result import RunFacts, Throughput
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
-from rlscope.model.forecast.holdout import Compared, PredictedQuantity, Prediction
+from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity, Prediction
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.recommend import Advice, Reason, UncertaintySource, fastest_probabilities
 from rlscope.model.forecast.replay import ObservableName, ObservableUnit, Replay, ReplayMethod, Scheduling
@@ -66,14 +66,14 @@ class PredictedRateJson(Document):
     """Low end of the 90% interval of `predicted_tokens_per_s`."""
     predicted_high: Figure = None
     """High end of the 90% interval of `predicted_tokens_per_s`."""
-    judged_tokens_per_s: Figure = None
+    held_out_tokens_per_s: Figure = None
     """Trained tokens per second measured over the second half of the steady state."""
-    judged_low: Figure = None
-    """Low end of the 90% interval of `judged_tokens_per_s`."""
-    judged_high: Figure = None
-    """High end of the 90% interval of `judged_tokens_per_s`."""
+    held_out_low: Figure = None
+    """Low end of the 90% interval of `held_out_tokens_per_s`."""
+    held_out_high: Figure = None
+    """High end of the 90% interval of `held_out_tokens_per_s`."""
     residual_ratio: Figure = None
-    """`judged_tokens_per_s` over `predicted_tokens_per_s`, less 1."""
+    """`held_out_tokens_per_s` over `predicted_tokens_per_s`, less 1."""
     agrees: bool | None = None
     """Whether the two intervals overlap."""
 
@@ -87,7 +87,7 @@ class ThroughputJson(PredictedRateJson, MeasuredRateJson):
     """Low end of the 90% interval of `bound_tokens_per_s`."""
     bound_high: Figure = None
     """High end of the 90% interval of `bound_tokens_per_s`."""
-    sync_tokens_per_s: Figure = None
+    synchronous_tokens_per_s: Figure = None
     """Modeled trained tokens per second of a synchronous run in which every GPU alternates between sampling and
     training."""
     gap: tuple[GapStepJson, ...] | None = None
@@ -201,9 +201,9 @@ class ComparedJson(Document):
     """High end of the 90% interval of `predicted`."""
     judged: Figure
     """The measured value, in the unit of the quantity's name."""
-    judged_low: Figure
+    held_out_low: Figure
     """Low end of the 90% interval of `judged`."""
-    judged_high: Figure
+    held_out_high: Figure
     """High end of the 90% interval of `judged`."""
     residual_ratio: Figure
     """`judged` over `predicted`, less 1."""
@@ -248,7 +248,7 @@ class SchedulingJson(Document):
     """Order in which the trainer takes samples from the queue."""
     dispatch: Dispatch
     """Component that assigns samples to the engines."""
-    taking: Taking
+    dequeue: Taking
     """Way in which the trainers take samples from the queue."""
     queue_policy: QueuePolicy
     """Effect of a full queue on new samples."""
@@ -283,11 +283,11 @@ class ReplayJson(Document):
     """Method of the replay."""
     compared: tuple[ObservableJson, ...]
     """All quantities that were compared."""
-    off: tuple[ObservableName, ...]
+    out_of_tolerance: tuple[ObservableName, ...]
     """Quantities beyond their tolerance, the largest deviation first."""
     scheduling: SchedulingJson
     """The scheduling that fits the run best. The model uses it for every layout."""
-    tried: tuple[TriedJson, ...]
+    candidates: tuple[TriedJson, ...]
     """All schedulings that were tried, starting with the one in use."""
 
 
@@ -298,7 +298,7 @@ class ModelJson(Document):
     """Whether the run is synchronous: samplers and trainers wait for each other at every step."""
     calibrated_steps: int | None = None
     """Optimizer steps that the prediction is calibrated on."""
-    judged_steps: int | None = None
+    held_out_steps: int | None = None
     """Optimizer steps that the prediction is compared with."""
     judged: Mapping[PredictedQuantity, ComparedJson] | None = None
     """Predicted quantities other than the rate, by name."""
@@ -333,7 +333,7 @@ def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) 
         bound_tokens_per_s=model.gap.bound_tokens_per_s,
         bound_low=model.gap.bound_spread.low,
         bound_high=model.gap.bound_spread.high,
-        sync_tokens_per_s=model.synchronous_tokens_per_s,
+        synchronous_tokens_per_s=model.synchronous_tokens_per_s,
         # The unary minus would turn a loss of 0.0 into -0.0.
         gap=tuple(GapStepJson(cause=step.cause, tokens_per_s=0.0 - step.lost_tokens_per_s) for step in model.gap.steps),
     )
@@ -347,15 +347,15 @@ def _predicted_rate(prediction: Prediction | None) -> PredictedRateJson:
         predicted_tokens_per_s=rate.predicted.median,
         predicted_low=rate.predicted.low,
         predicted_high=rate.predicted.high,
-        judged_tokens_per_s=rate.achieved.value,
-        judged_low=rate.achieved.low,
-        judged_high=rate.achieved.high,
+        held_out_tokens_per_s=rate.achieved.value,
+        held_out_low=rate.achieved.low,
+        held_out_high=rate.achieved.high,
         residual_ratio=rate.residual_ratio,
         agrees=rate.agrees,
     )
 
 
-def _compared_by_name(prediction: Prediction) -> Mapping[PredictedQuantity, Compared]:
+def _compared_by_name(prediction: Prediction) -> Mapping[PredictedQuantity, ComparedPrediction]:
     return {each.quantity: each for each in prediction.compared}
 
 
@@ -403,9 +403,9 @@ def recommendation_json(model: ModelResult | NoModelResult, run: RunFacts) -> Re
 
 def _no_recommendation(model: NoModelResult, run: RunFacts) -> RecommendationJson:
     current = ModelledLayoutJson(
-        n_train_gpus=run.trainer_gpus,
-        n_sample_gpus=run.sampler_gpus,
-        max_running_per_engine=None,
+        trainer_gpus=run.trainer_gpus,
+        sampler_gpus=run.sampler_gpus,
+        max_running=None,
         tokens_per_s=None,
         staleness_mean=None,
         staleness_max=None,
@@ -457,7 +457,7 @@ def model_json(model: ModelResult | NoModelResult) -> ModelJson:
     return ModelJson(
         synchronous=model.calibration.synchronous,
         calibrated_steps=None if prediction is None else prediction.calibrated_steps,
-        judged_steps=None if prediction is None else prediction.judged_steps,
+        held_out_steps=None if prediction is None else prediction.held_out_steps,
         judged=None if prediction is None else _judged(prediction),
         efficient_running=None if efficiency is None else efficiency.efficient_running,
         efficient_decoding_ratio=None if efficiency is None else efficiency.efficient_time_ratio,
@@ -477,9 +477,9 @@ def _replay(replay: Replay) -> ReplayJson:
         rate_misfit_ratio=replay.rate_misfit_ratio,
         method=replay.method,
         compared=tuple(ObservableJson.read(each) for each in replay.compared),
-        off=tuple(each.name for each in replay.off),
+        out_of_tolerance=tuple(each.name for each in replay.off),
         scheduling=_scheduling(replay.scheduling),
-        tried=tuple(
+        candidates=tuple(
             TriedJson(
                 scheduling=_scheduling(each.scheduling),
                 misfit=each.misfit,
@@ -496,7 +496,7 @@ def _scheduling(scheduling: Scheduling) -> SchedulingJson:
         delivery=scheduling.delivery,
         queue_order=settings.queue_order,
         dispatch=settings.dispatch,
-        taking=settings.taking,
+        dequeue=settings.taking,
         queue_policy=admission.queue_policy,
         max_staleness=admission.max_staleness,
         staleness_policy=None if admission.max_staleness is None else admission.staleness_policy,
@@ -519,15 +519,15 @@ def _judged(prediction: Prediction) -> Mapping[PredictedQuantity, ComparedJson]:
     return {name: _compared(each) for name, each in by_name.items() if name != "tokens_per_s"}
 
 
-def _compared(compared: Compared) -> ComparedJson:
+def _compared(compared: ComparedPrediction) -> ComparedJson:
     predicted, achieved = compared.predicted, compared.achieved
     return ComparedJson(
         predicted=predicted.median,
         predicted_low=predicted.low,
         predicted_high=predicted.high,
         judged=achieved.value,
-        judged_low=achieved.low,
-        judged_high=achieved.high,
+        held_out_low=achieved.low,
+        held_out_high=achieved.high,
         residual_ratio=compared.residual_ratio,
         agrees=compared.agrees,
     )

@@ -96,14 +96,14 @@ class PlanDocument(Document):
     """The layout passed with --layout, compared with the recommended one; null without --layout."""
     bound_tokens_per_s: Figure
     """Upper bound of the trained tokens per second of these GPUs."""
-    sync_tokens_per_s: Figure
+    synchronous_tokens_per_s: Figure
     """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; null
     if such a run does not fit."""
     safe_running_per_engine: Figure
     """Number of requests that fit in an engine's KV cache without preemptions."""
     kv_capacity_tokens: Figure
     """Number of tokens that fit in an engine's KV cache."""
-    eta: RunTimeJson | None
+    time_to_finish: RunTimeJson | None
     """Duration of the run; null if the plan has no number of steps or no layout can be used."""
     scaling: PoorScalingJson | None
     """A smaller number of GPUs that would train nearly as fast; null if all GPUs are used well."""
@@ -124,10 +124,10 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
         asked=None if planned.asked is None else _asked(planned, planned.asked),
         bound_tokens_per_s=planned.bound.trained_tokens_per_s,
-        sync_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
+        synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
-        eta=_run_time(planned, file),
+        time_to_finish=_run_time(planned, file),
         scaling=None if planned.scaling is None else PoorScalingJson.read(planned.scaling),
         unknowns=tuple(
             UnknownJson(
@@ -177,7 +177,7 @@ def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayoutJson:
 
 
 def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
-    steps, price = file.batch.steps, file.price
+    steps, price = file.batch.total_steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
@@ -186,7 +186,7 @@ def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
         steps=steps,
         hours=_spread(hours),
         gpu_hours=gpu_hours,
-        price=None if price.gpu_hour is None else gpu_hours * price.gpu_hour,
+        price=None if price.gpu_hour_price is None else gpu_hours * price.gpu_hour_price,
         currency=price.currency or None,
     )
 

@@ -33,17 +33,17 @@ from rlscope.reports.text import advice
 class AskedJson(Document):
     """The requested changes, by option name; null if the option is unchanged."""
 
-    n_train_gpus: int | None
+    trainer_gpus: int | None
     """Trainer GPUs."""
-    n_sample_gpus: int | None
+    sampler_gpus: int | None
     """Sampler GPUs."""
-    n_gpus: int | None
+    total_gpus: int | None
     """Total number of GPUs."""
-    max_running_per_engine: int | None
+    max_running: int | None
     """Limit on running requests of an engine."""
     max_staleness: int | None
     """Cap on the staleness of samples, in versions."""
-    scale_lengths: Figure
+    length_factor: Figure
     """Factor on the length of every response."""
     max_output_tokens: int | None
     """Longest response, in tokens."""
@@ -51,13 +51,13 @@ class AskedJson(Document):
     """Samples per optimizer step."""
     trainer_speed: Figure
     """Factor on the speed of training passes and log-probabilities."""
-    forward_speed: Figure
+    engine_speed: Figure
     """Factor on the speed of decode passes and prefills."""
     weight_update_s: Figure
     """Seconds from the end of a step until both sides continue."""
-    queue_capacity: int | None
+    queue_capacity_samples: int | None
     """Capacity of the queue, in samples; 0: no limit."""
-    max_in_flight: int | None
+    max_in_flight_samples: int | None
     """Limit on the samples running or queued at a time; 0: no limit."""
     max_in_flight_groups: int | None
     """Limit on the groups running or queued at a time; 0: no limit."""
@@ -74,7 +74,7 @@ class TimedLayoutJson(RatedLayoutJson):
     """Share of trainer time, 0 to 1, without work on a batch. Publishing weights counts as idle."""
     sampler_idle_ratio: Figure
     """Share of engine time, 0 to 1, without a decode pass or a prefill."""
-    regime: Waits | None
+    limited_by: Waits | None
     """Bottleneck of the layout, in the terms of the verdict."""
     grade: Grade | None
     """Distance of the forecast from the decode batches that the run measured."""
@@ -84,17 +84,17 @@ class WhatIfSideJson(PreemptionJson, TimedLayoutJson):
     """One side of the comparison. If the run cannot run this way, only the layout is set."""
 
 
-class QuantityJson(Document):
+class SensitiveQuantityJson(Document):
     """A quantity of the run that could be improved."""
 
     quantity: SensitivityQuantity
     """The quantity that is improved by 1%, by itself."""
 
 
-class SensitivityJson(GainJson, QuantityJson):
+class SensitivityJson(GainJson, SensitiveQuantityJson):
     """Change of the trained tokens per second if one quantity improves by 1%."""
 
-    silence: Silence | None
+    no_effect_reason: Silence | None
     """Reason why the quantity has no effect, or why its effect is unknown; null if it has an effect."""
     is_rough: bool
     """Whether the formulas are only approximate for the current layout."""
@@ -105,7 +105,7 @@ class ComparisonJson(Document):
 
     asked: AskedJson
     """The requested changes, by option name."""
-    now: WhatIfSideJson
+    current: WhatIfSideJson
     """The current run, as modeled."""
     predicted: WhatIfSideJson
     """The run after the changes, as modeled."""
@@ -118,7 +118,7 @@ class WhatIfDocument(GainJson, ComparisonJson):
 
     obstacle: Obstacle | None
     """Reason why the run cannot run with the changes; null if it can."""
-    chose_split: bool
+    chose_layout: bool
     """Whether only the total number of GPUs was given, so that rlscope chose the fastest split."""
     simulated: bool
     """Whether `predicted` comes from the event simulation."""
@@ -135,21 +135,21 @@ class WhatIfDocument(GainJson, ComparisonJson):
 def _asked(change: Change) -> AskedJson:
     """Return the requested changes by option name."""
     return AskedJson(
-        n_train_gpus=change.trainer_gpus,
-        n_sample_gpus=change.sampler_gpus,
-        n_gpus=change.gpus,
-        max_running_per_engine=change.running_per_engine,
+        trainer_gpus=change.trainer_gpus,
+        sampler_gpus=change.sampler_gpus,
+        total_gpus=change.total_gpus,
+        max_running=change.max_running,
         max_staleness=change.max_staleness,
-        scale_lengths=change.length_factor,
+        length_factor=change.length_factor,
         max_output_tokens=change.max_output_tokens,
         samples_per_step=change.samples_per_step,
         trainer_speed=change.trainer_speed,
-        forward_speed=change.forward_speed,
+        engine_speed=change.engine_speed,
         weight_update_s=change.weight_update_s,
-        queue_capacity=change.queue_capacity_samples,
-        max_in_flight=change.max_in_flight_samples,
+        queue_capacity_samples=change.queue_capacity_samples,
+        max_in_flight_samples=change.max_in_flight_samples,
         max_in_flight_groups=change.max_in_flight_groups,
-        publish_every=change.steps_per_version,
+        publish_every=change.publish_every,
     )
 
 
@@ -163,7 +163,7 @@ def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
         step_s=None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast)),
         trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
         sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
-        regime=None if timing is None else waits_for(timing.regime),
+        limited_by=None if timing is None else waits_for(timing.regime),
         grade=forecast.grade,
         **dict(preemption_json(forecast.preemption)),
     )
@@ -178,11 +178,11 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
     """Return the model's answer to one what-if question."""
     return WhatIfDocument(
         asked=_asked(answer.asked),
-        now=_side(answer, answer.now),
+        current=_side(answer, answer.now),
         predicted=_side(answer, answer.predicted),
         **dict(gain_json(answer.gain_ratio)),
         obstacle=answer.obstacle,
-        chose_split=answer.chose_split,
+        chose_layout=answer.chose_layout,
         simulated=answer.simulated,
         doubts=answer.warnings,
         cautions=model.warnings,
@@ -197,7 +197,7 @@ def sensitivities_json(sensitivities: Sequence[Sensitivity]) -> tuple[Sensitivit
         SensitivityJson(
             quantity=each.quantity,
             **dict(gain_json(each.gain_ratio)),
-            silence=each.silence,
+            no_effect_reason=each.silence,
             is_rough=each.is_rough,
         )
         for each in sensitivities

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import version_steps
-from rlscope.comparison.runs import Compared
+from rlscope.comparison.runs import RunComparison
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.lengths import IS_TRAINED
@@ -34,7 +34,7 @@ from rlscope.reports.text.comparison import (
     runs_in_words,
     state_bars,
 )
-from rlscope.reports.text.states import STATES, State, role_order
+from rlscope.reports.text.states import STATES, StateStyle, role_order
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
@@ -53,14 +53,14 @@ class _Page(NamedTuple):
     bars: list[RoleBar]
     basis: str
     figures: list[Drawn]
-    states: tuple[State, ...]
+    states: tuple[StateStyle, ...]
     style: Markup
     chart_config: Markup
     scripts: tuple[Markup, ...]
     policy: str
 
 
-def render_comparison(compared: Compared) -> str:
+def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
     page = _page(compared, list(figures_of(compared).values()))
     return with_pictures(
@@ -68,17 +68,17 @@ def render_comparison(compared: Compared) -> str:
     )
 
 
-def comparison_card(compared: Compared) -> str:
+def comparison_card(compared: RunComparison) -> str:
     """Return the top of the page as an HTML fragment without scripts."""
     return filled("comparison_card.html", page=_page(compared, []))
 
 
-def comparison_png(compared: Compared) -> bytes:
+def comparison_png(compared: RunComparison) -> bytes:
     """Draw the first pair as a picture of 2560 x 1440 pixels. Raises RlscopeError if there is no usable font."""
     return drawn_png(_picture(compared))
 
 
-def _page(compared: Compared, figures: list[Drawn]) -> _Page:
+def _page(compared: RunComparison, figures: list[Drawn]) -> _Page:
     scripts = page_scripts(_SCRIPTS) if figures else ()
     basis = _basis(compared)
     return _Page(
@@ -97,12 +97,12 @@ def _page(compared: Compared, figures: list[Drawn]) -> _Page:
     )
 
 
-def _basis(compared: Compared) -> Basis:
+def _basis(compared: RunComparison) -> Basis:
     """Return "steady" if every pair was compared in steady state, else "whole"."""
     return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
 
 
-def _bars(compared: Compared, basis: Basis) -> list[RoleBar]:
+def _bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
     """Return a bar per role and run, ordered by role."""
     bars = [
         (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
@@ -115,7 +115,7 @@ def _bars(compared: Compared, basis: Basis) -> list[RoleBar]:
 class ComparisonCharts:
     """The charts of a comparison: `charts.states()` returns an Altair chart; `dir(charts)` lists all names."""
 
-    def __init__(self, compared: Compared) -> None:
+    def __init__(self, compared: RunComparison) -> None:
         self._drawn: Mapping[str, Drawn] = {
             name: figure for name, figure in figures_of(compared).items() if figure.spec
         }
@@ -136,7 +136,7 @@ class ComparisonCharts:
         return f"ComparisonCharts({', '.join(self._drawn)})"
 
 
-def figures_of(compared: Compared) -> dict[str, Drawn]:
+def figures_of(compared: RunComparison) -> dict[str, Drawn]:
     """Return the figures by chart name."""
     facts, basis = compared.baseline.facts, _basis(compared)
     frames = {
@@ -153,7 +153,7 @@ def figures_of(compared: Compared) -> dict[str, Drawn]:
     }
 
 
-def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
+def _states_frame(compared: RunComparison, basis: Basis) -> pl.DataFrame:
     rows = [
         (f"{bar.role} {letter}", bar.role, letter, part.state.name, part.label, part.share_ratio)
         for letter, run in ((letter_of(index), run) for index, run in enumerate(compared.runs))
@@ -165,7 +165,7 @@ def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def _step_frame(compared: Compared) -> pl.DataFrame | None:
+def _step_frame(compared: RunComparison) -> pl.DataFrame | None:
     parts = [
         pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s}).with_columns(run=pl.lit(letter_of(n)))
         for n, run in enumerate(compared.runs)
@@ -174,7 +174,7 @@ def _step_frame(compared: Compared) -> pl.DataFrame | None:
     return pl.concat(parts).select("run", "step", "period_s") if parts else None
 
 
-def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
+def _staleness_frame(compared: RunComparison) -> pl.DataFrame | None:
     """Return the share of trained tokens by staleness.
 
     The unit is whole optimizer steps if the runs differ in the number of steps per version, else versions.
@@ -193,7 +193,7 @@ def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
     return shares.with_columns(unit=pl.lit("optimizer steps" if in_steps else "versions"))
 
 
-def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
+def _lengths_frame(compared: RunComparison) -> pl.DataFrame | None:
     """Return the length distribution of generated samples, and of trained ones if dropping made them differ."""
     parts: list[pl.DataFrame] = []
     for index, run in enumerate(compared.runs):
@@ -214,7 +214,7 @@ def _up_to(lengths: pl.DataFrame, name: str) -> pl.DataFrame:
     )
 
 
-def _learning_frame(compared: Compared) -> pl.DataFrame | None:
+def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
     parts = [
         with_gpu_hours(run).select(pl.lit(letter_of(index)).alias("run"), "step", "gpu_hours", "reward_mean")
         for index, run in enumerate(compared.runs)
@@ -272,7 +272,7 @@ class _Picture(NamedTuple):
     bar_step_px: int
 
 
-def _picture(compared: Compared) -> str:
+def _picture(compared: RunComparison) -> str:
     """Return the picture as SVG, with strings from the runs escaped."""
     pair = pairs_in_words(compared)[0]
     bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]

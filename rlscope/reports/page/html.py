@@ -35,7 +35,7 @@ from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.states import STATES, State
+from rlscope.reports.text.states import STATES, StateStyle
 from rlscope.reports.text.verdict import below_actions
 from rlscope.text_out import write_file
 
@@ -95,7 +95,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
             # The spaces keep a number beside its name at the end of a line.
             cap if tokens is None else f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}",
         ),
-        Fact("GPUs", fmt.count(run.n_gpus or None), layout),
+        Fact("GPUs", fmt.count(run.total_gpus or None), layout),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
@@ -153,7 +153,7 @@ class _Page(NamedTuple):
     """Sections with something to show."""
     not_shown: list[NotShown]
     queries: QueriesSection
-    states: tuple[State, ...]
+    states: tuple[StateStyle, ...]
     actions_title: str
     action_columns: list[str]
     action_rows: list[list[str]]

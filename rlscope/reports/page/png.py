@@ -15,7 +15,7 @@ from rlscope.errors import RlscopeError
 from rlscope.format import printable
 from rlscope.reports.page.templating import filled
 from rlscope.reports.text.brief import Brief, RoleBar, RolePart, brief_of
-from rlscope.reports.text.states import State
+from rlscope.reports.text.states import StateStyle
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
@@ -39,7 +39,7 @@ _BOLD: Final = 1.11
 
 
 class _Segment(NamedTuple):
-    state: State
+    state: StateStyle
     x_px: float
     width_px: float
 
@@ -76,7 +76,7 @@ class _Picture(NamedTuple):
     why: list[str]
     achieved: list[str]
     quality: list[str]
-    states: list[State]
+    states: list[StateStyle]
     run: str
 
 

@@ -27,7 +27,7 @@ from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
-from rlscope.reports.text.states import STATES, State
+from rlscope.reports.text.states import STATES, StateStyle
 
 
 class Section(NamedTuple):
@@ -54,7 +54,7 @@ class Section(NamedTuple):
 class GlossarySection(NamedTuple):
     """The states of the ledger with their colors; the terms are in the template."""
 
-    states: tuple[State, ...] = STATES
+    states: tuple[StateStyle, ...] = STATES
 
 
 def _glossary_section(_analysis: AnalysisResult) -> GlossarySection:

@@ -190,8 +190,8 @@ def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:
 def _running_limit(analysis: AnalysisResult) -> int | None:
     """Requests that an engine may run at once; None if unknown."""
     if isinstance(analysis.model, ModelResult):
-        return analysis.model.forecasts.today.layout.running_per_engine
-    stated = analysis.run.settings.get("max_running_per_engine")
+        return analysis.model.forecasts.today.layout.max_running
+    stated = analysis.run.settings.get("max_running")
     return stated if isinstance(stated, int) and is_integer(stated) else None
 
 

@@ -21,14 +21,14 @@ _CAP_IN_SIGHT: Final = 1.25
 
 
 def capped_lengths(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
-    """response_lengths with the run's cap in `cap_tokens`, null if there is none or it is far above all lengths."""
+    """Add the run's cap to response_lengths as `max_output_tokens`; null without one, or far above all lengths."""
     frame = answers.get("response_lengths")
     if frame is None or frame.is_empty():
         return frame
     cap = stated_cap_tokens(run)
     longest = int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
     in_sight = cap if cap is not None and cap <= _CAP_IN_SIGHT * longest else None
-    return frame.with_columns(cap_tokens=pl.lit(in_sight, dtype=pl.Int64))
+    return frame.with_columns(max_output_tokens=pl.lit(in_sight, dtype=pl.Int64))
 
 
 def stated_cap_tokens(run: RunFacts) -> int | None:

@@ -78,14 +78,14 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
     """Steady throughput per GPU, and GPU-hours and money per million trained tokens; empty without a steady rate."""
     run, rate = analysis.run, analysis.throughput.steady_tokens_per_s
-    if not rate or not run.n_gpus:
+    if not rate or not run.total_gpus:
         return []
-    gpu_s = _MILLION * run.n_gpus / rate
+    gpu_s = _MILLION * run.total_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
     cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
     if price:
         cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
-    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
+    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
 
 
 def rates_reading(analysis: AnalysisResult) -> str:

@@ -26,7 +26,7 @@ from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.rules import fired_built_in
-from rlscope.reports.text.states import State, order_of, state_label, state_of
+from rlscope.reports.text.states import StateStyle, order_of, state_label, state_of
 
 ROWS_MAX: Final = 4
 """More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
@@ -127,7 +127,7 @@ class WorkersSection(NamedTuple):
     choices: list[WorkersView]
     figures: list[Drawn]
     """One per choice, in order."""
-    key: list[State]
+    key: list[StateStyle]
     """The states in the charts."""
     idle: list[IdleRow]
     """The longest time without recorded work of each worker."""

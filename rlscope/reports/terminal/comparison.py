@@ -9,11 +9,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlscope.comparison.runs import Compared
+from rlscope.comparison.runs import RunComparison
 from rlscope.format import bulleted, plain
 from rlscope.reports.text.comparison import (
     TESTED,
-    CauseWords,
+    ChangeCauseWords,
     PairWords,
     RowWords,
     RunWords,
@@ -26,7 +26,7 @@ _WIDE = 100
 """Columns from which intervals have a column of their own."""
 
 
-def print_comparison(compared: Compared, console: Console) -> None:
+def print_comparison(compared: RunComparison, console: Console) -> None:
     """Print the whole comparison."""
     width = min(console.width, _WIDTH_MAX)
     blocks: list[RenderableType] = [_runs(runs_in_words(compared))]
@@ -91,7 +91,7 @@ def _rows(rows: Sequence[RowWords], letter: str, width: int) -> RenderableType:
     return Group(table, *notes)
 
 
-def _causes(causes: Sequence[CauseWords], letter: str) -> RenderableType:
+def _causes(causes: Sequence[ChangeCauseWords], letter: str) -> RenderableType:
     lines: list[RenderableType] = []
     for each in causes:
         words = f"{each.name}: {each.before} in A, {each.after} in {letter}"

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
-from rlscope.diagnose.evidence import Towards
+from rlscope.diagnose.evidence import Direction
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.layouts import Spread, StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
@@ -51,11 +51,11 @@ _SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
 }
 """Names of settings by a part of the framework's name; the first match is used."""
 _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
-    "running_limit": "max_running_per_engine",
+    "running_limit": "max_running",
     "staleness_cap": "max_staleness",
     "in_flight_limit": "max_in_flight_samples",
     "running_samples_limit": "max_running_samples",
-    "queue_capacity": "queue_capacity_samples",
+    "queue_capacity_samples": "queue_capacity_samples",
 }
 """Names in run.json, for an unknown framework."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
@@ -64,7 +64,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
     "trainer_speed": "Make training faster: a faster step, or additional GPUs",
-    "forward_speed": "Make sampling faster: faster engines, or additional GPUs for more engines",
+    "engine_speed": "Make sampling faster: faster engines, or additional GPUs for more engines",
     "colocated": "Colocate: every GPU alternates between sampling and training",
 }
 _ONE_STEP: Final = 1.05
@@ -84,21 +84,21 @@ _MAKING_MORE: Final = frozenset(
         "staleness_cap",
         "in_flight_limit",
         "running_samples_limit",
-        "queue_capacity",
+        "queue_capacity_samples",
         "running_limit",
-        "forward_speed",
+        "engine_speed",
         "slow_engines",
     }
 )
 """Settings and speeds that an action raises to start more samples, or to generate them faster."""
 _SOONER: Final = frozenset({"running_limit", "layout"})
 """Changes that give samplers more requests at a time, or more GPUs."""
-_TOWARDS: Final[Mapping[Cause, Towards]] = {
+_TOWARDS: Final[Mapping[Cause, Direction]] = {
     "samplers": "more_samples",
     "lockstep": "more_samples",
     "trainers": "fewer_samples",
 }
-OPPOSITES: Final[Mapping[Towards, frozenset[Towards]]] = {
+OPPOSITES: Final[Mapping[Direction, frozenset[Direction]]] = {
     "more_samples": frozenset({"fewer_samples", "fresher"}),
     "fewer_samples": frozenset({"more_samples"}),
     "fresher": frozenset({"more_samples"}),
@@ -128,7 +128,7 @@ def imperative(action: Action) -> str:
         "staleness_cap": f"Raise the staleness cap {raised} versions",
         "in_flight_limit": f"Raise the limit on samples in flight {raised}",
         "running_samples_limit": f"Raise the limit on running samples over all engines {raised}",
-        "queue_capacity": f"Raise the queue capacity {raised} samples",
+        "queue_capacity_samples": f"Raise the queue capacity {raised} samples",
         "publish_every": f"Publish every {_steps(new)} instead of every {_steps(old)}",
     }[action.what]
 
@@ -146,7 +146,7 @@ def _evened_imperative(engines: tuple[str, ...]) -> str:
 
 def _layout_imperative(action: Action, after: Layout) -> str:
     if action.what == "running_limit" and isinstance(action.before, Layout):
-        old, new = action.before.running_per_engine, after.running_per_engine
+        old, new = action.before.max_running, after.max_running
         verb = "Raise" if new > old else "Lower"
         return f"{verb} the running requests per engine from {fmt.count(old)} to {fmt.count(new)}"
     words = layout_words(after)
@@ -157,7 +157,7 @@ def layout_words(layout: Layout) -> str:
     """A layout in words."""
     trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
     samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
-    running = fmt.counted(layout.running_per_engine, "running request", "running requests")
+    running = fmt.counted(layout.max_running, "running request", "running requests")
     return f"{trainers} and {samplers}, up to {running} per engine"
 
 
@@ -170,7 +170,7 @@ def gain_words(gain_ratio: Spread) -> str:
 def effect(action: Action) -> str:
     """Return the gain of the action, as the start of a sentence."""
     gain = gain_words(action.gain_ratio)
-    if action.what in ("trainer_speed", "forward_speed"):
+    if action.what in ("trainer_speed", "engine_speed"):
         return f"Throughput {gain} for 10% more speed"
     if action.kind == "fix":
         return f"Throughput up to {gain}, {_IF[action.what]}"
@@ -336,7 +336,7 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
     return None if not now or then is None else (1.0 + action.gain_ratio.median) * then / now - 1.0
 
 
-def direction_of(action: Action) -> Towards | None:
+def direction_of(action: Action) -> Direction | None:
     """Return whether the action makes more samples for the trainers, or fewer; None if it aims at neither."""
     if action.what == "colocated":
         return None
@@ -400,7 +400,7 @@ def action_row(
 def _gain_cell(action: Action) -> str:
     """Return the gain, with its condition if the action as such has none."""
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
-    if action.what in ("trainer_speed", "forward_speed"):
+    if action.what in ("trainer_speed", "engine_speed"):
         return f"{gain} for 10% more speed"
     return f"up to {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 

@@ -229,7 +229,7 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
         mark=mark_of(model, forecast),
         trainer_gpus=fmt.count(layout.trainer_gpus),
         sampler_gpus=fmt.count(layout.sampler_gpus),
-        running=fmt.count(layout.running_per_engine),
+        running=fmt.count(layout.max_running),
         rate=fmt.tokens_per_second(None if rate is None else rate.median),
         gain=gain_text(gain),
         staleness=_staleness_text(model, forecast),
@@ -302,8 +302,8 @@ def _most_doubtful(advice: Recommendation) -> UncertaintySource | None:
 def _measure(doubt: UncertaintySource, model: ModelResult) -> str:
     """Return the run that reduces an uncertainty, as an imperative without a full stop."""
     best, today = model.recommendation.best.layout, model.forecasts.today.layout
-    if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
-        requests = fmt.counted(best.running_per_engine, "request", "requests")
+    if doubt == "decode_curve" and best.max_running != today.max_running:
+        requests = fmt.counted(best.max_running, "request", "requests")
         return f"run for a few minutes with up to {requests} per engine"
     if doubt == "trainer_scaling":
         trainers = fmt.counted(best.trainer_gpus, "trainer GPU", "trainer GPUs")

@@ -11,7 +11,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, StateKey
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.holdout import Compared
+from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
@@ -20,7 +20,7 @@ from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.phases import judged_states
-from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
+from rlscope.reports.text.states import StateStyle, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
 
@@ -44,7 +44,7 @@ _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
 
 
-class Cause(NamedTuple):
+class CauseRow(NamedTuple):
     """One cause of lost GPU time."""
 
     words: str
@@ -58,7 +58,7 @@ class Cause(NamedTuple):
 class RolePart(NamedTuple):
     """One state in the bar of a role."""
 
-    state: State
+    state: StateStyle
     label: str
     share: str
     share_ratio: float
@@ -113,7 +113,7 @@ class Brief(NamedTuple):
     """Margin of the verdict over the next cause; empty if there is no other cause."""
     stretch: str
     """The part of the run that the causes were measured over."""
-    causes: list[Cause]
+    causes: list[CauseRow]
     choice: RecommendedLayout | None
     no_choice: str
     """Why there is no model result; empty if there is one."""
@@ -168,13 +168,13 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
 
 def extent_words(run: RunFacts) -> tuple[str, ...]:
     """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
-    if not run.duration_s and not run.n_gpus:
+    if not run.duration_s and not run.total_gpus:
         return ("duration and GPUs not known",)
-    return fmt.duration(run.duration_s), fmt.counted(run.n_gpus, "GPU", "GPUs")
+    return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU", "GPUs")
 
 
 def _spent(gpu_s: float, run: RunFacts) -> str:
-    if not gpu_s and not run.n_gpus:
+    if not gpu_s and not run.total_gpus:
         return fmt.NO_DATA
     price = _money(gpu_s, run)
     return f"{fmt.gpu_time(gpu_s)}, {price}" if price else fmt.gpu_time(gpu_s)
@@ -247,13 +247,13 @@ def _part(state: LedgerState) -> RolePart:
     )
 
 
-def _causes(analysis: AnalysisResult) -> list[Cause]:
+def _causes(analysis: AnalysisResult) -> list[CauseRow]:
     lost = [loss for loss in analysis.verdict.losses if loss.gpu_s > 0]
     return [_cause(loss, analysis.run) for loss in lost[:CAUSES_SHOWN]]
 
 
-def _cause(loss: Loss, run: RunFacts) -> Cause:
-    return Cause(
+def _cause(loss: Loss, run: RunFacts) -> CauseRow:
+    return CauseRow(
         causes.loss_words(loss),
         fmt.gpu_time(loss.gpu_s),
         f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(loss.cause)}",
@@ -321,13 +321,13 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     if result.prediction is None or not compared:
         return Fact("Trained", rate, f"{measured}too few steps to check the model")
     heldout, row = result.prediction, compared[0]
-    steps, agreement = fmt.count(heldout.judged_steps), _agreement(heldout.compared[0])
+    steps, agreement = fmt.count(heldout.held_out_steps), _agreement(heldout.compared[0])
     predicted = row.predicted.removesuffix(" tokens/s")
     tested = f"its last {steps} steps reached {row.achieved}, predicted {predicted}{agreement}"
     return Fact("Trained", rate, f"{measured}{tested}")
 
 
-def _agreement(compared: Compared) -> str:
+def _agreement(compared: ComparedPrediction) -> str:
     """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
     off = compared.residual_ratio
     if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):

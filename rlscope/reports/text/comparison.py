@@ -8,12 +8,12 @@ from string import ascii_uppercase
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.comparison.attribution import MOST_CAUSES, Attribution, Cause, Promise, Unpriced
-from rlscope.comparison.confounders import Confounder, Kind
-from rlscope.comparison.differences import Basis, Breakdown, Learned, LearningRow, Part, Quantity, Row
+from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
+from rlscope.comparison.confounders import Confounder, ConfounderKind
+from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
-from rlscope.comparison.runs import Compared, Pair
-from rlscope.comparison.statistics import Difference, Interval
+from rlscope.comparison.runs import Pair, RunComparison
+from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.brief import RoleBar, role_bar
 from rlscope.reports.text.origin import start_words
@@ -41,7 +41,7 @@ QUANTITIES: Final[Mapping[Quantity, tuple[str, Write]]] = {
 _LEARNED: Final[Mapping[Learned, str]] = {"reward": "reward", "loss": "loss", "entropy": "token entropy"}
 _CAUSES: Final[Mapping[str, str]] = {
     "layout": "layout (trainer:sampler GPUs)",
-    "max_running_per_engine": "running limit per engine",
+    "max_running": "running limit per engine",
     "max_staleness": "staleness cap",
     "max_output_tokens": "maximum response length",
     "samples_per_step": "samples per step",
@@ -84,7 +84,7 @@ class RowWords(NamedTuple):
     """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
 
 
-class CauseWords(NamedTuple):
+class ChangeCauseWords(NamedTuple):
     """A cause, as text."""
 
     name: str
@@ -113,7 +113,7 @@ class PairWords(NamedTuple):
     why: str
     """Where the GPU time went; empty if no share changed."""
     causes_sentence: str
-    causes: list[CauseWords]
+    causes: list[ChangeCauseWords]
     promise: str
     """The predicted gain and the measured one; empty if no gain was predicted."""
     rows: list[RowWords]
@@ -138,7 +138,7 @@ def letter_of(index: int) -> str:
     return ascii_uppercase[index] if index < len(ascii_uppercase) else f"#{index + 1}"
 
 
-def runs_in_words(compared: Compared) -> list[RunWords]:
+def runs_in_words(compared: RunComparison) -> list[RunWords]:
     """Return the runs, the baseline first."""
     return [RunWords(letter_of(index), run.name, _about(run)) for index, run in enumerate(compared.runs)]
 
@@ -150,14 +150,14 @@ def _about(run: ComparedRun) -> str:
         start_words(run.facts.started_ns, run.imported),
         fmt.counted(layout.gpus, "GPU", "GPUs") + ": " + ", ".join(f"{gpus} {does}" for gpus, does in sides if gpus),
     ]
-    if layout.running_per_engine is not None:
-        parts.append(f"up to {fmt.count(layout.running_per_engine)} requests per engine")
+    if layout.max_running is not None:
+        parts.append(f"up to {fmt.count(layout.max_running)} requests per engine")
     if run.table is not None:
         parts.append(f"steady state in steps {run.table.step[0]} to {run.table.step[-1]}")
     return ", ".join(parts)
 
 
-def pairs_in_words(compared: Compared) -> list[PairWords]:
+def pairs_in_words(compared: RunComparison) -> list[PairWords]:
     """Return the comparison of every other run with the baseline."""
     return [_pair(compared.baseline, pair, letter_of(index)) for index, pair in enumerate(compared.pairs, start=1)]
 
@@ -219,7 +219,7 @@ def _power(rate: Difference) -> str:
 def _why(pair: Pair) -> str:
     """Return the states whose share of GPU time changed, by role, the largest change first."""
     sentences: list[str] = []
-    is_hidden = any(each.kind is Kind.HIDDEN_SAMPLERS for each in pair.confounders)
+    is_hidden = any(each.kind is ConfounderKind.HIDDEN_SAMPLERS for each in pair.confounders)
     hidden = {"sampler"} if is_hidden else set[str]()
     shares = [each for each in pair.differences.breakdowns if each.name == "role_share" and each.role not in hidden]
     for each in sorted(shares, key=lambda share: role_order(share.role or "")):
@@ -230,17 +230,17 @@ def _why(pair: Pair) -> str:
     return "; ".join(sentences)
 
 
-def _is_told(part: Part) -> bool:
+def _is_told(part: BreakdownPart) -> bool:
     return part.difference is None or part.difference.p_value is None or part.difference.is_significant
 
 
-def cause_name(cause: Cause) -> str:
+def cause_name(cause: ChangeCause) -> str:
     """Return the name of a cause."""
     return _CAUSES.get(cause.name, cause.name)
 
 
-def _cause(cause: Cause) -> CauseWords:
-    return CauseWords(
+def _cause(cause: ChangeCause) -> ChangeCauseWords:
+    return ChangeCauseWords(
         cause_name(cause),
         cause.before,
         cause.after,
@@ -261,7 +261,7 @@ def causes_sentence(pair: Pair, letter: str) -> str:
     return f"{_priced_sentence(attribution, priced, rate.change)} {unpriced}".strip() if priced else unpriced
 
 
-def _priced_sentence(attribution: Attribution, priced: Sequence[Cause], change: float) -> str:
+def _priced_sentence(attribution: Attribution, priced: Sequence[ChangeCause], change: float) -> str:
     """Return what the model of the baseline attributes to each cause that it can predict."""
     shares = [each.share_ratio or 0.0 for each in priced]
     left = attribution.unexplained_share_ratio or 0.0
@@ -292,11 +292,11 @@ def _unpriced_sentence(attribution: Attribution, of: str) -> str:
     return f"{named}: {because}.{measured}"
 
 
-def _changes_words(causes: Sequence[Cause]) -> str:
+def _changes_words(causes: Sequence[ChangeCause]) -> str:
     return ", ".join(map(_change_words, causes))
 
 
-def _change_words(cause: Cause) -> str:
+def _change_words(cause: ChangeCause) -> str:
     return f"{cause_name(cause)} {cause.before} → {cause.after}"
 
 
@@ -321,22 +321,22 @@ def promise_sentence(promise: Promise) -> str:
     return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{others}"
 
 
-_PLAIN_CAUTIONS: Final[Mapping[Kind, str]] = {
-    Kind.NO_WINDOW: (
+_PLAIN_CAUTIONS: Final[Mapping[ConfounderKind, str]] = {
+    ConfounderKind.NO_WINDOW: (
         "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
     ),
-    Kind.COUNTS_PROMPTS: (
+    ConfounderKind.COUNTS_PROMPTS: (
         "Trained tokens include prompts, because the trainers count them: longer prompts raise the rate."
     ),
-    Kind.HIDDEN_SAMPLERS: (
+    ConfounderKind.HIDDEN_SAMPLERS: (
         "The log of {about} does not show what its samplers do, so sampler states cannot be compared."
     ),
-    Kind.MODEL_MISSES: (
+    ConfounderKind.MODEL_MISSES: (
         "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
     ),
-    Kind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
-    Kind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
-    Kind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared because one run's log does not record them.",
+    ConfounderKind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
+    ConfounderKind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
+    ConfounderKind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared because a run's log does not record them.",
 }
 """Cautions that need nothing but their subject."""
 
@@ -346,41 +346,41 @@ def caution(each: Confounder, letter: str) -> str:
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
         case (
-            Kind.NO_WINDOW
-            | Kind.MODEL_MISSES
-            | Kind.COUNTS_PROMPTS
-            | Kind.HIDDEN_SAMPLERS
-            | Kind.SAME_STEPS
-            | Kind.SEVERAL_CHANGES
-            | Kind.SETTINGS_PARTLY_KNOWN
+            ConfounderKind.NO_WINDOW
+            | ConfounderKind.MODEL_MISSES
+            | ConfounderKind.COUNTS_PROMPTS
+            | ConfounderKind.HIDDEN_SAMPLERS
+            | ConfounderKind.SAME_STEPS
+            | ConfounderKind.SEVERAL_CHANGES
+            | ConfounderKind.SETTINGS_PARTLY_KNOWN
         ):
             return _PLAIN_CAUTIONS[each.kind].format(about=each.about)
-        case Kind.OTHER_MODEL:
+        case ConfounderKind.OTHER_MODEL:
             return f"The models differ: {each.about} is {ends}."
-        case Kind.OTHER_DEVICE:
+        case ConfounderKind.OTHER_DEVICE:
             return f"The hardware differs: the {each.about} GPUs are {ends}."
-        case Kind.OTHER_GPUS:
+        case ConfounderKind.OTHER_GPUS:
             return f"The number of GPUs differs: {ends}. The table has the throughput per GPU."
-        case Kind.LENGTHS:
+        case ConfounderKind.LENGTHS:
             return (
                 f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
                 "They may explain part of the difference."
             )
-        case Kind.DROPPED_LENGTHS:
+        case ConfounderKind.DROPPED_LENGTHS:
             longer, most = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
             apart = fmt.percent(abs(float(each.about)))
             return (
                 f"Trained responses are {apart} {longer} in {letter} because long samples are dropped {most} often: an "
                 "effect of the change, not a separate cause of the difference."
             )
-        case Kind.PUBLISH_INTERVAL:
+        case ConfounderKind.PUBLISH_INTERVAL:
             return f"Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
-        case Kind.DRIFT:
+        case ConfounderKind.DRIFT:
             return f"Response lengths drift within {each.about}, so its rate applies only to the compared steps."
-        case Kind.NOISY:
+        case ConfounderKind.NOISY:
             halves, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
             return f"Noisy: the halves of one run differ by {halves}, more than the {between} between A and {letter}."
-        case Kind.OTHER_STEPS:
+        case ConfounderKind.OTHER_STEPS:
             return f"The steady states cover different training steps ({ends}): the runs are at different points."
 
 
@@ -423,7 +423,7 @@ def _yes(is_significant: bool) -> str:
     return "yes" if is_significant else "no"
 
 
-def _ends(signed: Write, interval: Interval) -> str:
+def _ends(signed: Write, interval: DifferenceInterval) -> str:
     """Return both ends of an interval, with the unit only once if they share it."""
     low, high = signed(interval.low), signed(interval.high)
     parts = [each.split(" ", 1) for each in (low, high)]
@@ -487,7 +487,7 @@ def breakdown_words(each: Breakdown) -> BreakdownWords:
     return BreakdownWords(f"{title}, {each.role}" if each.role else title, rows)
 
 
-def _part(part: Part, each: Breakdown, write: Write, signed: Write) -> RowWords:
+def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> RowWords:
     found = part.difference
     interval = ""
     verdict = ""
@@ -504,7 +504,7 @@ def _part(part: Part, each: Breakdown, write: Write, signed: Write) -> RowWords:
     )
 
 
-def part_name(part: Part, each: Breakdown) -> str:
+def part_name(part: BreakdownPart, each: Breakdown) -> str:
     """Return the name of a part: a state, with its role if the breakdown has several."""
     if part.role is None:
         return _PARTS.get(part.name, part.name)

@@ -83,7 +83,7 @@ def _with_losses(check: Check, run: Checkup) -> Check:
 
 def _of_the_file(imported: Imported) -> list[Check]:
     found: list[Check] = []
-    if imported.is_thinned:
+    if imported.is_incomplete:
         short = ", ".join(f"{worker} {fmt.percent(ratio)}" for worker, ratio in imported.coverage.items())
         adds, how = "a verdict", "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
         found.append(Check("all steps", "in part", f"share of the steps: {short}", adds, how))

@@ -9,7 +9,7 @@ from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.diagnose.overproduction import dropped_tokens_ratio
 from rlscope.reports.text.phases import StateKey, judged_states
-from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of
+from rlscope.reports.text.states import UNDERFILLED, StateStyle, role_order, state_label, state_of
 
 WHOLE_RUN: Final = "whole run"
 STEADY: Final = "steady"
@@ -21,7 +21,7 @@ DROPPED: Final = "generated, then dropped"
 class LedgerRow(NamedTuple):
     """One state of a role."""
 
-    state: State
+    state: StateStyle
     label: str
     share: str
     share_ratio: float

@@ -12,7 +12,7 @@ import numpy as np
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity, Prediction
+from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, PredictedQuantity, Prediction
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, gains_over
 from rlscope.model.forecast.replay import (
     Observable,
@@ -112,7 +112,7 @@ def prediction_sentence(model: ModelResult) -> str:
     prediction = model.prediction
     if prediction is None:
         return WARNINGS[ModelWarning.SHORT_STRETCH]
-    first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
+    first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
     text = f"Calibrated on the first {first} steps of the steady state, tested on the {rest} after them."
     longer = _longer_steps(prediction)
     if abs(longer) < _OTHER_STEPS_RATIO:
@@ -327,8 +327,7 @@ def _limit_alone(model: ModelResult) -> str:
     higher = [
         float(np.median(gains_over(each, today)))
         for each in model.forecasts.rivals
-        if each.layout.trainer_gpus == today.layout.trainer_gpus
-        and each.layout.running_per_engine > today.layout.running_per_engine
+        if each.layout.trainer_gpus == today.layout.trainer_gpus and each.layout.max_running > today.layout.max_running
     ]
     if not higher or bar < WORTHWHILE_RATIO * measured or max(higher) >= WORTHWHILE_RATIO:
         return ""
@@ -347,7 +346,7 @@ def batch_sentence(model: ModelResult) -> str | None:
             return "The run had one batch size: where batches become efficient is unknown."
         return "The run's batches were too small to show where batches become efficient."
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
-    limit = fmt.count(model.calibration.layout.running_per_engine)
+    limit = fmt.count(model.calibration.layout.max_running)
     text = (
         f"Batches of {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more decode at 90% or more "
         f"of the rate of a batch at the limit of {limit}"
@@ -390,13 +389,13 @@ def _rough_staleness(model: ModelResult) -> str | None:
 
 def _runs_below_limit(model: ModelResult) -> bool:
     """Whether a layout that is shown allows more requests than ran, and is expected to run no larger batches."""
-    limit = model.forecasts.today.layout.running_per_engine
-    more = (each for each in model.forecasts.rivals if each.layout.running_per_engine > limit)
+    limit = model.forecasts.today.layout.max_running
+    more = (each for each in model.forecasts.rivals if each.layout.max_running > limit)
     advises = model.recommendation.advice in ("change", "probe")
     return advises and any(each.grade in ("measured", "interpolated") for each in more)
 
 
-def _compared(compared: Compared) -> ComparedRow:
+def _compared(compared: ComparedPrediction) -> ComparedRow:
     name, achieved = compared.quantity, compared.achieved
     predicted = compared.predicted
     interval = _with_interval(name, Achieved(predicted.median, predicted.low, predicted.high))
@@ -408,7 +407,7 @@ def _compared(compared: Compared) -> ComparedRow:
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
 
 
-def agreement(compared: Compared) -> str:
+def agreement(compared: ComparedPrediction) -> str:
     """Return the distance of a measured value from a prediction that it agrees with."""
     off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
     distance = compared.achieved.value - compared.predicted.median if is_share else off
@@ -417,7 +416,7 @@ def agreement(compared: Compared) -> str:
     return f"{_off(compared)}, within the error"
 
 
-def _off(compared: Compared) -> str:
+def _off(compared: ComparedPrediction) -> str:
     if compared.quantity == "trainer_idle_ratio":
         return fmt.signed_points(compared.achieved.value - compared.predicted.median)
     return "" if compared.residual_ratio is None else fmt.signed_percent(compared.residual_ratio)
@@ -482,7 +481,7 @@ def _row(sensitivity: Sensitivity) -> SensitivityRow:
 _NAMES: Final[Mapping[SensitivityQuantity, str]] = {
     "trainer_speed": "faster training",
     "trainer_gpus": "more trainer GPUs",
-    "forward_speed": "faster forward passes",
+    "engine_speed": "faster forward passes",
     "prefill_speed": "faster prefill only",
     "sampler_gpus": "more sampler GPUs",
     "running_limit": "more running requests per engine",

@@ -19,7 +19,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     "worthwhile": "Worth the change.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "lengths_drift": (
-        "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --scale-lengths` "
+        "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
     "best_already": "No other GPU split or request limit is faster.",
@@ -248,7 +248,7 @@ def preemption_sentence(model: ModelResult) -> str | None:
 
 def overflow_line(forecast: Forecast) -> str | None:
     """Return the loss of a layout that runs more requests than the KV cache holds; None if it holds them."""
-    state, running = forecast.state, forecast.layout.running_per_engine
+    state, running = forecast.state, forecast.layout.max_running
     if state is None or state.running_limit >= running:
         return None
     lost = _worth_saying(forecast.preemption)

@@ -27,7 +27,7 @@ _NEXT: Final[Mapping[str, str]] = {
 }
 
 
-class Phase(NamedTuple):
+class StepPhase(NamedTuple):
     """A phase of a step."""
 
     name: str
@@ -47,7 +47,7 @@ def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
     return {StateKey(role, state, reason): gpu_s for role, state, reason, gpu_s in sums.sort("role", "state").rows()}
 
 
-def phases_in_turn(analysis: AnalysisResult) -> list[Phase]:
+def phases_in_turn(analysis: AnalysisResult) -> list[StepPhase]:
     """Return the phases of a run whose GPUs sample and train in turn, the longest first; empty for any other run."""
     states = judged_states(analysis)
     if not states or {key.role for key in states} != {"colocated"}:
@@ -56,22 +56,24 @@ def phases_in_turn(analysis: AnalysisResult) -> list[Phase]:
     for key, gpu_s in states.items():
         name = _GENERATION if key.state in GENERATING else state_of(key.state).label
         by_name[name] = by_name.get(name, 0.0) + gpu_s
-    return sorted((Phase(name, gpu_s / total_s) for name, gpu_s in by_name.items()), key=lambda each: -each.share_ratio)
+    return sorted(
+        (StepPhase(name, gpu_s / total_s) for name, gpu_s in by_name.items()), key=lambda each: -each.share_ratio
+    )
 
 
-def label(longest: Phase) -> str:
+def label(longest: StepPhase) -> str:
     """Title the verdict by the longest phase."""
     return f"Longest phase: {longest.name}"
 
 
-def headline(longest: Phase) -> str:
+def headline(longest: StepPhase) -> str:
     """Name the longest phase and its share, without a full stop."""
     return (
         f"{longest.name.capitalize()} takes {fmt.percent(longest.share_ratio)} of the time, more than any other phase"
     )
 
 
-def why(phases: list[Phase], analysis: AnalysisResult) -> str:
+def why(phases: list[StepPhase], analysis: AnalysisResult) -> str:
     """Name the other phases, and what of generation is spent outside the engines; as sentences after a stretch."""
     named = [
         f"{each.name} {fmt.percent(each.share_ratio)}" for each in phases if each.share_ratio >= _LEAST_NAMED_RATIO
@@ -79,7 +81,7 @@ def why(phases: list[Phase], analysis: AnalysisResult) -> str:
     return f"the same GPUs sample and train in turn: {', '.join(named)}.{_outside_engines(analysis)}"
 
 
-def next_step(longest: Phase) -> str:
+def next_step(longest: StepPhase) -> str:
     """Say what to shorten."""
     return _NEXT.get(longest.name, f"To go faster, shorten this phase: {longest.name}.")
 
@@ -89,10 +91,10 @@ def _outside_engines(analysis: AnalysisResult) -> str:
     reported = analysis.answers.get("reported_values")
     rows = [] if reported is None else reported.filter(pl.col("name") == _INSIDE_ENGINES).rows(named=True)
     generating_s = sum(state.gpu_ns for state in analysis.ledger.states if state.state in GENERATING) / 1e9
-    if not rows or not generating_s or not analysis.run.n_gpus:
+    if not rows or not generating_s or not analysis.run.total_gpus:
         return ""
     inside_s = sum(row["rows"] * row["mean"] for row in rows)
-    outside_ratio = 1.0 - inside_s * analysis.run.n_gpus / generating_s
+    outside_ratio = 1.0 - inside_s * analysis.run.total_gpus / generating_s
     if outside_ratio < _LEAST_OUTSIDE_RATIO:
         return ""
     return (

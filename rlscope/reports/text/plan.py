@@ -38,13 +38,13 @@ def assumption_lines(planned: PlanResult) -> list[str]:
 
 def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     """Time and price of the whole run in the best layout; None if the plan does not give the steps."""
-    steps, price = file.batch.steps, file.price
+    steps, price = file.batch.total_steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
     gpu_s = hours.median * planned.plan.gpus * 3600.0
     time = fmt.with_interval(lambda value: fmt.duration(None if value is None else value * 3600.0), *hours)
-    money = fmt.money(gpu_s, price.gpu_hour, price.currency)
+    money = fmt.money(gpu_s, price.gpu_hour_price, price.currency)
     text = f"Modeled time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
     return f"{text}, {money}." if money else f"{text}."
 
@@ -73,7 +73,9 @@ def _model(planned: PlanResult) -> str:
 def _lengths(plan: PlanInputs) -> str:
     law, workload = plan.workload.lengths, plan.workload
     capped = (
-        "" if law.cap_tokens is None else f", {fmt.percent(law.capped_ratio)} of them at the cap of {law.cap_tokens:,}"
+        ""
+        if law.max_output_tokens is None
+        else f", {fmt.percent(law.capped_ratio)} of them at the cap of {law.max_output_tokens:,}"
     )
     prompts = fmt.tokens(workload.prompt_tokens)
     law_from = "lognormal" if plan.lengths_from is None else f"as recorded in {plan.lengths_from}"
@@ -369,7 +371,7 @@ def _memory_sentences(planned: PlanResult) -> list[str]:
     held = fmt.tokens(planned.plan.kv_capacity_tokens)
     return [
         f"The KV cache of an engine holds {held}; a prompt with the longest response takes {longest}. Use more GPUs "
-        "per engine or a lower cap_tokens."
+        "per engine or a lower max_output_tokens."
     ]
 
 
@@ -383,7 +385,7 @@ def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
     )
     return PlanRow(
         mark=" ".join(filter(None, marks)),
-        layout=f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.running_per_engine)}",
+        layout=f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.max_running)}",
         rate="" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate),
         odds=fmt.percent(planned.best_probability.get(layout)) if drawn else "",
         staleness=fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),

@@ -76,8 +76,8 @@ def _what(rule: Rule, alert: Alert) -> str:
 
 def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
     """When it fired, relative to the run's start; its last tick can be shortly after the run's end."""
-    if alert.judged_over_s is not None:
-        return _judged_length(rule, alert.judged_over_s)
+    if alert.evaluated_over_s is not None:
+        return _judged_length(rule, alert.evaluated_over_s)
     if rule.window == WHOLE_RUN:
         return "at the end of the run"
     begin, end = (
@@ -99,7 +99,7 @@ def _judged_length(rule: Rule, judged_s: float) -> str:
 
 def judged_condition(rule: Rule, alert: Alert) -> str:
     """The condition over what it was judged over."""
-    return condition(rule if alert.judged_over_s is None else replace(rule, window=WHOLE_RUN))
+    return condition(rule if alert.evaluated_over_s is None else replace(rule, window=WHOLE_RUN))
 
 
 def measured(rule: Rule, alert: Alert) -> str:

@@ -19,7 +19,7 @@ _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
 
 
-class State(NamedTuple):
+class StateStyle(NamedTuple):
     """Label, colors and meaning of one state."""
 
     name: str
@@ -38,33 +38,37 @@ class State(NamedTuple):
 
 
 STATES: Final = (
-    State("train", "training", "work", "#0b6aa2", "#4ea6dc", "inside a training step"),
-    State("logprobs", "log-probabilities", "work", "#5aa9d6", "#86c5ea", "recomputing log-probabilities"),
-    State("reward", "reward", "work", "#9cc9e3", "#b4d8ec", "computing rewards"),
-    State("decoding", "decoding", "work", "#007a63", "#2fb496", "forward passes that only decode"),
-    State("mixed_passes", "mixed passes", "work", "#35a389", "#62cbb1", "forward passes that both decode and prefill"),
-    State("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
-    State("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
-    State("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94", "forward passes without decode or prefill"),
-    State("discarded", "generation for dropped samples", "work", "#9fcdbf", "#4d7f72",
-          "the share of generation, by tokens, whose samples were then dropped as stale or abandoned"),
-    State("between_passes", "gaps between engine steps", "housekeeping", "#b5a35a", "#cdbd78",
-          "inside an engine step but outside a forward pass: host and scheduler time"),
-    State("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
-          "the trainer had nothing to train on"),
-    State("waiting_for_staleness_cap", "blocked by the staleness cap", "wait", "#a4163f", "#e8658d",
-          "publishing waits until older samples finish, so that no token exceeds the cap"),
-    State("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
-    State("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
-          "the engine had no request to run; the reason is in brackets"),
-    State("publishing_weights", "publishing weights", "weights", "#6f4fa3", "#a98bd8", "the trainer sends new weights"),
-    State("transferring_weights", "transferring weights", "weights", "#9279bf", "#c3b0e4", "new weights in transfer"),
-    State("applying_weights", "applying weights", "weights", "#b98bd0", "#d6b3e6", "the engine loads new weights"),
-    State("checkpoint", "checkpoint", "housekeeping", "#4f5f70", "#8496a8", "writing a checkpoint"),
-    State("eval", "evaluation", "housekeeping", "#72869a", "#9fb2c4", "evaluating"),
-    State("startup", "startup", "housekeeping", "#9fb0c0", "#66788a", "starting up"),
-    State("other", "other", "housekeeping", "#8a8580", "#a8a29c", "recorded by the run, but none of the above"),
-    State("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a", "not covered by any recorded state"),
+    StateStyle("train", "training", "work", "#0b6aa2", "#4ea6dc", "inside a training step"),
+    StateStyle("logprobs", "log-probabilities", "work", "#5aa9d6", "#86c5ea", "recomputing log-probabilities"),
+    StateStyle("reward", "reward", "work", "#9cc9e3", "#b4d8ec", "computing rewards"),
+    StateStyle("decoding", "decoding", "work", "#007a63", "#2fb496", "forward passes that only decode"),
+    StateStyle("mixed_passes", "mixed passes", "work", "#35a389", "#62cbb1",
+               "forward passes that both decode and prefill"),
+    StateStyle("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
+    StateStyle("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
+    StateStyle("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94",
+               "forward passes without decode or prefill"),
+    StateStyle("discarded", "generation for dropped samples", "work", "#9fcdbf", "#4d7f72",
+               "the share of generation, by tokens, whose samples were then dropped as stale or abandoned"),
+    StateStyle("between_passes", "gaps between engine steps", "housekeeping", "#b5a35a", "#cdbd78",
+               "inside an engine step but outside a forward pass: host and scheduler time"),
+    StateStyle("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
+               "the trainer had nothing to train on"),
+    StateStyle("waiting_for_staleness_cap", "blocked by the staleness cap", "wait", "#a4163f", "#e8658d",
+               "publishing waits until older samples finish, so that no token exceeds the cap"),
+    StateStyle("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
+    StateStyle("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
+               "the engine had no request to run; the reason is in brackets"),
+    StateStyle("publishing_weights", "publishing weights", "weights", "#6f4fa3", "#a98bd8",
+               "the trainer sends new weights"),
+    StateStyle("transferring_weights", "transferring weights", "weights", "#9279bf", "#c3b0e4",
+               "new weights in transfer"),
+    StateStyle("applying_weights", "applying weights", "weights", "#b98bd0", "#d6b3e6", "the engine loads new weights"),
+    StateStyle("checkpoint", "checkpoint", "housekeeping", "#4f5f70", "#8496a8", "writing a checkpoint"),
+    StateStyle("eval", "evaluation", "housekeeping", "#72869a", "#9fb2c4", "evaluating"),
+    StateStyle("startup", "startup", "housekeeping", "#9fb0c0", "#66788a", "starting up"),
+    StateStyle("other", "other", "housekeeping", "#8a8580", "#a8a29c", "recorded by the run, but none of the above"),
+    StateStyle("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a", "not covered by any recorded state"),
 )  # fmt: skip
 
 _BY_NAME: Final = {state.name: state for state in STATES}
@@ -80,7 +84,7 @@ _REASONS: Final = {
 }
 
 
-def state_of(name: str) -> State:
+def state_of(name: str) -> StateStyle:
     """The state of that name; a name that this version does not know becomes an unknown state with that label."""
     known = _BY_NAME.get(name)
     unknown = _BY_NAME["unattributed"]

@@ -313,7 +313,7 @@ def _without_ranking(analysis: AnalysisResult) -> str:
     return _DROPPED if drops else _BOTH_SIDES
 
 
-def _phases(analysis: AnalysisResult) -> list[phases.Phase]:
+def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
     """Return the phases of a balanced run without a ranking whose GPUs sample and train in turn; none of another."""
     is_balanced = analysis.verdict.bottleneck == "balanced" and ranking_of(analysis) is None
     return phases.phases_in_turn(analysis) if is_balanced else []

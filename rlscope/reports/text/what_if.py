@@ -47,11 +47,11 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """Return the choices, assumptions and unknowns behind the answer."""
     lines = [_warning(warning, model) for warning in answer.warnings]
-    if answer.chose_split:
+    if answer.chose_layout:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
         lines.append("Simulated event by event.")
-    if answer.asked.steps_per_version is not None:
+    if answer.asked.publish_every is not None:
         versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
         lines.append(
             "Staleness is in versions: a version is {} optimizer steps with the change and {} now.".format(*versions)
@@ -75,7 +75,7 @@ def _inputs(answer: WhatIf) -> list[WhatIfRow]:
     change, calibration = answer.asked, answer.calibration
     system = calibration.system
     samples = round(system.workload.samples_per_step / calibration.steps_per_version)
-    caps = system.admission.max_staleness, system.workload.lengths.cap_tokens
+    caps = system.admission.max_staleness, system.workload.lengths.max_output_tokens
     in_flight, group_size = system.admission.max_in_flight_samples, system.workload.group_size
     rows = (
         (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
@@ -83,13 +83,13 @@ def _inputs(answer: WhatIf) -> list[WhatIfRow]:
         (change.max_output_tokens, "max response tokens", _or_none(caps[1]), fmt.count),
         (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
         (change.trainer_speed, "training speed", "", _times),
-        (change.forward_speed, "forward speed", "", _times),
+        (change.engine_speed, "forward speed", "", _times),
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
         (change.queue_capacity_samples, "queue capacity", _or_none(system.admission.queue_capacity_samples), _limit),
         (change.max_in_flight_samples, "max in flight", _or_none(in_flight), _limit),
         (change.max_in_flight_groups, "max in flight, groups", _or_none(in_flight and in_flight // group_size), _limit),
         (
-            change.steps_per_version,
+            change.publish_every,
             "steps per weight update",
             fmt.significant(calibration.steps_per_version),
             fmt.count,
@@ -117,7 +117,7 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
     return [
         fmt.count(layout.trainer_gpus),
         fmt.count(layout.sampler_gpus),
-        fmt.count(layout.running_per_engine),
+        fmt.count(layout.max_running),
         fmt.significant(rate.median if rate else None),
         f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
         fmt.duration(_step_s(answer, forecast)),
@@ -176,7 +176,7 @@ _LAYOUT_ROWS: Final = 3
 
 
 def _obstacle(obstacle: Obstacle) -> str:
-    if obstacle == "queue_capacity":
+    if obstacle == "queue_capacity_samples":
         return "the queue holds fewer complete groups than a step needs"
     if obstacle == "in_flight_cap":
         return "the in-flight cap allows fewer complete groups than a step needs"

@@ -15,7 +15,7 @@ import yaml
 from rlscope.alerts.config import RULE_FILE, built_in_rules, rules_of
 from rlscope.alerts.export import dashboard as dashboard_text
 from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
-from rlscope.alerts.metrics import METRICS, Metric
+from rlscope.alerts.metrics import METRICS, AlertMetric
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.input_file import parse_source
 
@@ -46,7 +46,7 @@ def rule(metric: str, condition: str, **more: object) -> Rule:
     return rules(f'{RULE}metric = "{metric}"\n{condition}\n{fields}').rules[0]
 
 
-def beyond(metric: Metric) -> str:
+def beyond(metric: AlertMetric) -> str:
     """A condition that the metric can meet and whose threshold ends a bucket."""
     return "above = 0.5" if metric.unit == "ratio" else "above = 4"
 

@@ -11,7 +11,7 @@ import pytest
 from rlscope_otel.schema import FileNumbers
 
 from rlscope.alerts.live import files
-from rlscope.alerts.live.files import Found, LiveFiles
+from rlscope.alerts.live.files import FoundFiles, LiveFiles
 from rlscope.alerts.live.flushed import Flushed, read_flushed, small_content
 from rlscope.alerts.live.rows import LiveRows
 from rlscope.trace import small_files
@@ -44,23 +44,23 @@ def path_of(run: Path, name: str, number: int) -> Path:
     return run / TABLE / f"{name}-{number:06d}.parquet"
 
 
-def look(live: LiveFiles, now_ns: int = 0) -> Found:
+def look(live: LiveFiles, now_ns: int = 0) -> FoundFiles:
     documents: list[dict[str, Any]] = [
         worker(name, "sampler", rows={TABLE: sum(flushes)}) for name, flushes in FLUSHES.items()
     ]
     return live.look(documents, now_ns)
 
 
-def together(found: Found) -> list[list[tuple[str, int]]]:
+def together(found: FoundFiles) -> list[list[tuple[str, int]]]:
     """The files of each call that read several."""
     return [[numbers[:2] for numbers in read.numbers] for read in found.read]
 
 
-def alone(found: Found) -> list[tuple[str, int]]:
+def alone(found: FoundFiles) -> list[tuple[str, int]]:
     return sorted(file.numbers[:2] for file in found.files)
 
 
-def starts(found: Found) -> dict[str, list[int]]:
+def starts(found: FoundFiles) -> dict[str, list[int]]:
     """By engine, the starts of the rows, read together or one by one."""
     tables = [read.rows for read in found.read] + [LiveRows().add(file) for file in found.files]
     rows = [(row["worker_id"], row["start_ns"]) for table in tables for row in table.to_pylist()]
@@ -76,7 +76,7 @@ def test_the_first_file_of_each_worker_is_read_in_one_call_then_those_that_follo
     assert alone(found) == [("e0", 4)], "one worker alone has nobody to be read with"
     assert starts(found) == STARTS
     assert (live.stored_rows, live.last_ns, live.skipped) == (14, {"e0": 7, "e1": 3, "e2": 3, "e3": 1}, [])
-    assert look(live) == Found([], [])
+    assert look(live) == FoundFiles([], [])
 
 
 def test_each_file_of_a_call_has_its_rows_and_its_times(run: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_link_and_a_pipe_are_not_opened_as_files(run: Path, tmp_path: Path) ->
     found = look(live)
     assert together(found) == [[("e0", 1), ("e3", 1)]]
     assert starts(found) == STARTS | {"e1": [1, 2], "e2": [2]}
-    assert look(live, now_ns=20) == Found([], [])
+    assert look(live, now_ns=20) == FoundFiles([], [])
     assert "a link that points outside the run folder" in live.skipped[0]
 
 

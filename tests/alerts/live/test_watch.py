@@ -9,7 +9,7 @@ import pytest
 
 from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
 from rlscope.alerts.live.state_file import StateFile, WatchState, read_state, write_state
-from rlscope.alerts.live.watch import Look, Outcome, Watch
+from rlscope.alerts.live.watch import Look, Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.diagnose.straggling_engine import Straggler
@@ -113,7 +113,7 @@ def follow(
         if state_file is not None and (state := state_file.read()) is not None:
             couriers.restore(state.receivers)
             run.shown, worst = state.run["shown"], state.worst
-        watch = Watch(
+        watch = RunWatch(
             run,
             couriers,
             state_file=state_file,
@@ -293,7 +293,7 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
     couriers = Couriers([receiver(url=listener.url)], start=start)
     run = Run([view(alert()), view(alert(), ended=True)])
     with StateFile(path) as file:
-        Watch(run, couriers, state_file=file, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
+        RunWatch(run, couriers, state_file=file, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
     assert found == [[], [True]]
 
 
@@ -330,7 +330,7 @@ def test_a_second_interruption_leaves_messages_unsent(listener: Listener) -> Non
     clock = FakeClock()
     couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
     run = FakeRun([view(alert())])
-    watch = Watch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
+    watch = RunWatch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
     assert watch.follow(lambda: 2) == Outcome(ended=False, worst="warning", untold=1)
     assert clock.ns == NOON_NS
 
@@ -343,7 +343,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     couriers = Couriers([])
     run = FakeRun([view(ended=True)])
     with StateFile(path) as file:
-        Watch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
+        RunWatch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
     assert "cannot write" in seen[-1].troubles[0]
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
@@ -376,7 +376,7 @@ def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_writ
                 return super().poll(now_ns)
 
         run = Beside([view(), view(), view(), view(ended=True)])
-        watch = Watch(run, Couriers([]), state_file=first, show=seen.append, interval_s=5.0, clock=FakeClock())
+        watch = RunWatch(run, Couriers([]), state_file=first, show=seen.append, interval_s=5.0, clock=FakeClock())
         assert watch.follow(lambda: 0).ended
         second.write(WatchState({}))
         assert (first.is_shared, second.is_shared) == (True, True)
@@ -401,7 +401,7 @@ def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_t
     run, shown = Appears([nothing, view(alert(), ended=True)]), list[Look]()
     with StateFile(path) as first, StateFile(path) as second:
         assert (first.read(), second.read()) == (None, None)
-        watch = Watch(run, couriers, state_file=second, show=shown.append, interval_s=5.0, clock=FakeClock())
+        watch = RunWatch(run, couriers, state_file=second, show=shown.append, interval_s=5.0, clock=FakeClock())
         with pytest.raises(RlscopeError, match="another watch that uses it"):
             watch.follow(lambda: 0)
     assert (listener.requests, read_state(path)) == ([], WatchState({}))

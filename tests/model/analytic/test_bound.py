@@ -5,7 +5,7 @@ import pytest
 from rlscope.model.analytic.bound import work_conservation_bound
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.system import Trainer, TrainerPhase, WeightUpdate
+from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system
 
 
@@ -28,8 +28,8 @@ def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])
-@pytest.mark.parametrize("update", [WeightUpdate(), WeightUpdate(3.0, 2.0, kv_kept=False)])
-def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, update: WeightUpdate) -> None:
+@pytest.mark.parametrize("update", [WeightUpdateCost(), WeightUpdateCost(3.0, 2.0, kv_kept=False)])
+def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, update: WeightUpdateCost) -> None:
     phases = (TrainerPhase("logprobs", 4.0, True), TrainerPhase("checkpoint", 1.0, False))
     fast = engine(prefill_tokens_per_s=30_000.0)
     given = system(engine=fast, trainer=Trainer(3000, 8, exponent, 2.0, phases), update=update)

@@ -9,7 +9,7 @@ import pytest
 
 from rlscope.model.analytic.synchronous import SynchronousBatch, decode_batch_s
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Trainer, TrainerPhase, WeightUpdate
+from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
 from rlscope.model.training.step_time import trained_tokens_per_step, trainer_step
 from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness, in_queue_staleness
 from tests.model.golden_system import Affine, workload
@@ -32,7 +32,7 @@ def test_a_step_is_its_wait_and_the_trainers_phases_but_for_a_few_per_cent(
     work = workload()
     rate = trained_tokens_per_step(work) / update_s / gpus
     trainer = Trainer(rate, gpus, phases=(TrainerPhase("logprobs", logprobs_s, True),))
-    explained_s = sampling_s + float(trainer_step(trainer, work, WeightUpdate(), float(gpus)).total_s)
+    explained_s = sampling_s + float(trainer_step(trainer, work, WeightUpdateCost(), float(gpus)).total_s)
     assert 1 - explained_s / step_s == pytest.approx(left_ratio, abs=5e-4)
 
 

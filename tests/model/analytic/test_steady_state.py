@@ -25,7 +25,7 @@ from rlscope.model.decode.curves import (
     Tilt,
 )
 from rlscope.model.policies import StalenessPolicy
-from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate
+from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
 
 
@@ -88,7 +88,7 @@ def test_staleness_does_not_depend_on_latency() -> None:
     # Own rates, pauses and prefill: C / samples per step * L / mean holds whatever a pass costs.
     slow = system(
         engine=engine(curve=Affine(0.1, 0.01, 1e-6), prefill_tokens_per_s=5000.0),
-        update=WeightUpdate(engine_pause_s=3.0),
+        update=WeightUpdateCost(engine_pause_s=3.0),
     )
     for each in (slow, system()):
         found = state(each, layout(13, running=40))
@@ -136,7 +136,7 @@ def test_a_layout_whose_trainers_wait_has_the_published_mean_staleness() -> None
 
 
 def test_a_publication_that_blocks_both_sides_is_what_the_run_waits_for() -> None:
-    found = state(system(update=WeightUpdate(engine_pause_s=60.0, trainer_blocked_s=60.0)), layout(12))
+    found = state(system(update=WeightUpdateCost(engine_pause_s=60.0, trainer_blocked_s=60.0)), layout(12))
     assert found.regime == "weight_updates"
     assert found.step_s == pytest.approx(50.966 + 60, abs=5e-4)
     assert found.trainer_losses.weight_updates == pytest.approx(60 / found.step_s)
@@ -144,21 +144,21 @@ def test_a_publication_that_blocks_both_sides_is_what_the_run_waits_for() -> Non
 
 
 def test_a_pause_of_the_engines_lengthens_a_step_that_waits_for_them_by_itself() -> None:
-    paused = state(system(update=WeightUpdate(engine_pause_s=7.0)), layout(13))
+    paused = state(system(update=WeightUpdateCost(engine_pause_s=7.0)), layout(13))
     assert paused.step_s == pytest.approx(state(system(), layout(13)).step_s + 7.0)
     assert paused.trainer_losses.weight_updates == pytest.approx(7.0 / paused.step_s)
 
 
 def test_kv_that_is_not_kept_is_computed_again_at_the_rate_of_prefill() -> None:
     fast = engine(prefill_tokens_per_s=20_000.0)
-    kept = state(system(engine=fast, update=WeightUpdate(engine_pause_s=1.0)), layout(13))
-    lost = state(system(engine=fast, update=WeightUpdate(engine_pause_s=1.0, kv_kept=False)), layout(13))
+    kept = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0)), layout(13))
+    lost = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0, kv_kept=False)), layout(13))
     assert lost.step_s - kept.step_s == pytest.approx(lost.resident_tokens / 20_000.0)
 
 
 def test_a_smaller_batch_may_be_the_faster_one_where_kv_is_computed_again_and_no_limit_is_charged_for_it() -> None:
     slow = engine(prefill_tokens_per_s=2000.0)
-    lost = WeightUpdate(kv_kept=False)
+    lost = WeightUpdateCost(kv_kept=False)
     free = state(system(engine=slow, update=lost), layout(13))
     capped = state(system(engine=slow, update=lost, admission=Admission(max_in_flight_samples=1024)), layout(13))
     assert capped.step_s < free.step_s
@@ -347,7 +347,7 @@ def test_work_and_losses_of_each_side_add_up_and_the_step_is_the_slower_side_s(
     given_system = system(
         workload=workload(environment_s=environment_s),
         engine=engine(prefill_tokens_per_s=30_000.0),
-        update=WeightUpdate(pause_s, pause_s / 2, kv_kept=kv_kept),
+        update=WeightUpdateCost(pause_s, pause_s / 2, kv_kept=kv_kept),
         admission=admission,
     )
     found = state(given_system, layout(trainer_gpus, running=running))
@@ -382,7 +382,7 @@ def drawn_systems(admission: Admission, *, kv_kept: bool = True) -> list[System]
         system(
             engine=engine(curve=curve, prefill_tokens_per_s=20_000.0 + 900.0 * number, prefill_pass_s=1e-3 * number),
             trainer=Trainer(3000 + 40 * number, 8, 0.9 - 0.01 * number, 0.1 * number, (TrainerPhase("x", 1.0, True),)),
-            update=WeightUpdate(2.0, 1.0, 3.0, kv_kept),
+            update=WeightUpdateCost(2.0, 1.0, 3.0, kv_kept),
             admission=admission,
         )
         for number, curve in enumerate(DRAWN_CURVES)

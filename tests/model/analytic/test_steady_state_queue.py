@@ -8,7 +8,7 @@ from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_law, updates_at_least
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, surplus_of
 from rlscope.model.policies import StalenessPolicy
-from rlscope.model.system import Admission, WeightUpdate
+from rlscope.model.system import Admission, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, layout, system
 
 IN_FLIGHT = 8 * 29.864 * LENGTHS.group_tail_ratio(8) / 1024
@@ -96,7 +96,7 @@ def test_with_drops_by_age_a_queue_grows_until_just_the_surplus_is_too_old() -> 
 
 @pytest.mark.parametrize(("delay_s", "earlier_pauses"), [(0.0, 0), (10.0, 0), (100.0, 2)])
 def test_a_pause_makes_no_token_older_and_a_delay_does(delay_s: float, earlier_pauses: int) -> None:
-    paused = system(update=WeightUpdate(engine_pause_s=5.0, delay_s=delay_s))
+    paused = system(update=WeightUpdateCost(engine_pause_s=5.0, delay_s=delay_s))
     (found,) = steady_states(paused, [layout(13)])
     assert isinstance(found, SteadyState) and found.staleness is not None
     generating_s = found.step_s - 5.0

@@ -14,7 +14,7 @@ from rlscope.model.analytic.synchronous import (
 )
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Layout, WeightUpdate
+from rlscope.model.system import Layout, WeightUpdateCost
 from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
 
 CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
@@ -40,7 +40,7 @@ def test_the_parts_of_a_step_add_up() -> None:
     given = system(
         workload=workload(environment_s=5.0),
         engine=engine(prefill_tokens_per_s=4000.0),
-        update=WeightUpdate(engine_pause_s=2.0, trainer_blocked_s=6.0, delay_s=1.0),
+        update=WeightUpdateCost(engine_pause_s=2.0, trainer_blocked_s=6.0, delay_s=1.0),
     )
     step = colocated_step(given, 16)
     assert step is not None
@@ -52,7 +52,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 
 def test_an_update_ends_with_the_slower_of_the_two_sides() -> None:
-    step = colocated_step(system(update=WeightUpdate(engine_pause_s=4.0, trainer_blocked_s=3.0, delay_s=1.0)), 16)
+    step = colocated_step(system(update=WeightUpdateCost(engine_pause_s=4.0, trainer_blocked_s=3.0, delay_s=1.0)), 16)
     assert step is not None and step.update_s == 5.0
 
 
@@ -149,7 +149,7 @@ def test_a_cache_too_small_for_all_requests_makes_waves() -> None:
 
 def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:
     for limit, in_waves in ((64, False), (63, True)):
-        step = colocated_step(system(), 16, running_per_engine=limit)
+        step = colocated_step(system(), 16, max_running=limit)
         assert step is not None and step.in_waves == in_waves
 
 

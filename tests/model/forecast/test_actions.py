@@ -22,7 +22,7 @@ from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdate, possible_layouts
+from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdateCost, possible_layouts
 from tests.model.few_draws import few_draws
 from tests.model.known_run import TODAY, TRUTH, observed
 
@@ -88,9 +88,9 @@ def test_what_brings_less_than_5_percent_is_not_listed():
     assert _listed([under, just]) == (just,)
 
 
-@pytest.mark.parametrize("what", ["forward_speed", "trainer_speed"])
+@pytest.mark.parametrize("what", ["engine_speed", "trainer_speed"])
 def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_cause(what: ActionWhat):
-    cause: Cause = "samplers" if what == "forward_speed" else "trainers"
+    cause: Cause = "samplers" if what == "engine_speed" else "trainers"
     faster = action(0.09, what, cause, "fix")
     assert _listed([faster]) == (faster,)
     for kind in ("change", "probe"):
@@ -181,8 +181,8 @@ def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster
 @pytest.mark.parametrize(
     ("what", "kind", "gain"),
     [
-        ("queue_capacity", "change", 0.3),
-        ("forward_speed", "fix", 0.3),
+        ("queue_capacity_samples", "change", 0.3),
+        ("engine_speed", "fix", 0.3),
         ("trainer_speed", "fix", 0.5),
         ("checkpoints", "fix", 0.5),
         ("colocated", "fix", 0.5),
@@ -194,7 +194,7 @@ def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_
 
 
 def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
-    held = _held(replace(action(0.5, "queue_capacity"), after=2.0), np.full(DRAWS, 1.04))
+    held = _held(replace(action(0.5, "queue_capacity_samples"), after=2.0), np.full(DRAWS, 1.04))
     assert (held.kind, held.worthwhile_probability) == ("probe", 0.0)
 
 
@@ -214,9 +214,9 @@ def test_the_largest_gain_of_a_setting_leaves_fixes_out():
 SMALL = replace(
     TRUTH,
     workload=replace(TRUTH.workload, samples_per_step=64),
-    update=WeightUpdate(engine_pause_s=0.02, trainer_blocked_s=0.02),
+    update=WeightUpdateCost(engine_pause_s=0.02, trainer_blocked_s=0.02),
 )
-STARVED = Layout(trainer_gpus=6, sampler_gpus=2, running_per_engine=8)
+STARVED = Layout(trainer_gpus=6, sampler_gpus=2, max_running=8)
 
 
 def ranked(
@@ -237,14 +237,14 @@ def ranked(
 
 @cache
 def of_small(name: str) -> Observed:
-    slow = replace(SMALL, update=WeightUpdate(engine_pause_s=1.0, trainer_blocked_s=0.5))
+    slow = replace(SMALL, update=WeightUpdateCost(engine_pause_s=1.0, trainer_blocked_s=0.5))
     systems: dict[str, tuple[System, Layout]] = {
         "trainers": (SMALL, TODAY),
         "samplers": (SMALL, STARVED),
         "updates": (slow, STARVED),
     }
     system, layout = systems[name]
-    batches = tuple(layout.running_per_engine * share // 8 for share in (1, 2, 4, 6, 8))
+    batches = tuple(layout.max_running * share // 8 for share in (1, 2, 4, 6, 8))
     return observed(system, layout, batches=batches, steps=24)
 
 
@@ -253,11 +253,11 @@ def first_of(ranking: Ranking, what: ActionWhat) -> Action:
 
 
 def splits(today: Layout) -> tuple[Layout, ...]:
-    return possible_layouts(8, Granularity(1), (today.running_per_engine,))
+    return possible_layouts(8, Granularity(1), (today.max_running,))
 
 
 def limits(today: Layout) -> tuple[Layout, ...]:
-    return tuple(replace(today, running_per_engine=running) for running in (8, 11, 16))
+    return tuple(replace(today, max_running=running) for running in (8, 11, 16))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_removing_updates_and_speeding_up_a_side_are_fixes():
     assert (updates.kind, updates.cause, updates.after, updates.is_staler) == ("fix", "weight_updates", None, False)
     # Seconds until both sides go on.
     assert updates.before == pytest.approx(1.0, abs=0.01)
-    faster = first_of(ranking, "forward_speed")
+    faster = first_of(ranking, "engine_speed")
     assert (faster.kind, faster.cause, faster.before, faster.after) == ("fix", "samplers", 1.0, 1.1)
     ranking, _, _ = ranked(of_small("trainers"))
     faster = first_of(ranking, "trainer_speed")
@@ -422,7 +422,7 @@ def test_every_limit_is_moved_by_a_step():
         "in_flight_limit": ("staleness_cap", 96, 192),
         "running_samples_limit": ("staleness_cap", 48, 96),
         "publish_every": ("weight_updates", 1.0, 2.0),
-        "queue_capacity": ("trainers", 64, 128),
+        "queue_capacity_samples": ("trainers", 64, 128),
     }
 
 
@@ -504,22 +504,22 @@ def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own()
 
 def test_a_limit_that_is_far_away_is_not_listed():
     ranking, _, _ = ranked(of_small("trainers"), Admission(100_000))
-    assert all(each.what != "queue_capacity" for each in ranking.actions)
+    assert all(each.what != "queue_capacity_samples" for each in ranking.actions)
 
 
 @pytest.mark.parametrize(
     ("gain", "p95", "kind", "first"),
     [
         (0.100, 4, "change", "staleness_cap"),
-        (0.099, 4, "change", "queue_capacity"),
-        (0.110, 5, "change", "queue_capacity"),
-        (0.110, 4, "fix", "queue_capacity"),
-        (0.130, 9, "change", "queue_capacity"),
+        (0.099, 4, "change", "queue_capacity_samples"),
+        (0.110, 5, "change", "queue_capacity_samples"),
+        (0.110, 4, "fix", "queue_capacity_samples"),
+        (0.130, 9, "change", "queue_capacity_samples"),
         (0.150, 9, "change", "staleness_cap"),
     ],
     ids=["as much and fresher", "less", "as fresh", "no setting", "as much and staler", "more"],
 )
 def test_of_settings_that_bring_as_much_the_one_that_keeps_samples_fresher_goes_first(gain, p95, kind, first):
-    queue = replace(action(0.12, "queue_capacity"), staleness=StalenessForecast(1.0, 5, 5))
+    queue = replace(action(0.12, "queue_capacity_samples"), staleness=StalenessForecast(1.0, 5, 5))
     cap = replace(action(gain, "staleness_cap", kind=kind), staleness=StalenessForecast(1.0, p95, p95))
     assert _listed([queue, cap])[0].what == first

@@ -48,7 +48,7 @@ head_dim = 128
 [lengths]
 prompt_tokens = 200
 percentiles = {{ p50 = 1500, "p84.1344746068543" = {1500 * math.exp(0.6)} }}
-cap_tokens = 8192
+max_output_tokens = 8192
 [batch]
 samples_per_step = 1024
 group_size = 8

@@ -76,8 +76,8 @@ def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> 
     question = ModelConfig(Admission(), Settings(), None, None, Granularity(1), None, None, None)
     with few_draws():
         model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, question)
-        few, many = (what_if(model, Change(running_per_engine=running)).predicted for running in (32, 128))
-    assert TODAY.running_per_engine == 64  # they hold some 10,000 tokens
+        few, many = (what_if(model, Change(max_running=running)).predicted for running in (32, 128))
+    assert TODAY.max_running == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)
     assert many.preemption is not None and many.preemption.per_sample > 0.5
     assert many.preemption.engine_ratio is None  # prefill was not seen

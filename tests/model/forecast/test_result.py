@@ -42,7 +42,7 @@ QUESTION = ModelConfig(
 
 
 def forecasts_of(found: Calibration) -> Forecasts:
-    return forecast_layouts(found, possible_layouts(8, Granularity(1), (found.layout.running_per_engine,)))
+    return forecast_layouts(found, possible_layouts(8, Granularity(1), (found.layout.max_running,)))
 
 
 def told(run: Observed) -> tuple[Recommendation, Ranking]:
@@ -92,7 +92,7 @@ def test_time_between_passes_is_part_of_a_pass():
 
 def test_the_most_that_ran_is_today_s_limit_where_the_setting_is_never_reached():
     found = calibrate(replace(observed(), max_running=512), Admission(), None, np.random.default_rng(0))
-    assert found.layout.running_per_engine == 64
+    assert found.layout.max_running == 64
     assert "limit_below_setting" in found.warnings
 
 
@@ -117,7 +117,7 @@ def test_a_prediction_meets_what_an_equal_stretch_achieves():
     assert by_name["tokens_per_s"].residual_ratio == pytest.approx(0.0, abs=0.02)
     assert by_name["step_s"].predicted.median == pytest.approx(steady().step_s, rel=0.02)
     assert by_name["tokens_per_s"].agrees
-    assert (found.calibrated_steps, found.judged_steps) == (40, 40)
+    assert (found.calibrated_steps, found.held_out_steps) == (40, 40)
 
 
 def test_a_stretch_that_runs_at_half_the_speed_is_not_what_was_predicted():
@@ -273,7 +273,7 @@ def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change(chang
 
 
 def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_assumed():
-    run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, running_per_engine=256)
+    run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, max_running=256)
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
     best = forecast_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
     assert best.grade == "assumed"
@@ -315,7 +315,7 @@ def test_a_run_whose_steps_do_not_say_how_long_they_trained_has_no_ceiling():
 def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not():
     plain = forecasts_of(calibrated())
     today = plain.today
-    twin = replace(plain.rivals[0], layout=replace(today.layout, running_per_engine=7))
+    twin = replace(plain.rivals[0], layout=replace(today.layout, max_running=7))
     ceiling = np.full(today.drawn_tokens_per_s.size, 1.0)
     fast = replace(twin, tokens_per_s=2.0 * today.tokens_per_s, drawn_tokens_per_s=2.0 * today.drawn_tokens_per_s)
     held = cap_at_trainer_rate(Forecasts(today, (fast, *plain.others)), ceiling)
@@ -382,7 +382,7 @@ def test_with_one_batch_size_a_larger_batch_is_only_extrapolated():
     run = observed(batches=(64,))
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
     assert "one_batch_size" in found.curve.warnings
-    forecasts = forecast_layouts(found, (replace(TODAY, running_per_engine=256),))
+    forecasts = forecast_layouts(found, (replace(TODAY, max_running=256),))
     wide = forecasts.others[0]
     assert wide.grade in ("assumed", "measured")
     narrow = found.curve.pass_interval(64.0, 64.0 * 80.0)
@@ -447,7 +447,7 @@ def test_a_run_at_one_batch_size_has_no_efficient_batch():
 def test_layouts_respect_engines_replicas_and_nodes(gpus: int, granularity: Granularity, splits: list[tuple[int, int]]):
     found = possible_layouts(gpus, granularity, (32,))
     assert [(each.trainer_gpus, each.sampler_gpus) for each in found] == splits
-    assert all(isinstance(each, Layout) and each.running_per_engine == 32 for each in found)
+    assert all(isinstance(each, Layout) and each.max_running == 32 for each in found)
 
 
 def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():

@@ -7,7 +7,7 @@ import pytest
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, sensitivities
-from rlscope.model.system import Admission, Engine, Granularity, Layout, System, WeightUpdate
+from rlscope.model.system import Admission, Engine, Granularity, Layout, System, WeightUpdateCost
 from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import TODAY, TRUTH, calibrated, steady
 
@@ -30,7 +30,7 @@ def gain(found: dict[SensitivityQuantity, Sensitivity], quantity: SensitivityQua
     return spread.median
 
 
-SAMPLER_BOUND = Layout(trainer_gpus=6, sampler_gpus=2, running_per_engine=32)
+SAMPLER_BOUND = Layout(trainer_gpus=6, sampler_gpus=2, max_running=32)
 
 
 def test_where_the_trainers_set_the_pace_a_speed_buys_its_share_of_their_step():
@@ -43,7 +43,7 @@ def test_where_the_trainers_set_the_pace_a_speed_buys_its_share_of_their_step():
     blocked_share = 1.0 - train_share
     assert gain(found, "weight_update") == pytest.approx((1.0 / (1.0 - 0.02 * blocked_share) - 1.0) / 2.0, rel=1e-9)
     assert not found["trainer_speed"].is_rough  # samplers are held back, which the rate does not depend on
-    silent = ("forward_speed", "sampler_gpus", "running_limit")
+    silent = ("engine_speed", "sampler_gpus", "running_limit")
     assert {(gain(found, each), found[each].silence) for each in silent} == {(0.0, "not_limiting")}
 
 
@@ -52,13 +52,13 @@ def test_where_the_samplers_set_the_pace_an_engine_more_is_given_per_cent_of_the
     more = replace(SAMPLER_BOUND, sampler_gpus=3)
     gained = steady(TRUTH, more).trained_tokens_per_s / steady(TRUTH, SAMPLER_BOUND).trained_tokens_per_s - 1.0
     assert gain(found, "sampler_gpus") == pytest.approx(gained / 50.0)
-    assert gain(found, "forward_speed") > 0.009
+    assert gain(found, "engine_speed") > 0.009
     assert found["trainer_speed"].silence == found["trainer_gpus"].silence == "not_limiting"
 
 
 def test_gpus_are_added_by_whole_engines_and_replicas():
     system = replace(TRUTH, engine=replace(TRUTH.engine, gpus=2))
-    layout = Layout(trainer_gpus=2, sampler_gpus=8, running_per_engine=4)
+    layout = Layout(trainer_gpus=2, sampler_gpus=8, max_running=4)
     found = levers(run_of(system, layout), Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2))
     more = steady(system, replace(layout, sampler_gpus=10)).trained_tokens_per_s
     assert gain(found, "sampler_gpus") == pytest.approx((more / steady(system, layout).trained_tokens_per_s - 1.0) / 25)
@@ -76,11 +76,11 @@ def test_all_that_takes_time_buys_one_per_cent_together(layout: Layout, synchron
     slow = replace(
         TRUTH,
         engine=replace(TRUTH.engine, prefill_tokens_per_s=20_000.0),
-        update=WeightUpdate(0.05, 0.1, 0.02),
+        update=WeightUpdateCost(0.05, 0.1, 0.02),
         workload=replace(TRUTH.workload, environment_s=1.0),
     )
     found = levers(run_of(slow, layout, synchronous=synchronous))
-    everything = ("trainer_speed", "forward_speed", "weight_update", "environment")
+    everything = ("trainer_speed", "engine_speed", "weight_update", "environment")
     assert sum(gain(found, each) for each in everything) == pytest.approx(0.01, rel=0.03)
 
 
@@ -90,7 +90,7 @@ def test_a_run_by_turns_waits_for_both_sides():
     assert step is not None
     share = step.train_s / step.step_s
     assert gain(found, "trainer_speed") == pytest.approx((1.0 / (1.0 - share + share / 1.02) - 1.0) / 2.0, rel=1e-9)
-    assert gain(found, "forward_speed") > 0.0
+    assert gain(found, "engine_speed") > 0.0
 
 
 def test_a_limit_that_binds_buys_something_and_one_that_is_not_there_says_so():
@@ -128,7 +128,7 @@ def test_where_the_limit_is_the_most_that_ran_it_rises_with_the_cap_that_held_it
     capped, wider = (replace(TRUTH, admission=Admission(max_running_samples=most)) for most in (64, 65))
     run = run_of(capped, SAMPLER_BOUND)
     assert levers(run)["in_flight_cap"].silence == "not_limiting"  # 32 on an engine are its setting
-    more = steady(wider, replace(SAMPLER_BOUND, running_per_engine=33)).trained_tokens_per_s
+    more = steady(wider, replace(SAMPLER_BOUND, max_running=33)).trained_tokens_per_s
     ratio = more / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
     found = levers(replace(run, warnings=(ModelWarning.LIMIT_BELOW_SETTING,)))
     assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100) and ratio > 1.0

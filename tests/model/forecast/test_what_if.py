@@ -16,7 +16,7 @@ from rlscope.model.forecast.change import (
     timed_update,
     update_seconds,
     warnings_of,
-    with_forward_speed,
+    with_engine_speed,
     with_trainer_speed,
 )
 from rlscope.model.forecast.layouts import drawn_rates
@@ -24,7 +24,16 @@ from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.forecast.what_if import WhatIf, asked_layouts, forecast_change, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import (
+    Admission,
+    Granularity,
+    Layout,
+    System,
+    Trainer,
+    TrainerPhase,
+    WeightUpdateCost,
+    Workload,
+)
 from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import TODAY, TRUTH, observed
 
@@ -38,7 +47,7 @@ QUESTION = ModelConfig(
     remaining_steps=None,
     gpu_hour_price=None,
 )
-CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), cap_tokens=400)
+CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), max_output_tokens=400)
 
 
 @cache
@@ -83,14 +92,14 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
         Change(trainer_gpus=3),
         Change(sampler_gpus=5),
         Change(trainer_gpus=3, sampler_gpus=5),
-        Change(gpus=8, trainer_gpus=3),
+        Change(total_gpus=8, trainer_gpus=3),
     ],
 )
 def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: Change):
     said = model()
     layout = Layout(3, 5, 48)  # drawn, and with nothing to simulate
     candidate = next(each for each in said.forecasts.others if each.layout == layout)
-    answer = what_if(said, replace(change, running_per_engine=48))
+    answer = what_if(said, replace(change, max_running=48))
     found = answer.predicted
     assert (found.layout, answer.simulated) == (layout, False)
     assert found.tokens_per_s == pytest.approx(candidate.tokens_per_s)
@@ -103,7 +112,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
     [
         (Change(trainer_speed=1.5), replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=12_000.0))),
         (
-            Change(forward_speed=0.25),
+            Change(engine_speed=0.25),
             replace(TRUTH, engine=replace(TRUTH.engine, curve=SpedUpCurve(TRUTH.engine.curve, 0.25))),
         ),
         (Change(samples_per_step=512), replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512))),
@@ -111,9 +120,9 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
             Change(length_factor=1.5),
             replace(TRUTH, workload=replace(TRUTH.workload, lengths=TRUTH.workload.lengths.scaled(1.5))),
         ),
-        (Change(weight_update_s=1.0), replace(TRUTH, update=WeightUpdate(0.5, 1.0))),
+        (Change(weight_update_s=1.0), replace(TRUTH, update=WeightUpdateCost(0.5, 1.0))),
         (
-            Change(steps_per_version=2),
+            Change(publish_every=2),
             replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512, batches_per_version=2)),
         ),
         (Change(max_in_flight_groups=100), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
@@ -123,7 +132,7 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
     found, expected = what_if(model(), change), truth(system)
     # What the fit errs at this context; engines that are slower fill batches beyond those that the run had, where the
     # truth lies in the outer tenth of the draws.
-    error_ratio, outside = (0.12, 0.01) if change.forward_speed else (0.07, 0.05)
+    error_ratio, outside = (0.12, 0.01) if change.engine_speed else (0.07, 0.05)
     assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=error_ratio)
     low, high = np.quantile(found.predicted.drawn_tokens_per_s, [outside, 1.0 - outside])
     assert low <= expected.trained_tokens_per_s <= high
@@ -136,15 +145,15 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
 
 
 def test_what_the_run_does_not_wait_for_brings_nothing_and_surely_so():
-    assert what_if(model(), Change(forward_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-4)
+    assert what_if(model(), Change(engine_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-4)
     assert what_if(model(), Change(trainer_speed=0.5)).gain_ratio.median == pytest.approx(-0.49, abs=0.02)
 
 
 def test_gpus_alone_are_split_the_fastest_way():
     said = model()
-    found = what_if(said, Change(gpus=5))
-    by_hand = [what_if(said, Change(gpus=5, trainer_gpus=trainers)) for trainers in range(1, 5)]
-    assert found.chose_split and not by_hand[0].chose_split
+    found = what_if(said, Change(total_gpus=5))
+    by_hand = [what_if(said, Change(total_gpus=5, trainer_gpus=trainers)) for trainers in range(1, 5)]
+    assert found.chose_layout and not by_hand[0].chose_layout
     assert rate(found) == max(map(rate, by_hand)) > min(map(rate, by_hand))
 
 
@@ -154,12 +163,12 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
     timing = found.predicted.timing
     assert timing is not None
     assert timing.trainer_idle_ratio + timing.sampler_idle_ratio >= 1.0
-    assert what_if(synchronous_model(), Change(gpus=12)).predicted.staleness == found.predicted.staleness
+    assert what_if(synchronous_model(), Change(total_gpus=12)).predicted.staleness == found.predicted.staleness
 
 
 def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tokens_younger():
-    slow = what_if(model(), Change(forward_speed=0.25))
-    found = what_if(model(), Change(forward_speed=0.25, max_staleness=1))
+    slow = what_if(model(), Change(engine_speed=0.25))
+    found = what_if(model(), Change(engine_speed=0.25, max_staleness=1))
     assert found.simulated and found.warnings == ("cap_by_admission",)
     assert found.predicted.staleness.token_mean < slow.predicted.staleness.token_mean
     assert rate(found) < rate(slow)
@@ -169,13 +178,13 @@ def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tok
     ("change", "obstacle"),
     [
         (Change(max_staleness=0), "synchronous"),
-        (Change(samples_per_step=304), "queue_capacity"),
+        (Change(samples_per_step=304), "queue_capacity_samples"),
         (Change(samples_per_step=300), None),  # exactly as many as the queue holds
-        (Change(queue_capacity_samples=255), "queue_capacity"),
+        (Change(queue_capacity_samples=255), "queue_capacity_samples"),
         (Change(queue_capacity_samples=256), None),  # exactly the samples of a step
         (Change(max_in_flight_groups=63), "in_flight_cap"),
         (Change(max_in_flight_groups=64), None),
-        (Change(steps_per_version=4), None),  # 1,024 samples of a version, taken 256 at a time
+        (Change(publish_every=4), None),  # 1,024 samples of a version, taken 256 at a time
     ],
 )
 def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
@@ -207,7 +216,7 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     trainer = Trainer(100.0, 2, overhead_s=1.0, phases=(TrainerPhase("log-probabilities", 2.0, True),))
     workload = replace(TRUTH.workload, prefetched_batches=1.0)
     (changed,) = changed_systems(
-        (replace(TRUTH, trainer=trainer, workload=workload),), Change(steps_per_version=4), 1.0, "admission"
+        (replace(TRUTH, trainer=trainer, workload=workload),), Change(publish_every=4), 1.0, "admission"
     )
     assert (changed.workload.samples_per_step, changed.workload.samples_per_batch) == (1_024, 256)
     assert changed.workload.prefetched_batches == 0.25
@@ -220,13 +229,13 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     [(1.0, 3, 768, 3), (4.0, 8, 512, 2), (4.0, 2, 128, 1), (4.0, 4, 256, 1)],
 )
 def test_steps_that_share_a_batch_today_go_on_to_share_it(today: float, asked: int, samples: int, batches: int):
-    workload = changed_workload(TRUTH.workload, Change(steps_per_version=asked), today)
+    workload = changed_workload(TRUTH.workload, Change(publish_every=asked), today)
     assert (workload.samples_per_step, workload.batches_per_version) == (samples, batches)
 
 
 def test_fewer_publications_cost_less_and_leave_tokens_fewer_versions_behind():
     said = model(admission=Admission(queue_capacity_samples=512))
-    found = what_if(said, Change(steps_per_version=4))
+    found = what_if(said, Change(publish_every=4))
     assert found.steps_per_version == 4.0 and found.calibration.steps_per_version == 1.0
     # A step takes 4 s and a publication, which comes with every fourth of them then, 0.1 s.
     assert found.gain_ratio.median == pytest.approx(0.019, abs=0.004)
@@ -245,7 +254,7 @@ def test_one_limit_in_two_ways_and_too_many_samples_of_a_version_are_refused():
     with pytest.raises(ImpossibleChangeError, match="in samples or in groups, not in both"):
         what_if(model(), Change(max_in_flight_samples=8, max_in_flight_groups=2))
     with pytest.raises(ImpossibleChangeError, match="100,096 samples between two weight updates; at most 100,000"):
-        what_if(model(), Change(steps_per_version=391))
+        what_if(model(), Change(publish_every=391))
 
 
 PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)
@@ -255,12 +264,12 @@ PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)
     ("change", "expected"),
     [
         (Change(), Layout(4, 4, 8)),
-        (Change(running_per_engine=16), Layout(4, 4, 16)),
+        (Change(max_running=16), Layout(4, 4, 16)),
         (Change(trainer_gpus=2), Layout(2, 6, 8)),
         (Change(sampler_gpus=2), Layout(6, 2, 8)),
         (Change(trainer_gpus=2, sampler_gpus=2), Layout(2, 2, 8)),
-        (Change(gpus=12, sampler_gpus=2), Layout(10, 2, 8)),
-        (Change(gpus=4), Layout(2, 2, 8)),
+        (Change(total_gpus=12, sampler_gpus=2), Layout(10, 2, 8)),
+        (Change(total_gpus=4), Layout(2, 2, 8)),
     ],
 )
 def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layout):
@@ -274,7 +283,7 @@ def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layo
         (Change(sampler_gpus=5), "3 trainer GPUs of 8"),
         (Change(trainer_gpus=8), "0 sampler GPUs of 8: .*the nearest is 2$"),
         (Change(trainer_gpus=2, sampler_gpus=2, gpus=8), "2 trainer and 2 sampler GPUs are not 8 in all"),
-        (Change(gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
+        (Change(total_gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
     ],
 )
 def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, message: str):
@@ -295,7 +304,7 @@ def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, 
 )
 def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap: int):
     law = changed_workload(Workload(CAPPED, 50.0, 4, 64), change, 1.0).lengths
-    assert (law.support.tolist(), law.cap_tokens) == (support, cap)
+    assert (law.support.tolist(), law.max_output_tokens) == (support, cap)
 
 
 @pytest.mark.parametrize(
@@ -337,8 +346,8 @@ def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_
 
 def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still():
     change = Change(weight_update_s=1.0)
-    assert timed_update(WeightUpdate(0.5, 1.0, 1.5), change) == WeightUpdate(0.25, 0.5, 0.75)
-    assert timed_update(WeightUpdate(), change) == WeightUpdate(1.0, 1.0, 0.0)
+    assert timed_update(WeightUpdateCost(0.5, 1.0, 1.5), change) == WeightUpdateCost(0.25, 0.5, 0.75)
+    assert timed_update(WeightUpdateCost(), change) == WeightUpdateCost(1.0, 1.0, 0.0)
     found = what_if(model(), Change(weight_update_s=0.0))
     assert found.warnings == ()
     assert rate(found) > rate(what_if(model(), Change()))
@@ -359,20 +368,20 @@ def test_a_faster_trainer_computes_faster_and_writes_checkpoints_no_faster():
 
 def test_faster_engines_decode_and_prefill_faster():
     system = replace(TRUTH, engine=replace(TRUTH.engine, prefill_tokens_per_s=1_000.0))
-    engine, curve = with_forward_speed(system, 2.0).engine, TRUTH.engine.curve
+    engine, curve = with_engine_speed(system, 2.0).engine, TRUTH.engine.curve
     assert engine.prefill_tokens_per_s == 2_000.0
     assert engine.curve.pass_s(32.0) == curve.pass_s(32.0) / 2.0
     assert engine.curve.kv_s_per_token == curve.kv_s_per_token / 2.0
 
 
 def test_an_update_lasts_until_the_slower_side_goes_on():
-    assert update_seconds(WeightUpdate(0.5, 1.0, 0.4)) == 1.0
-    assert update_seconds(WeightUpdate(0.5, 1.0, 0.6)) == 1.1
+    assert update_seconds(WeightUpdateCost(0.5, 1.0, 0.4)) == 1.0
+    assert update_seconds(WeightUpdateCost(0.5, 1.0, 0.6)) == 1.1
 
 
 def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
     free, capped = model(), model(most_staleness=1)
-    change = Change(gpus=6, running_per_engine=16)
+    change = Change(total_gpus=6, max_running=16)
     layouts = [what_if(said, change).predicted for said in (free, capped)]
     assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
     assert layouts[0].tokens_per_s > layouts[1].tokens_per_s

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlscope.model.numerics.clock_offsets import ClockEstimate, Estimate, Pairs, Stretch, estimate_clocks
+from rlscope.model.numerics.clock_offsets import ClockEstimate, ClockStretch, Estimate, Pairs, estimate_clocks
 
 NS: Final = 10**9
 START_NS: Final = 1_700_000_000 * NS
@@ -35,7 +35,7 @@ def star(clocks: list[dict[str, Any]], lasting_s: float = 80.0, seed: int = 0, c
     return Pairs(*(np.array(column, np.int64) for column in columns))
 
 
-def offset_ns(times_ns: Any, stretches: tuple[Stretch, ...]) -> Any:
+def offset_ns(times_ns: Any, stretches: tuple[ClockStretch, ...]) -> Any:
     found = np.zeros(len(times_ns))
     for each in stretches:
         since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
@@ -122,7 +122,7 @@ def test_bounds_of_clocks_that_never_met_follow_from_those_between():
 def test_a_clock_with_one_bound_is_known_to_be_off_but_not_corrected():
     (_, own) = estimate_clocks(pairs((1, 0, 9000, 4000)), 2, 0).clocks
     assert (own.is_off, own.is_bounded, own.least_ns, own.most_ns) == (True, False, 5000, None)
-    assert own.stretches == (Stretch(None, 0, 0.0, own.stretches[0].origin_ns, None),)
+    assert own.stretches == (ClockStretch(None, 0, 0.0, own.stretches[0].origin_ns, None),)
 
 
 def test_a_clock_that_no_pair_joins_is_not_known_at_all():

@@ -18,19 +18,19 @@ from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model import golden_system
 from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
 from tests.model.simulated_systems import Affine
 from tests.nightly import nightly
 
-LENGTHS = LengthLaw.lognormal(100, 0.6, cap_tokens=500)
+LENGTHS = LengthLaw.lognormal(100, 0.6, max_output_tokens=500)
 SYSTEM = System(
     Workload(LENGTHS, prompt_tokens=20.0, group_size=1, samples_per_step=48),
     Engine(1, Affine(0.01, 0.0), max_running=1000),
     Trainer(20_000.0, seen_gpus=1),
 )
-LAYOUT = Layout(trainer_gpus=1, sampler_gpus=4, running_per_engine=24)
+LAYOUT = Layout(trainer_gpus=1, sampler_gpus=4, max_running=24)
 CONCURRENCY_STEPS = 4 * 24 / 48
 """C / B: samples that run, over samples of a step."""
 COSTLY = replace(SYSTEM, engine=replace(SYSTEM.engine, curve=Affine(0.01, 0.0001, 1e-6), prefill_tokens_per_s=20_000.0))
@@ -116,7 +116,7 @@ def test_samples_are_as_old_as_the_law_of_updates_says() -> None:
         nightly("context and prefill", group_system(8, COSTLY)),
         (
             "pauses and cache computed again",
-            replace(group_system(8, COSTLY), update=WeightUpdate(0.1, 0.1, 0.2, kv_kept=False)),
+            replace(group_system(8, COSTLY), update=WeightUpdateCost(0.1, 0.1, 0.2, kv_kept=False)),
         ),
         ("filtered groups", replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))),
     ],
@@ -192,7 +192,7 @@ def test_a_trainer_that_is_behind_sets_the_pace_whatever_holds_the_samplers() ->
 def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it() -> None:
     system = replace(
         with_trainer(group_system(4, COSTLY), 7_000.0),
-        update=WeightUpdate(0.1, 0.1, 0.2),
+        update=WeightUpdateCost(0.1, 0.1, 0.2),
         admission=Admission(max_staleness=0),
     )
     layout = Layout(1, 1, 48)
@@ -216,7 +216,7 @@ def test_a_golden_layout_that_its_samplers_hold_up_runs_at_the_golden_pace() -> 
 
 @pytest.mark.parametrize(("concurrency", "batch", "load"), [(120, 240, 0.63), nightly(240, 120, 0.92)])
 def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: int, load: float) -> None:
-    lengths = LengthLaw.lognormal(100, 0.25, cap_tokens=300)
+    lengths = LengthLaw.lognormal(100, 0.25, max_output_tokens=300)
     step_s = batch * lengths.mean_tokens * 0.01 / concurrency
     system = System(
         Workload(lengths, prompt_tokens=0.0, group_size=8, samples_per_step=batch),
@@ -233,7 +233,7 @@ def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: i
 
 def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:
     # Some three of 24 requests end in every pass of 10 ms, and the ones that follow wait 5 ms together.
-    short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, cap_tokens=40))
+    short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, max_output_tokens=40))
     engine = replace(SYSTEM.engine, prefill_pass_s=0.005)
     system = replace(with_trainer(SYSTEM, 1e9), workload=short, engine=engine)
     expected = state_of(system).trained_tokens_per_s

@@ -97,8 +97,8 @@ def test_requests_and_places_are_the_time_that_each_of_them_takes(case: Case) ->
         assert running_s == pytest.approx(lives_s)
     # Places are taken, or empty for a reason.
     accounted_s = running_s + sum(totals.places.empty_s.values())
-    places_s = layout.sampler_gpus * layout.running_per_engine * totals.now_s
-    if system.engine.max_running >= layout.running_per_engine and system.engine.kv_capacity_tokens is None:
+    places_s = layout.sampler_gpus * layout.max_running * totals.now_s
+    if system.engine.max_running >= layout.max_running and system.engine.kv_capacity_tokens is None:
         # The rest waits at an engine for the pass under way to end: less than one pass a dispatch.
         assert 0.95 * places_s < accounted_s <= places_s * (1 + 1e-9)
     else:

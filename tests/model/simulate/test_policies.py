@@ -14,7 +14,7 @@ from rlscope.model.simulate.results import Ages
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples, group_correlation
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model.simulated_systems import (
     BUSY,
     CASES,
@@ -34,7 +34,7 @@ ONE_BY_ONE = System(
     Trainer(10.0, seen_gpus=1, overhead_s=2.0),
 )
 """A sample takes 10 seconds of one engine, a step 3 seconds of one trainer."""
-ALONE = Layout(trainer_gpus=1, sampler_gpus=1, running_per_engine=1)
+ALONE = Layout(trainer_gpus=1, sampler_gpus=1, max_running=1)
 
 
 def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
@@ -49,7 +49,7 @@ def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
 
 
 def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:
-    late = replace(ONE_BY_ONE, update=WeightUpdate(engine_pause_s=0.5, delay_s=4.0))
+    late = replace(ONE_BY_ONE, update=WeightUpdateCost(engine_pause_s=0.5, delay_s=4.0))
     run = simulate(late, ALONE, steps=20, seed=1)
     # Passes 1 to 7 start before the offer at 7 s; the pause follows the seventh.
     assert run.step_s == 10.5
@@ -73,7 +73,7 @@ def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
         Workload(constant(10), prompt_tokens=5.0, group_size=2, samples_per_step=4),
         Engine(1, Affine(1.0, 0.5, 0.01), max_running=4, prefill_tokens_per_s=100.0),
         Trainer(20.0, seen_gpus=1),
-        WeightUpdate(engine_pause_s=3.0, trainer_blocked_s=2.0, delay_s=1.0),
+        WeightUpdateCost(engine_pause_s=3.0, trainer_blocked_s=2.0, delay_s=1.0),
         Admission(max_staleness=0),
     )
     run = simulate(system, Layout(1, 1, 4), steps=10, seed=1, settings=Settings(publication="drained"))
@@ -210,7 +210,7 @@ def test_every_kind_of_case_meets_its_limit() -> None:
 
 @pytest.mark.parametrize("cap", [1, 2, 3])
 def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
-    for update in (STARVED.update, WeightUpdate(delay_s=4.0)):
+    for update in (STARVED.update, WeightUpdateCost(delay_s=4.0)):
         waits = {"max_staleness": cap, "staleness_policy": "publication_waits"}
         ages = simulate(with_admission(replace(BUSY, update=update), **waits), LAYOUT, steps=40, seed=4).staleness
         assert ages.samples.max <= cap
@@ -658,7 +658,7 @@ def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(
     less_tokens: float, is_limit: bool
 ) -> None:
     longest = WORKLOAD.prompt_tokens + float(np.ceil(LENGTHS.max_tokens))
-    holds = min(LAYOUT.running_per_engine, STARVED.engine.max_running) * longest - less_tokens
+    holds = min(LAYOUT.max_running, STARVED.engine.max_running) * longest - less_tokens
     cached = replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=holds))
     unlimited = replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=None))
     assert np.isfinite(engine_terms(cached, LAYOUT, Settings())[0].kv_capacity_tokens) == is_limit

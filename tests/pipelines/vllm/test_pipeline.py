@@ -9,7 +9,17 @@ from tests.pipelines.vllm.programs import run_pipeline
 pytestmark = pytest.mark.vllm
 
 # A first step of more than a thousand tokens, which tells the noise of version 0, and versions after it.
-FRESH = ("--synchronous", "--batch", "128", "--slots", "128", "--queue-capacity", "128", "--learning-rate", "0.002")
+FRESH = (
+    "--synchronous",
+    "--batch",
+    "128",
+    "--slots",
+    "128",
+    "--queue-capacity-samples",
+    "128",
+    "--learning-rate",
+    "0.002",
+)
 
 
 class Recorded:
@@ -26,7 +36,18 @@ class Recorded:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     # Few slots and a queue that never fills: every publication meets samples that are half generated.
-    flags = ("--steps", "12", "--batch", "32", "--queue-capacity", "1024", "--slots", "8", "--max-staleness", "2")
+    flags = (
+        "--steps",
+        "12",
+        "--batch",
+        "32",
+        "--queue-capacity-samples",
+        "1024",
+        "--slots",
+        "8",
+        "--max-staleness",
+        "2",
+    )
     return Recorded(tmp_path_factory.mktemp("runs") / "asynchronous", *flags)
 
 

@@ -10,7 +10,7 @@ from rlscope.reports.documents.analysis import as_document
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
 
 SHAPE = {
-    "run": {"run_id", "duration_s", "n_gpus", "trainer_gpus", "sampler_gpus", "steps", "samples_trained",
+    "run": {"run_id", "duration_s", "total_gpus", "trainer_gpus", "sampler_gpus", "steps", "samples_trained",
             "tokens_trained", "window"},
     "verdict": {"bottleneck", "headline", "next"},
     "throughput": {"achieved_tokens_per_s", "steady_tokens_per_s"},

@@ -17,17 +17,17 @@ from tests.kept import ROOT, analysis_of
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model, tried_model
 
-LAYOUT = {"n_train_gpus", "n_sample_gpus", "max_running_per_engine"}
+LAYOUT = {"trainer_gpus", "sampler_gpus", "max_running"}
 PRESENT = LAYOUT | {"tokens_per_s", "staleness_mean", "staleness_max"}
 CANDIDATE = PRESENT | {"gain_ratio", "gain_low_ratio", "gain_high_ratio", "probability_best", "grade"}
 CONTRACT = {
     "throughput": {"predicted_tokens_per_s", "predicted_low", "predicted_high", "residual_ratio", "bound_tokens_per_s",
-                   "sync_tokens_per_s", "gap"},
+                   "synchronous_tokens_per_s", "gap"},
     "latency": {"form", "parameters", "visited_batch_low", "visited_batch_high", "grade", "mape_ratio"},
     "recommendation": {"action", "why", "current", "best", "candidates"},
-    "eta": {"remaining_steps", "current", "best"},
+    "time_to_finish": {"remaining_steps", "current", "best"},
 }  # fmt: skip
-ACTION = {"kind", "what", "setting", "from", "to", "tokens_per_s", "gain_ratio", "gain_low_ratio", "gain_high_ratio",
+ACTION = {"kind", "target", "setting", "from", "to", "tokens_per_s", "gain_ratio", "gain_low_ratio", "gain_high_ratio",
           "probability", "staleness_p95_before", "staleness_p95_after", "effective_gain_ratio", "evidence", "verify",
           "cost"}  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
@@ -64,7 +64,7 @@ def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str
     candidates = [*advice["candidates"], *([advice["best"]] if advice["best"] else [])]
     for candidate in candidates:
         assert set(candidate) >= CANDIDATE
-        assert candidate["regime"] in WAITS
+        assert candidate["limited_by"] in WAITS
     assert advice["action"] in ("change", "probe", "keep", "unknown")
     assert all(set(action) >= ACTION for action in document["actions"])
     assert advice["why"]
@@ -77,9 +77,9 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     best, gain = model.recommendation.best, model.recommendation.gain_ratio
     assert advice["action"] == "change"
     layout = {
-        "n_train_gpus": best.layout.trainer_gpus,
-        "n_sample_gpus": best.layout.sampler_gpus,
-        "max_running_per_engine": best.layout.running_per_engine,
+        "trainer_gpus": best.layout.trainer_gpus,
+        "sampler_gpus": best.layout.sampler_gpus,
+        "max_running": best.layout.max_running,
     }
     assert advice["best"].items() >= layout.items()
     assert (advice["best"]["gain_low_ratio"], advice["best"]["gain_ratio"], advice["best"]["gain_high_ratio"]) == (
@@ -90,9 +90,9 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     assert advice["best"]["probability_best"] == model.recommendation.best_probability
     assert advice["best"] in advice["candidates"]
     assert advice["alternative"] is None
-    assert {name: advice["current"][name] for name in ("n_train_gpus", "n_sample_gpus")} == {
-        "n_train_gpus": 2,
-        "n_sample_gpus": 6,
+    assert {name: advice["current"][name] for name in ("trainer_gpus", "sampler_gpus")} == {
+        "trainer_gpus": 2,
+        "sampler_gpus": 6,
     }
 
 
@@ -106,11 +106,11 @@ def test_a_layout_to_try_is_the_best_one_beside_the_one_in_use():
     tried = model.recommendation.best.layout
     assert (advice["action"], advice["reason"]) == ("probe", "too_short")
     assert layout_of(advice["best"]) == {
-        "n_train_gpus": tried.trainer_gpus,
-        "n_sample_gpus": tried.sampler_gpus,
-        "max_running_per_engine": tried.running_per_engine,
+        "trainer_gpus": tried.trainer_gpus,
+        "sampler_gpus": tried.sampler_gpus,
+        "max_running": tried.max_running,
     }
-    assert layout_of(advice["current"]) == {"n_train_gpus": 2, "n_sample_gpus": 6, "max_running_per_engine": 32}
+    assert layout_of(advice["current"]) == {"trainer_gpus": 2, "sampler_gpus": 6, "max_running": 32}
     assert (advice["best"]["gain_ratio"] > 0.05, advice["alternative"]) == (True, None)
     assert advice["probability_better"] >= advice["probability_worthwhile"] > 0.5
 
@@ -139,7 +139,7 @@ def test_a_staler_layout_is_the_alternative_of_a_change():
     staler = next(each for each in model.forecasts.rivals if each is not model.recommendation.best)
     changed = replace(model, recommendation=replace(model.recommendation, staler=staler))
     advice = as_document(with_model(changed))["recommendation"]
-    assert layout_of(advice["alternative"])["n_train_gpus"] == staler.layout.trainer_gpus
+    assert layout_of(advice["alternative"])["trainer_gpus"] == staler.layout.trainer_gpus
     assert advice["alternative"] in advice["candidates"]
 
 
@@ -178,7 +178,12 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
     assert steady is not None
     assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.median))
     assert (first["gain_low_ratio"], first["gain_high_ratio"]) == (ranked.gain_ratio.low, ranked.gain_ratio.high)
-    assert (first["kind"], first["what"], first["cause"], first["cost"]) == ("change", "layout", "trainers", "restart")
+    assert (first["kind"], first["target"], first["cause"], first["cost"]) == (
+        "change",
+        "layout",
+        "trainers",
+        "restart",
+    )
     assert first["probability"] == ranked.worthwhile_probability >= 0.9
     assert first["verify"].startswith("To verify, record 20 steps in steady state and run ")
     assert first["headline"].startswith("Use 4 trainer GPUs and 4 sampler GPUs, up to ")
@@ -200,7 +205,7 @@ def test_a_loss_holds_what_its_removal_would_bring_and_is_null_where_the_model_i
 def test_a_verdict_without_a_cause_has_none(bottleneck):
     verdict = Verdict(bottleneck, (), "too few steps" if bottleneck == "unknown" else None, 0, 10**10)
     said = as_document(replace(full_analysis(), verdict=verdict))["verdict"]
-    assert (said["bottleneck"], said["cause"], said["tied_with"], said["then"]) == (bottleneck, None, [], [])
+    assert (said["bottleneck"], said["cause"], said["tied_with"], said["next_actions"]) == (bottleneck, None, [], [])
 
 
 def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
@@ -210,16 +215,16 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
     assert advice["candidates"] == []
     run = full_analysis().run
     assert advice["current"] == {
-        "n_train_gpus": run.trainer_gpus,
-        "n_sample_gpus": run.sampler_gpus,
-        "max_running_per_engine": None,
+        "trainer_gpus": run.trainer_gpus,
+        "sampler_gpus": run.sampler_gpus,
+        "max_running": None,
         "tokens_per_s": None,
         "staleness_mean": None,
         "staleness_max": None,
     }
     assert set(document["latency"].values()) == set(document["model"].values()) == {None}
     assert document["throughput"]["gap"] is None
-    assert set(document["eta"].values()) == {None}
+    assert set(document["time_to_finish"].values()) == {None}
 
 
 def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
@@ -235,7 +240,7 @@ def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
 def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
     throughput = as_document(with_model(changing_model()))["throughput"]
     assert throughput["predicted_low"] < throughput["predicted_tokens_per_s"] < throughput["predicted_high"]
-    ratio = throughput["judged_tokens_per_s"] / throughput["predicted_tokens_per_s"]
+    ratio = throughput["held_out_tokens_per_s"] / throughput["predicted_tokens_per_s"]
     assert throughput["residual_ratio"] == pytest.approx(ratio - 1.0)
     short = as_document(with_model(short_model()))["throughput"]
     assert short["predicted_tokens_per_s"] is None and short["residual_ratio"] is None
@@ -259,12 +264,12 @@ def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_mod
     levers = as_document(with_model(changing_model()))["sensitivity"]
     assert levers[0]["quantity"] == "trainer_speed"
     assert levers[0]["gain_low_ratio"] <= levers[0]["gain_ratio"] <= levers[0]["gain_high_ratio"]
-    assert {each["silence"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
+    assert {each["no_effect_reason"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
     assert as_document(with_model(NoModelResult("no pass")))["sensitivity"] is None
 
 
 def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():
-    eta = as_document(with_model(changing_model()))["eta"]
+    eta = as_document(with_model(changing_model()))["time_to_finish"]
     assert eta["remaining_steps"] == 400
     assert set(eta["current"]) == {"hours", "low", "high", "gpu_hours", "price"}
     assert eta["best"]["hours"] < eta["current"]["hours"]
@@ -288,5 +293,5 @@ def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
     rates = [each["tokens_per_s"] for each in usable]
     assert len(rates) > 2 and rates == sorted(rates, reverse=True)
     today = changing_model().forecasts.today
-    now = next(each for each in usable if each["n_train_gpus"] == today.layout.trainer_gpus and not each["gain_ratio"])
+    now = next(each for each in usable if each["trainer_gpus"] == today.layout.trainer_gpus and not each["gain_ratio"])
     assert all(each["tokens_per_s"] == pytest.approx(now["tokens_per_s"] * (1 + each["gain_ratio"])) for each in usable)

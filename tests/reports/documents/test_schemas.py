@@ -56,7 +56,7 @@ def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[
     assert faults("analysis", json.loads(analysis_document(make()).as_json())) == []
 
 
-PRESENT = "[present]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
+PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 PLANS = {
     "the example": EXAMPLE.read_text(encoding="utf-8"),
     "a layout in use": SMALL_PLAN.replace("H100 SXM", "H200") + PRESENT,
@@ -73,7 +73,7 @@ def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None
 
 def test_a_key_that_is_missing_or_too_many_or_of_another_type_does_not_fit() -> None:
     document = analysis_document(hostile_analysis()).as_dict()
-    assert faults("analysis", {name: value for name, value in document.items() if name != "eta"})
+    assert faults("analysis", {name: value for name, value in document.items() if name != "time_to_finish"})
     assert faults("analysis", {**document, "outlook": None})
     assert faults("analysis", {**document, "schema_version": "1"})
 

@@ -111,7 +111,7 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
     own = tuple(each for each in made.forecasts.others if each.layout.trainer_gpus == 2)
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
-    assert frame["running_per_engine"].n_unique() == len(own) + 1
+    assert frame["max_running"].n_unique() == len(own) + 1
     feasible = frame.filter(~pl.col("series").str.starts_with("infeasible"))
     assert {series.removesuffix(model_frames.SIMULATED) for series in feasible["series"]} == {"2 : 6"}
 
@@ -121,9 +121,9 @@ def test_a_line_joins_layouts_of_the_simulator_or_of_the_closed_forms_but_never_
     one, two = [each for each in made.forecasts.others if each.layout.trainer_gpus == 2][:2]
     others = (replace(one, preemption=None), replace(two, preemption=Preemption(0.0, 0.0)))
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=others)))
-    series = {limit: name for limit, name in frame.select("running_per_engine", "series").rows()}
-    assert series[one.layout.running_per_engine] == "2 : 6"
-    assert series[two.layout.running_per_engine] == "2 : 6, simulated"
+    series = {limit: name for limit, name in frame.select("max_running", "series").rows()}
+    assert series[one.layout.max_running] == "2 : 6"
+    assert series[two.layout.max_running] == "2 : 6, simulated"
 
 
 def test_infeasible_layouts_are_there_with_their_reason():
@@ -205,7 +205,7 @@ def test_figures_of_the_page_are_those_of_the_document(page):
     best = advised["best"]
     assert gain_text(best["gain_ratio"]) in page.text
     assert f"{gain_text(best['gain_low_ratio'])} to {gain_text(best['gain_high_ratio'])}" in page.text
-    assert count(best["max_running_per_engine"]) in page.text
+    assert count(best["max_running"]) in page.text
     assert advised["headline"] == advice.headline(changing_model())
 
 
@@ -286,7 +286,7 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
 def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
     made = changing_model()
     first = made.ranking.actions[0]
-    longer = replace(first, what="queue_capacity", before=128.0, after=256.0)
+    longer = replace(first, what="queue_capacity_samples", before=128.0, after=256.0)
     assert brief_of(with_model(made)).choice.headline.startswith("Use 4 trainer GPUs and 4 sampler GPUs")
     behind = replace(made, ranking=replace(made.ranking, actions=(longer, first)))
     assert brief_of(with_model(behind)).choice.headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")

@@ -192,7 +192,7 @@ def test_without_drops_or_without_training_there_is_nothing_to_compare():
 def test_the_cap_is_drawn_where_it_is_in_sight_of_the_lengths(cap, shown):
     run = replace(full_analysis().run, settings={"max_output_tokens": cap})
     lengths = frame("length_from_tokens length_to_tokens\n0 50\n51 100")
-    assert capped_lengths({"response_lengths": lengths}, run)["cap_tokens"].to_list() == [shown, shown]
+    assert capped_lengths({"response_lengths": lengths}, run)["max_output_tokens"].to_list() == [shown, shown]
 
 
 def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():

@@ -126,7 +126,7 @@ def test_the_name_of_a_layout_lies_where_it_covers_no_line_and_inside_the_plot()
 @pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])
 def test_the_legend_of_the_lengths_names_endings_that_occurred(censored, kinds):
     row = {"length_from_tokens": 1, "length_to_tokens": 3, "finished_samples": 2, "capped_samples": 1}
-    frame = pl.DataFrame([{**row, "censored_samples": censored, "cap_tokens": None}])
+    frame = pl.DataFrame([{**row, "censored_samples": censored, "max_output_tokens": None}])
     document = response_lengths(frame, full_analysis().run).to_dict(validate=False)
     assert document["layer"][0]["encoding"]["color"]["scale"]["domain"] == kinds
 
@@ -238,7 +238,7 @@ def test_gpu_use_is_weighted_by_the_time_read_and_unknown_where_it_was_not():
 
 def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
     analysis = replace(full_analysis(), throughput=Throughput(None, 1_000.0, None))
-    run = replace(analysis.run, n_gpus=36, gpu_hour_price=None)
+    run = replace(analysis.run, total_gpus=36, gpu_hour_price=None)
     assert [fact.value for fact in per_gpu_facts(replace(analysis, run=run))] == ["27.8 tokens/s", "10"]
     priced = per_gpu_facts(replace(analysis, run=replace(run, gpu_hour_price=2.5, currency="EUR")))[1]
     assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, steady state")

@@ -48,8 +48,8 @@ WORDS = {
         action("running_samples_limit", "staleness_cap", before=64, after=128),
         "Raise the limit on running samples over all engines from 64 to 128",
     ),
-    "queue_capacity": (
-        action("queue_capacity", "trainers", before=32, after=64),
+    "queue_capacity_samples": (
+        action("queue_capacity_samples", "trainers", before=32, after=64),
         "Raise the queue capacity from 32 to 64 samples",
     ),
     "publish_every": (
@@ -76,8 +76,8 @@ WORDS = {
         action("checkpoints", "checkpoints", "fix", 3.0, None),
         "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     ),
-    "forward_speed": (
-        action("forward_speed", "samplers", "fix", 1.0, 1.1),
+    "engine_speed": (
+        action("engine_speed", "samplers", "fix", 1.0, 1.1),
         "Make sampling faster: faster engines, or additional GPUs for more engines",
     ),
     "colocated": (
@@ -171,7 +171,9 @@ def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_s
 
 
 def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
-    staler = action("queue_capacity", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True)
+    staler = action(
+        "queue_capacity_samples", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True
+    )
     words = "samples get staler by more than half, which ranks this last: p95 rises from 2 to 4 versions"
     assert actions.staleness_words(staler, aged(2)) == words
     assert "ranks" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
@@ -235,7 +237,7 @@ def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(settin
     [
         (action(), "restart"),
         (action("running_limit", "samplers"), "engine_restart"),
-        (action("queue_capacity", before=1, after=2), "restart"),
+        (action("queue_capacity_samples", before=1, after=2), "restart"),
         (action("trainer_speed", kind="fix", before=1.0, after=1.1), "engineering"),
         (action("asynchronous", "lockstep"), "engineering"),
     ],
@@ -280,7 +282,7 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
     assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3"
     assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
     assert actions.action_row(action(), analysis, own=None).staleness == ""
-    limit = actions.action_row(action("queue_capacity", before=1, after=2), analysis, own=aged(2))
+    limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, own=aged(2))
     assert (limit.evidence, limit.staleness) == ("", "2 → 3")
 
 
@@ -311,12 +313,12 @@ def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both
         ("trainer_speed", "fewer_samples"),
         ("running_limit", "more_samples"),
         ("asynchronous", "more_samples"),
-        ("forward_speed", "more_samples"),
+        ("engine_speed", "more_samples"),
         ("slow_engines", "more_samples"),
         ("staleness_cap", "more_samples"),
         ("in_flight_limit", "more_samples"),
         ("running_samples_limit", "more_samples"),
-        ("queue_capacity", "more_samples"),
+        ("queue_capacity_samples", "more_samples"),
         ("weight_updates", None),
         ("environment", None),
         ("publish_every", None),
@@ -362,7 +364,7 @@ def own_remedy(rule) -> str:
 
 def test_a_remedy_names_a_later_action_that_is_against_its_finding():
     (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
-    saved, faster = WORDS["checkpoints"][0], replace(WORDS["forward_speed"][0], kind="probe")
+    saved, faster = WORDS["checkpoints"][0], replace(WORDS["engine_speed"][0], kind="probe")
     told = findings.remedy(found(starved), [saved, faster])
     assert told == (
         "Action 2 addresses this. Make sampling faster: faster engines, or additional GPUs for more engines."

@@ -11,7 +11,7 @@ from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
-from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
+from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Forecasts, Spread, StalenessForecast
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
@@ -285,7 +285,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
 def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_tokens_per_s, gain_ratio, words):
     made = changing_model()
     today = made.forecasts.today
-    higher = replace(today.layout, running_per_engine=2 * today.layout.running_per_engine)
+    higher = replace(today.layout, max_running=2 * today.layout.max_running)
     other = replace(
         today, layout=higher, drawn_tokens_per_s=today.drawn_tokens_per_s * (1.0 + gain_ratio) * (1 + 1e-12)
     )
@@ -329,7 +329,7 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
     quantity, predicted, achieved, row
 ):
     made = changing_model()
-    compared = (Compared(quantity, Spread(*predicted), Achieved(*achieved)),)
+    compared = (ComparedPrediction(quantity, Spread(*predicted), Achieved(*achieved)),)
     (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert (found.name, found.remark) == row
 
@@ -346,8 +346,8 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
 def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(step_s, words):
     made = changing_model()
     compared = (
-        Compared("tokens_per_s", Spread(100.0, 90.0, 110.0), Achieved(100.0, 90.0, 110.0)),
-        Compared("step_s", Spread(1.0, 0.9, 1.1), Achieved(step_s, 0.9, 1.1)),
+        ComparedPrediction("tokens_per_s", Spread(100.0, 90.0, 110.0), Achieved(100.0, 90.0, 110.0)),
+        ComparedPrediction("step_s", Spread(1.0, 0.9, 1.1), Achieved(step_s, 0.9, 1.1)),
     )
     told = model_words.prediction_sentence(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert told.endswith(f"after them.{words}")

@@ -73,7 +73,7 @@ def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> N
 
 
 def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
-    running = short_model().forecasts.today.layout.running_per_engine
+    running = short_model().forecasts.today.layout.max_running
     assert overflow_line(limited(float(running), MANY)) is None
     holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"
     assert overflow_line(limited(19.3, None)) == f"{holds}."

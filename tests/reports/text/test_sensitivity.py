@@ -10,7 +10,7 @@ from tests.reports.model_fixture import changing_model
 SENSITIVITIES = (
     Sensitivity("trainer_speed", Spread(0.0098, 0.0097, 0.0099), None, False),
     Sensitivity("response_length", Spread(-0.0022, -0.0022, -0.0022), None, False),
-    Sensitivity("forward_speed", Spread(0.0, 0.0, 0.0), "not_limiting", False),
+    Sensitivity("engine_speed", Spread(0.0, 0.0, 0.0), "not_limiting", False),
     Sensitivity("staleness_cap", Spread(0.0, 0.0, 0.0), "not_there", False),
     Sensitivity("kv_capacity", None, "not_recorded", False),
 )

@@ -1,7 +1,7 @@
 """AReaL's trajectory dumps (`rollout/VERSION/TASK.jsonl`) and session traces (`sessions-rRANK.jsonl`), joined by task.
 
-The dumps have lengths and versions but no times, the sessions times but no lengths. They are written by
-`areal/infra/workflow_executor.py` and `areal/utils/perf_tracer.py`.
+The dumps have lengths and versions but no times; the sessions have times but no lengths.
+`areal/infra/workflow_executor.py` and `areal/utils/perf_tracer.py` write them.
 """
 
 import re
@@ -23,7 +23,7 @@ _SESSIONS: Final = "sessions-r*.jsonl"
 _SESSION_KEYS: Final = ('"session_id"', '"submit_ts"')
 _VERSION_FOLDER: Final = re.compile(r"\d+$")
 _LOOKED_AT: Final = 5
-"""Levels of folders below the one named in which files are looked for."""
+"""Depth of the search for files, in folder levels below the given one."""
 _OUTCOMES: Final[Mapping[str, str]] = {
     "accepted": "trained",
     "rejected": "filtered",
@@ -34,30 +34,30 @@ _SAMPLER, _TRAINER = "rollout", "trainer"
 
 
 class _Dumped(NamedTuple):
-    """A trajectory of the dumps."""
+    """A trajectory in the dumps."""
 
     prompt_tokens: int
     output_tokens: int
     versions: tuple[tuple[int, int], ...]
-    """Version and number of tokens, in order."""
+    """Pairs of version and token count, in order."""
     is_exact: bool
-    """Whether each token's version is known, and not only the oldest."""
+    """Whether the version of every token is known; if not, only the oldest version is."""
     reward: float | None
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is known while the files are read."""
+    """State of an import while its files are read."""
 
     target: ImportTarget
     progress: Progress
     dumped: dict[int, list[_Dumped]] = field(default_factory=dict[int, list[_Dumped]])
-    """By task, in the order of its samples."""
+    """Trajectories by task, in the order of the task's samples."""
     in_flight: InFlight = field(default_factory=InFlight)
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """When a sample was finished, and its newest version."""
+    """Finish time and newest version of each sample."""
     taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """Deliveries of trained samples, whose version is known once all are read."""
+    """Deliveries of trained samples. Their version is known only after all files are read."""
     sessions: int = 0
     samples: int = 0
     is_relative: bool = False
@@ -86,7 +86,7 @@ def _dumps(folder: Path) -> Iterator[Path]:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add the sessions, with lengths and versions where their tasks were dumped. Raises ImportFileError without any."""
+    """Add the sessions, with lengths and versions of dumped tasks. Raises ImportFileError if there are no sessions."""
     run = _Run(target, progress)
     folder = source.path if source.path.is_dir() else None
     for path in _dumps(folder) if folder else ():
@@ -127,13 +127,13 @@ def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
     runs = _runs(record.get("version_rle"), output)
     is_exact = bool(runs)
     if not runs and isinstance(head, int) and isinstance(tail, int) and head >= 0 and output:
-        # Without a range for each version only that of the oldest token is sure.
+        # Without a range per version, only the version of the oldest token is certain.
         runs, is_exact = ((head, output),), head == tail
     return _Dumped(prompt, output, runs, is_exact, number(reward))
 
 
 def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
-    """The versions of all output tokens; none where the list does not cover them. Prompt tokens have version -1."""
+    """Return the versions of all output tokens; empty if the list is incomplete. Prompt tokens have version -1."""
     pairs = [
         cast("list[int]", pair)
         for pair in (cast("list[object]", listed) if isinstance(listed, list) else [])
@@ -152,7 +152,7 @@ def _read_sessions(run: _Run, path: Path) -> None:
 
 
 def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
-    """Add a session; False for one without a task or its time."""
+    """Add a session; return False if it has no task or no times."""
     task, session = record.get("task_id"), record.get("session_id")
     submitted_ns = _time_ns(run, record.get("submit_ts"))
     if not isinstance(task, int) or session is None or submitted_ns is None:
@@ -167,7 +167,7 @@ def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
         return True
     name = f"{task}-{session}"
     finished_ns = spans[-1][1]
-    # A task's samples are dumped in the order in which its sessions were opened.
+    # AReaL dumps a task's samples in the order in which it opened their sessions.
     if dumps:
         _add_sample(run, name, str(task), dumps.pop(0), submitted_ns, spans)
         outcome = _OUTCOMES.get(str(record.get("status")))
@@ -211,7 +211,7 @@ def _add_sample(
             "output_tokens": dumped.output_tokens,
             "versions": runs,
             "version_source": "segment" if dumped.is_exact else "admission",
-            # Between two calls of the engine a session is with its tools or its environment.
+            # Between two calls of the engine, a session waits for its tools or its environment.
             "env_wait_ns": max(0, finished_ns - started_ns - sum(end - start for start, end in spans)),
         },
     )
@@ -233,14 +233,14 @@ def _time_ns(run: _Run, value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_S:
         return None
     if value < EARLIEST_S:
-        # A clock that started with the machine, as AReaL wrote until 2025.
+        # This clock started with the machine: AReaL wrote such times until 2025.
         run.is_relative = True
         return run.target.relative_origin_ns + to_ns(value)
     return to_ns(value)
 
 
 def _deliver(run: _Run, options: ImportOptions) -> None:
-    """Add the deliveries: what was trained on met at least the newest version that a sample before it had."""
+    """Add the deliveries. The trainer's version is at least the newest version of any sample that finished before."""
     run.seen.sort()
     times, newest = [time for time, _ in run.seen], [0]
     for _, version in run.seen:

@@ -1,12 +1,12 @@
 r"""Console logs: `step:12 - name:1.5` lines, dictionaries and tables of metrics, and the config at the head.
 
-The config is a dictionary printed over many lines, or settings on a command line that was echoed (`trainer.nnodes=2`).
+The config is a dictionary printed over many lines, or settings on an echoed command line (`trainer.nnodes=2`).
 
-A table is that of AReaL's StatsLogger: boxes of names and numbers below a line `Train step 12/100 done.`, whose stamp
-has no zone and is left out.
+Tables come from AReaL's StatsLogger: boxes of names and numbers below a line `Train step 12/100 done.`. The timestamp
+of that line has no time zone and is ignored.
 
-Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress
-bar rewrites its line with `\r`, which ends a line here too.
+Color codes (ANSI) and the prefixes that Ray puts before a worker's lines, such as `(TaskRunner pid=123)`, are removed.
+A progress bar rewrites its line with `\r`, so `\r` ends a line here too.
 """
 
 import ast
@@ -24,14 +24,14 @@ from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_o
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
-"""Also right behind a progress bar, which ends without a space."""
+"""Matches right after a progress bar too, because the bar ends without a space."""
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
-"""A whole number that is set on the command line, as `trainer.nnodes=2`."""
+"""A whole number set on the command line, such as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _PRINTED_VALUE: Final = re.compile(r"""\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
-"""How a line of a dictionary begins that is printed over several."""
+"""Start of a line inside a dictionary that is printed over several lines."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _TABLE: Final = "StatsLogger INFO: "
 _TABLE_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\.")
@@ -42,11 +42,11 @@ _LEAD: Final = re.compile(
     r"|\[[^{}]{0,300}\]\[PID \d+\] "  # ROLL
     r"|.{0,300}\d+%\|[^{}]{0,300}\]\s*)?(?=\{)"  # a progress bar
 )
-"""What stands before a printed dictionary of metrics; with the step, where it is named."""
+"""Text before a printed dictionary of metrics, with the step if the text names it."""
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_STARTS, _MOST_ENDS, _MOST_STRAYS = 4, 64, 4
-"""Dictionaries that are looked into for the config, closings of one, and lines of others that may stand in it."""
+"""Limits of the search for the config: dictionaries tried, closing lines tried for one, and stray lines inside it."""
 _BINARY: Final = b"\x00"
 
 
@@ -55,7 +55,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
 
 
 def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Iterator[MetricRow]:
-    """The rows that the lines of a console print; each line with the time at which it was printed, if that is known."""
+    """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
     config, table, is_head = _PrintedConfig(tally), _PrintedTable(), True
     for raw, time_ns in lines:
         text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
@@ -84,7 +84,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the names and numbers of `a:1.5 - b:np.float64(2)`; a part of another form is skipped."""
+    """Yield the names and numbers of `a:1.5 - b:np.float64(2)`; parts in any other form are skipped."""
     for part in without_repeats(text)[0].split(" - "):
         before, _, written = part.rpartition(":")
         value = _VALUE.fullmatch(written)
@@ -94,7 +94,7 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _printed_row(body: str) -> MetricRow | None:
-    """The row of a dictionary that is printed alone, or behind what a framework's logger puts before it."""
+    """Return the row of a dictionary that stands alone on its line or after a logger's prefix."""
     lead = _LEAD.match(body)
     value = literal(body[lead.end() :]) if lead else None
     if lead is None or not isinstance(value, dict):
@@ -105,12 +105,12 @@ def _printed_row(body: str) -> MetricRow | None:
 
 
 def _number_of(held: Any) -> Any:  # noqa: ANN401
-    """The number that a text states, as some loggers round their metrics to texts; anything else as it is."""
+    """Return the number in a text, because some loggers round metrics to text; return anything else unchanged."""
     return found if isinstance(held, str) and (found := number(held)) is not None else held
 
 
 def literal(text: str) -> object:
-    """The value of a printed Python dictionary or of JSON of at most 64 kB; None for anything else. Runs nothing."""
+    """Parse a printed Python dictionary or JSON of at most 64 kB; None for anything else. Never executes anything."""
     if len(text) > _LONGEST_DICTIONARY:
         return None
     try:
@@ -120,17 +120,17 @@ def literal(text: str) -> object:
 
 
 class _PrintedTable:
-    """Collects the tables of a step, from the line that names it to the line that names the next."""
+    """Collects the tables of a step, from the line that names it to the line that names the next step."""
 
     def __init__(self) -> None:
         self._step: float | None = None
         self._time_ns: int | None = None
         self._values: dict[str, float] = {}
         self.finished: tuple[MetricRow, ...] = ()
-        """The step before the one that the line just taken names."""
+        """The step that the last line completed, if any."""
 
     def takes(self, text: str, time_ns: int | None) -> bool:
-        """Whether a line belongs to a table."""
+        """Return whether a line belongs to a table."""
         self.finished = ()
         if self._step is not None and _CELL_EDGE in text:
             self._values.update((name, real(value)) for name, value in _CELLS.findall(text))
@@ -143,12 +143,12 @@ class _PrintedTable:
         return True
 
     def last(self) -> tuple[MetricRow, ...]:
-        """The step whose tables are being read; none where they held no number."""
+        """Return the step whose tables are being read; empty if they have held no number."""
         return (MetricRow(self._time_ns, self._step, self._values),) if self._values else ()
 
 
 class _PrintedConfig:
-    """Collects a dictionary that is printed over several lines, the first time that a whole one is met."""
+    """Collects the first complete dictionary that is printed over several lines."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -159,7 +159,7 @@ class _PrintedConfig:
         self._starts = 0
 
     def read(self, prefix: str, body: str) -> None:
-        """Take one line, without its prefix."""
+        """Read one line, without its prefix."""
         if self._tally.config:
             return
         if not self._lines:
@@ -168,7 +168,7 @@ class _PrintedConfig:
                 self._starts += 1
             return
         if prefix != self._prefix or not _PRINTED_VALUE.match(body):
-            # Another process's line, or a warning of the same one between its lines.
+            # Another process printed this line, or this process printed a warning between the dictionary's lines.
             return
         self._lines.append(body)
         self._size += len(body)
@@ -179,12 +179,12 @@ class _PrintedConfig:
             self._lines = []
 
     def end(self) -> None:
-        """Say whether a dictionary was begun and never read whole."""
+        """Record whether a dictionary began but could not be read."""
         self._tally.is_config_unread = bool(self._starts and not self._tally.config)
 
 
 def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
-    """The dictionary of these lines, without a few that others printed between them; None where they are none."""
+    """Return the dictionary on these lines, ignoring a few stray lines from other writers; None if they hold none."""
     kept = list(lines)
     for _ in range(_MOST_STRAYS + 1):
         try:

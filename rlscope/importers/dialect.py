@@ -1,8 +1,8 @@
-"""What a dialect is: the names under which one framework writes what a step of its trainer took.
+"""Dialects: the metric names that each framework uses for the durations of a trainer step.
 
-A dialect is one framework's set of names. Its parties are the processes that log: mostly the trainer alone. A phase is
-a metric in seconds, and what the worker does meanwhile; phases are listed in the order of the program. A metric whose
-time lies inside that of another phase is left out of the table, since it would count twice.
+A dialect is one framework's set of names. Its parties are the processes that log, in most frameworks the trainer alone.
+A phase is a metric in seconds, together with the worker's activity during that time; phases are listed in program
+order. A metric whose time lies inside another phase is left out of the table, because it would be counted twice.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from typing import Literal
 
 
 class PhaseKind(StrEnum):
-    """What a worker does in a phase."""
+    """Activity of a worker during a phase."""
 
     GENERATE = "generate"
     TAKE = "take"
-    """Generates where the roles share their GPUs, waits for samples where they do not."""
+    """Generates if the roles share their GPUs; waits for samples if they do not."""
     WAIT_SAMPLES = "samples"
     WAIT_CAP = "staleness_cap"
     WAIT_BARRIER = "barrier"
@@ -24,33 +24,33 @@ class PhaseKind(StrEnum):
     LOGPROBS = "logprobs"
     OTHER = "other"
     CRITIC = "critic"
-    """Trains a model that is not the policy."""
+    """Trains a model other than the policy."""
     TRAIN = "train"
     UPDATE = "update"
     """Publishes the policy's weights, or applies them."""
     SWITCH = "switch"
-    """Moves weights or memory between training and generation without a new version."""
+    """Moves weights or memory between training and generation, without a new version."""
     CHECKPOINT = "checkpoint"
     EVAL = "eval"
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseMetric:
-    """A metric in seconds and what it is the time of."""
+    """A metric in seconds and the kind of work that it times."""
 
     name: str | None
-    """None: what the other phases leave of the step."""
+    """Name of the metric; None for the part of the step that the other phases leave."""
     kind: PhaseKind
     minus: tuple[str, ...] = ()
-    """Metrics whose time lies inside this one and belongs to other phases."""
+    """Metrics of other phases whose time lies inside this one."""
     is_cumulative: bool = False
     """Whether the metric counts from the start of the run."""
     where: Literal["inside", "before", "after", "auto"] = "inside"
-    """Of the time that the step's own metric counts. auto: inside if the sums close better that way, else before."""
+    """Position relative to the time of the step's metric. auto: inside if the sums then close better, else before."""
     also: tuple[str, ...] = ()
-    """Other names of the same metric, of other releases."""
+    """Names of this metric in other releases."""
     when: Literal["always", "separate", "colocated"] = "always"
-    """In which runs the phase counts: in others it overlaps with what the trainer does."""
+    """Runs in which the phase counts. In other runs it overlaps with the trainer's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,20 @@ class Party:
     worker: str
     role: Literal["trainer", "sampler", "controller"]
     known_by: tuple[str, ...]
-    """A row with any of these is this party's."""
+    """Names that identify the party: any one of them in a row is enough."""
     step: tuple[str, ...]
-    """The time of the whole step, by its names; none: the sum of the phases."""
+    """Names of the metric for the whole step. Without any, the step is the sum of the phases."""
     phases: tuple[PhaseMetric, ...]
     late_when: str | None = None
-    """A metric of runs whose rows state the time of the step before theirs."""
+    """A metric that only runs write whose rows state the duration of the previous row's step."""
     gpu_ratio: tuple[str, str] | None = None
     """Two rates whose quotient is the number of GPUs."""
     gpu_work: tuple[str, str, str] | None = None
-    """Tokens, seconds and tokens per second and GPU, of which the number of GPUs follows."""
+    """Metrics in tokens, seconds, and tokens per second and GPU; together they give the number of GPUs."""
 
 
 Paths = tuple[str, ...]
-"""Settings of a framework's config, dotted; their product is meant."""
+"""Settings of a framework's config, as dotted paths; their values are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,41 +81,41 @@ class Dialect:
     """The names of one framework."""
 
     framework: str
-    """As `--as` takes it."""
+    """Name of the framework, as `--as` accepts it."""
     title: str
     known_by: tuple[tuple[str, ...], ...]
-    """All names of one of these are found in a file of this dialect."""
+    """Groups of names that identify the dialect: a file has all names of at least one group."""
     parties: tuple[Party, ...]
     separate_when: tuple[str, ...] = ()
-    """Names, or with a / at the end their beginnings, that only runs with separate trainer and sampler GPUs write."""
+    """Names that only runs with separate trainer and sampler GPUs write. A name that ends in / matches as a prefix."""
     separate_config: tuple[tuple[str, str], ...] = ()
-    """The same of settings: a dotted path, and a word that its value contains; > for a number above 0."""
+    """Settings of such runs: a dotted path and a word that its value contains, or > for a number above 0."""
     is_separate: bool = False
-    """Whether runs have separate GPUs unless something below shows otherwise."""
+    """Whether runs have separate GPUs unless a field below shows otherwise."""
     colocated_when: tuple[str, ...] = ()
-    """Names, or with a / at the end their beginnings, that only runs write whose roles share their GPUs."""
+    """Names that only runs whose roles share their GPUs write. A name that ends in / matches as a prefix."""
     colocated_config: tuple[tuple[str, str], ...] = ()
     unsettled_when: tuple[str, ...] = ()
-    """Names, or their beginnings, of runs of either kind: only the config tells, or one of the names above."""
+    """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
     behind: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Metrics that are larger than this in runs that train on samples of earlier weights."""
+    """Metrics and the values that they exceed only in runs that train on samples of earlier weights."""
     adds_up: bool = False
-    """Whether the step of a run that shares its GPUs is the sum of its phases: any other sum shows separate ones."""
+    """Whether phases of a run with shared GPUs add up to its step. If they do not, the GPUs are separate."""
     strip: tuple[str, ...] = ()
-    """Beginnings of names that a writer puts before all of them."""
+    """Prefixes that a writer puts before all names."""
     step_names: tuple[str, ...] = ()
-    """Metrics that hold the optimizer step, where the record's own step counts something else."""
+    """Metrics that hold the optimizer step, for files whose records count something else as the step."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Columns of train_steps, by the names of the metrics."""
+    """Columns of train_steps and the metrics that fill them."""
     reported: tuple[str, ...] = ()
-    """Beginnings of names of the framework's own figures, which are shown as it reports them."""
+    """Prefixes of the framework's other metrics, which are shown unchanged."""
     gpus: Mapping[str, tuple[Paths, ...]] = field(default_factory=dict[str, tuple[Paths, ...]])
-    """GPUs by role: the first product of settings that is known."""
+    """Number of GPUs by role: the first product of settings that are all known."""
     settings: Mapping[str, tuple[Paths, ...]] = field(default_factory=dict[str, tuple[Paths, ...]])
-    """Entries of run.json's config: the first product of settings that is known."""
+    """Entries of run.json's config: the first product of settings that are all known."""
     eras: tuple[tuple[str, str], ...] = ()
-    """Beginnings of names, and the set of names that they show; the first that is met."""
+    """Prefixes, and the generation of names that each indicates; the first match is used."""
     closes: bool = False
-    """Whether the phases are known to add up to the step: a sum that is off then means unknown names."""
+    """Whether the phases are known to add up to the step. If their sum is off, the file has unknown names."""
     means_over_steps: bool = False
-    """Whether a row is a mean over the steps since the row before it."""
+    """Whether a row holds means over the steps since the previous row."""

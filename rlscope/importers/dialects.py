@@ -1,6 +1,6 @@
-"""The dialects: the names that each framework gives to its metrics, read in its source. Tables, no code.
+"""The dialects: each framework's metric names, taken from its source. Tables, no code.
 
-Phases are listed in the order of the program.
+Phases are listed in program order.
 """
 
 from typing import Final
@@ -210,7 +210,8 @@ SLIME: Final = Dialect(
             ("perf/train_wait_time",),
             ("perf/step_time",),
             (
-                # train_wait holds what happens between two trainings: the weights of the last one are published first.
+                # train_wait covers everything between two trainings, and begins with publishing the weights of the last
+                # one.
                 PhaseMetric("perf/update_weights_time", _K.UPDATE),
                 PhaseMetric("perf/save_model_time", _K.CHECKPOINT),
                 PhaseMetric("perf/eval_time", _K.EVAL),
@@ -263,7 +264,7 @@ TRL: Final = Dialect(
         Party(
             "trainer",
             "trainer",
-            # The first step has no perf/step_s: TRL measures from the end of one step to that of the next.
+            # The first step has no perf/step_s: TRL measures from the end of one step to the end of the next.
             ("perf/step_s", "perf/fwd_bwd_s"),
             ("perf/step_s",),
             (
@@ -485,4 +486,4 @@ DIALECTS: Final = (
     PIPELINERL,
     PRIME_RL,
 )
-"""All of them. The names of one never make up another's `known_by`."""
+"""All dialects. No dialect's names satisfy another dialect's `known_by`."""

@@ -1,4 +1,4 @@
-"""When at least one request ran, from the times of requests that come in any order: what a sampler did, inferred."""
+"""Infer when a sampler generated, from the start and end times of its requests, which come in any order."""
 
 from typing import Final
 
@@ -6,18 +6,18 @@ from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _HELD: Final = 100_000
-"""Spans held before those that touch are merged, so that memory grows with the idle stretches and not the requests."""
+"""Spans kept before adjacent ones are merged, so that memory grows with the number of idle gaps, not of requests."""
 
 
 class InFlight:
-    """The union of the times of one worker's requests."""
+    """Union of the time spans of one worker's requests."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int]] = []
         self._merge_at = _HELD
 
     def add(self, start_ns: int | None, end_ns: int) -> None:
-        """A request that ran from start to end; one without a start is left out."""
+        """Add a request; one without a start is ignored."""
         if start_ns is None or end_ns <= start_ns:
             return
         self._spans.append((start_ns, end_ns))
@@ -26,7 +26,7 @@ class InFlight:
             self._merge_at = max(_HELD, 2 * len(self._spans))
 
     def spans(self) -> list[tuple[int, int]]:
-        """The stretches with a request, in order and without any that touch."""
+        """Return the spans with at least one running request, in order and merged."""
         merged: list[tuple[int, int]] = []
         for start_ns, end_ns in sorted(self._spans):
             if merged and start_ns <= merged[-1][1]:
@@ -36,7 +36,7 @@ class InFlight:
         return merged
 
     def write(self, worker_id: str, target: ImportTarget) -> None:
-        """Add what the worker did: it generated while a request ran, and had none between."""
+        """Add the worker's activities: it generated while a request ran, and had no requests in the gaps."""
         spans = self.spans()
         end_ns: int | None = None
         for span in spans:

@@ -1,7 +1,7 @@
-"""Lays steps out in time: durations as logged, in the order of the program. No file is opened, no row is made.
+"""Place steps in time, with durations as logged and phases in program order. Opens no file and makes no rows.
 
-A step ends when its metrics were written; without times, steps follow each other from a fixed origin. What the phases
-of a step leave of it stays empty, and the ledger shows it as unattributed.
+A step ends when its metrics were written; without times, steps follow each other from a fixed origin. Any part of a
+step that no phase covers stays empty, and the ledger shows it as unattributed.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from rlscope.importers.dialect import Party, PhaseKind, PhaseMetric
 from rlscope.importers.steps import PartySteps, Step, phase_value
 
 _LATE_RATIO: Final = 0.05
-"""Of the time between the first and the last row: by so much more the steps may last, since rows are written late."""
+"""Tolerance for rows written late: the steps may last longer than the time between their rows by this share."""
 _LATE_NS: Final = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPhase:
-    """A phase of a step, at its place."""
+    """A phase of a step, placed in time."""
 
     kind: PhaseKind
     start_ns: int
@@ -28,7 +28,7 @@ class PlacedPhase:
 
 @dataclass(frozen=True, slots=True)
 class PlacedStep:
-    """A step with its phases at their places, from start_ns (with what comes before the step) to end_ns."""
+    """A step with its phases, placed in time. start_ns includes the phases before the step."""
 
     step: Step
     start_ns: int
@@ -38,7 +38,7 @@ class PlacedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Durations:
-    """The phases of a step in seconds, and the whole."""
+    """Durations of a step and its phases, in seconds."""
 
     before: tuple[tuple[PhaseKind, float], ...]
     inside: tuple[tuple[PhaseKind, float], ...]
@@ -50,25 +50,25 @@ class _Durations:
         return sum(seconds for _, seconds in self.inside)
 
     def lengths_ns(self) -> tuple[int, int, int]:
-        """Of what comes before the step, of the step, and of what comes after it."""
+        """Return the lengths of the part before the step, of the step, and of the part after it."""
         before_s, after_s = (sum(seconds for _, seconds in parts) for parts in (self.before, self.after))
         return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
 
 
 def placed_steps(steps: PartySteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
-    """The steps at their places, each after the one before it; without times they begin at the origin."""
+    """Place each step after the previous one. Without times, the first starts at the origin."""
     return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_is_inside(steps)))
 
 
 def _counted(steps: PartySteps, is_separate: bool) -> PartySteps:
-    """With the phases that count in such a run."""
+    """Keep only the phases that count in this kind of run."""
     left_out = "colocated" if is_separate else "separate"
     phases = tuple(phase for phase in steps.party.phases if phase.when != left_out)
     return replace(steps, party=replace(steps.party, phases=phases))
 
 
 def open_ratio(steps: PartySteps, is_separate: bool) -> float | None:
-    """Median over the steps of what the phases leave of a step, or exceed it by (then negative); None without any."""
+    """Return the median share of a step that its phases leave, negative if they exceed it; None without any steps."""
     ratios: list[float] = []
     auto_inside, steps = _auto_is_inside(steps), _counted(steps, is_separate)
     for step in steps.steps:
@@ -106,7 +106,7 @@ def _phase_s(phase: PhaseMetric, step: Step, previous: Step | None) -> float | N
 
 
 def _auto_is_inside(steps: PartySteps) -> bool:
-    """Whether the phases whose place differs between releases lie inside the step: where the sums close better so."""
+    """Return whether phases whose place differs between releases lie inside the step: the sums then close better."""
     if not any(phase.where == "auto" for phase in steps.party.phases):
         return True
     inside, outside = list[float](), list[float]()
@@ -138,9 +138,9 @@ def _place(steps: PartySteps, origin_ns: int, auto_inside: bool) -> Iterator[Pla
 
 
 def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> list[int]:
-    """When each step ended: when it was logged, or before that where the next step must have begun earlier.
+    """Return when each step ended: when it was logged, or earlier if the next step must have begun before that.
 
-    Metrics are written a moment after the step; laid out from the last step back, every duration stays whole.
+    Metrics are written shortly after their step. Laying out from the last step backwards keeps every duration whole.
     """
     ends_ns: list[int] = []
     last_ns = origin_ns
@@ -153,7 +153,7 @@ def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> 
 
 
 def contradicts_times(steps: PartySteps, is_separate: bool) -> bool:
-    """Whether the steps last longer than the time between the rows that state them, so that these mean nothing."""
+    """Return whether the steps last longer than the time between their rows, so that the row times mean nothing."""
     counted, auto_inside = _counted(steps, is_separate), _auto_is_inside(steps)
     lengths_ns = [sum(_durations(counted.party, step, auto_inside, None).lengths_ns()) for step in counted.steps]
     stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]

@@ -1,8 +1,8 @@
-"""The telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and turns of every sample.
+"""Telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and the turns of every sample.
 
 Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/YYYYMMDD_HH.jsonl`; see
-`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which
-are never read.
+`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it, because the dumps themselves are pickles,
+which are never read.
 """
 
 from collections import Counter
@@ -36,13 +36,13 @@ _RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
 )
 _SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
 _LONGEST_SAMPLE_S: Final = 60.0
-"""Two readings further apart are of two stretches: the engine was away between them."""
+"""Maximum gap between two readings of one span. After a longer gap, the engine was unavailable in between."""
 _IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _RESULTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
 
 
 class _Lengths(NamedTuple):
-    """What the columns say of one sample."""
+    """Token counts of one sample, from the columns."""
 
     step: int
     prompt_tokens: int
@@ -52,7 +52,7 @@ class _Lengths(NamedTuple):
 
 @dataclass(slots=True)
 class _Reading:
-    """The last values of an engine's series, and the scrape that they are from."""
+    """The last values of an engine's series, and the scrape that they come from."""
 
     time_s: float
     values: dict[str, float] = field(default_factory=dict[str, float])
@@ -60,25 +60,25 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Run:
-    """What is known while the streams are read."""
+    """State of an import while the streams are read."""
 
     target: ImportTarget
     folder: Path
     progress: Progress
     is_colocated: bool = False
     numbers: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
-    """What the metrics say of a step."""
+    """Metrics by step and name."""
     ranks: dict[int, int] = field(default_factory=dict[int, int])
-    """GPUs of each trainer rank."""
+    """Number of GPUs of each trainer rank."""
     steps: Counter[int] = field(default_factory=Counter[int])
     updates: Counter[int] = field(default_factory=Counter[int])
     rollouts: list[Span] = field(default_factory=list[Span])
     published: list[Span] = field(default_factory=list[Span])
     engines: dict[str, str] = field(default_factory=dict[str, str])
-    """Worker by address."""
+    """Worker by engine address."""
     gpu_owners: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """When rank 0 began to train a step, and the last version before."""
+    """By step: when rank 0 began to train it, and the last version before that."""
     lengths: dict[int, _Lengths] = field(default_factory=dict[int, _Lengths])
     in_flight: InFlight = field(default_factory=InFlight)
     samples: int = 0
@@ -94,7 +94,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _dashboard(path: Path) -> Path | None:
-    """The folder of the telemetry: the one named, or `dashboard` inside it."""
+    """Return the telemetry folder: the given one, or `dashboard` inside it."""
     for folder in (path, path / "dashboard") if path.is_dir() else ():
         meta = folder / _META
         if meta.is_file() and meta.stat().st_size < _MEGABYTE:
@@ -110,7 +110,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError where no stream has anything."""
+    """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
     folder = _dashboard(source.path)
     if folder is None:
         raise ImportFileError.of(
@@ -136,7 +136,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]:
-    """The records of a stream, by file; the last line of a run that still writes may be half a one."""
+    """Yield the records of a stream with their file. If the run is still writing, the last line may be incomplete."""
     for path in _files(run.folder, stream):
         file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
         for record in file.records():
@@ -171,7 +171,7 @@ def _read_metrics(run: _Run) -> None:
 
 
 def _read_phases(run: _Run) -> None:
-    """Add each phase of each rank; one that was still running when it was written has no end."""
+    """Add each phase of each rank. A phase that was still running when it was written has no end."""
     for file, record in _records(run, "phases"):
         start, end, rank = record.get("t0"), number(record.get("t1"), LATEST_S), record.get("rank")
         if not _is_time(start) or not isinstance(rank, int) or end is None:
@@ -257,7 +257,7 @@ def _add_ranks(run: _Run, options: ImportOptions) -> None:
 
 
 def _read_topology(run: _Run) -> None:
-    """Add each engine with its GPUs; one that was restarted elsewhere keeps its rank."""
+    """Add each engine with its GPUs. An engine that was restarted elsewhere keeps its rank."""
     for _file, record in _records(run, "topology"):
         engines = record.get("engines")
         for engine in cast("list[object]", engines) if isinstance(engines, list) else []:
@@ -277,7 +277,7 @@ def _read_topology(run: _Run) -> None:
 
 
 def _read_engine_series(run: _Run) -> None:
-    """Add a row between two scrapes of an engine; its series may be split by labels, which add up."""
+    """Add a row for each pair of consecutive scrapes of an engine. Series that are split by labels are summed."""
     before: dict[str, _Reading] = {}
     current: dict[str, _Reading] = {}
     idle: dict[str, Span] = {}
@@ -316,7 +316,7 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
     )
     run.target.extend_worker(worker, start_ns, end_ns)
     if not (running or decoded or prefilled):
-        # One stretch, however often it was looked at: an update of weights inside it is the later, inner span.
+        # Keep one idle span however often it was scraped. A weight update within it is a later, inner span.
         since = idle.get(worker)
         if since is not None and since.end_ns == start_ns:
             idle[worker] = since._replace(end_ns=end_ns)
@@ -379,7 +379,7 @@ def _read_queue(run: _Run) -> None:
 
 
 def _read_columns(run: _Run, folder: Path) -> None:
-    """Lengths of the samples of each rollout; files that are not what miles writes are noted."""
+    """Read the sample lengths of each rollout; add a note on files that miles did not write."""
     for path in sorted(folder.glob("rollout_[0-9]*.parquet")):
         number = path.stem.removeprefix("rollout_")
         if not number.isdecimal():
@@ -400,7 +400,7 @@ def _take_lengths(run: _Run, step: int, row: Mapping[str, Any]) -> None:
 
 
 def _read_trajectories(run: _Run) -> None:
-    """Add each turn as a segment: its tokens where the columns tell them, else only the time that it took."""
+    """Add each turn as a segment, with its tokens if the columns have them, else with its duration only."""
     started: dict[tuple[int, int], float] = {}
     segments: Counter[int] = Counter()
     only = next(iter(run.engines.values())) if len(set(run.engines.values())) == 1 else "engines"
@@ -456,7 +456,7 @@ def _add_turn(
 
 
 def _deliver(run: _Run, segments: Mapping[int, int]) -> None:
-    """A sample of a rollout's columns was trained in the step of that number."""
+    """Add the deliveries: a sample in a rollout's columns was trained in the step of the same number."""
     for index, lengths in run.lengths.items():
         taken = run.taken.get(lengths.step)
         if taken is None or not segments.get(index):

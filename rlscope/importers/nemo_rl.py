@@ -1,7 +1,7 @@
-"""The console of NeMo-RL's GRPO: one block of durations a step, which `print`s after the step without a time.
+"""The console of NeMo-RL's GRPO, which prints a block of durations without a time after each step.
 
-Where vLLM's lines between the blocks have time stamps, a step starts at the first one inside its block, so that what
-lies between the steps shows. Elsewhere the steps are laid end to end.
+If vLLM's lines between the blocks have timestamps, a step starts at the first timestamp inside its block, which keeps
+the gaps between steps visible. Otherwise the steps are laid end to end.
 """
 
 import re
@@ -54,7 +54,7 @@ _NESTED: Final = frozenset(
         "reference_logprobs",
     }
 )
-"""Timed inside another phase, like every name with a slash but one; never added."""
+"""Phases timed inside another phase, like every name with a slash but one; they are never added."""
 _ORDER: Final = (
     "exposed_generation",
     "data_processing",
@@ -69,7 +69,7 @@ _ORDER: Final = (
     "offload_before_refit",
     "weight_sync",
 )
-"""In the order of the program. Validation and the checkpoint come after them, whatever else the step did before."""
+"""Phases in program order. Validation and the checkpoint come after all other phases of the step."""
 _LAST: Final = ("validation", "checkpointing")
 _ACTIVITIES: Final[Mapping[str, str]] = {
     "generation": "generate",
@@ -81,27 +81,27 @@ _ACTIVITIES: Final[Mapping[str, str]] = {
 _TRAINING: Final = "policy_training"
 _UPDATES: Final = frozenset({"prepare_for_generation/total", "weight_sync"})
 _CLOSES_WITHIN_RATIO: Final = 0.03
-"""If the phases miss more of the median step, the names are not those that this importer knows."""
+"""Largest share of the median step that the phases may leave. Above it, the log has names that this importer lacks."""
 _WHOLE_GPUS_WITHIN: Final = 0.01
 
 
 @dataclass(slots=True)
 class _Step:
-    """What the console says of one step; seconds."""
+    """One step as printed on the console; durations in seconds."""
 
     step: int
     stamped_ns: int | None = None
-    """Of the first line inside the block that has a time."""
+    """Time of the first timestamped line inside the block."""
     total_s: float | None = None
     phases: dict[str, float] = field(default_factory=dict[str, float])
-    """By name, those that lie side by side; `validation` among them."""
+    """Durations of phases that do not overlap, by name, including `validation`."""
     results: dict[str, float] = field(default_factory=dict[str, float])
     rates: dict[tuple[str, bool], float] = field(default_factory=dict[tuple[str, bool], float])
-    """By unit and whether it is one GPU's."""
+    """Throughputs by unit and whether they are per GPU."""
     samples: int | None = None
 
     def missing_s(self) -> float:
-        """What no phase accounts for, without what validation does besides validating."""
+        """Return the part of the step that no phase covers, in seconds."""
         return (self.total_s or 0.0) - sum(self.phases.values())
 
 
@@ -129,7 +129,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Lay out the steps of a console. Raises ImportFileError where no step has its durations."""
+    """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
     clock = open_clock(source.path, _STAMPED, target, options)
     log = LogFile(source.path, progress)
     config: list[str] = []
@@ -159,7 +159,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 def _steps(log: LogFile, clock: LogClock | None, config: list[str]) -> Iterator[_Step]:
-    """The blocks in the order of the file, also those that are not complete; the lines before the first are kept."""
+    """Yield the blocks in file order, including incomplete ones. The lines before the first are kept as the config."""
     step: _Step | None = None
     kept_chars = 0
     for line in log:
@@ -230,7 +230,7 @@ def _sampling_gpus(colocated: re.Match[str] | None) -> int | None:
 
 
 def _gpus_by_rates(steps: list[_Step]) -> int | None:
-    """All GPUs, by the throughput of all over that of one; None where that is no whole number."""
+    """Return the number of GPUs, as total throughput over per-GPU throughput; None if that is not a whole number."""
     for step in steps:
         every, each = step.rates.get(("Tokens", False)), step.rates.get(("Tokens", True))
         if every and each:
@@ -248,7 +248,7 @@ def _add_config(target: ImportTarget, settings: str, is_async: bool) -> None:
 
 
 def _starts(steps: list[_Step], target: ImportTarget, clock: LogClock | None) -> list[int]:
-    """When each step started: at its first stamped line, and never before the one before it ended."""
+    """Return when each step started: at its first timestamped line, but never before the previous step ended."""
     if clock is None:
         target.clock = "relative"
     end_ns = next((step.stamped_ns for step in steps if step.stamped_ns is not None), target.relative_origin_ns)
@@ -267,7 +267,7 @@ def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, st
     for name in (*_ORDER, *others):
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
     _remember(target, workers, step, start_ns)
-    # What no phase accounts for lies before the validation: mostly its loading of weights.
+    # Time that no phase covers lies before the validation: most of it loads weights.
     at_ns = max(at_ns, end_ns - sum(to_ns(step.phases.get(name, 0.0)) for name in _LAST))
     for name in _LAST:
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
@@ -276,7 +276,7 @@ def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, st
 
 
 def _remember(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, start_ns: int) -> None:
-    """Keep what the samples of the step need of it."""
+    """Keep the parts of the step that its samples need."""
     names = _ORDER[: _ORDER.index(_TRAINING)]
     trained_ns = start_ns + sum(to_ns(step.phases.get(name, 0.0)) for name in names)
     generated_ns = start_ns + sum(
@@ -290,7 +290,7 @@ def _remember(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, s
 def _place(
     target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, name: str, start_ns: int, limit_ns: int
 ) -> int:
-    """Add the rows of one phase and return its end, which is never after the step's."""
+    """Add the rows of one phase and return its end, which is never after the end of the step."""
     end_ns = min(limit_ns, start_ns + to_ns(step.phases.get(name, 0.0)))
     if end_ns <= start_ns:
         return start_ns

@@ -223,7 +223,7 @@ class _Lengths:
     measured: Difference
     credit: LengthCredit
     engines: float | None
-    """Factor by which engines were faster at equal work; None if it is unknown or below 5%."""
+    """Speedup of the engines at equal work, as a factor; None if it is unknown or below 5%."""
     engines_of_cap: float
     """The part of this factor that the cap explains; 1 unless the cap is the only setting that changed."""
 

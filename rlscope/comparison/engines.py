@@ -20,7 +20,7 @@ SPEED_RATIO = 0.05
 
 
 def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
-    """Return the factor by which decode steps were faster at equal batch size.
+    """Return the speedup of decode steps at equal batch size, as a factor.
 
     This is the mean over the batch sizes that both runs used, weighted by steps. Each size is compared at the other
     run's KV length, so that shorter responses do not count as speed. None if the runs share no batch size, or if the

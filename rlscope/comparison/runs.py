@@ -52,7 +52,7 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
 def read_runs(
     sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None], paths: Sequence[Path] = ()
 ) -> tuple[ComparedRun, ...]:
-    """Read run folders and analyses, and give each run a distinct name.
+    """Read run folders and analysis results, and give each run a distinct name.
 
     paths: the path that the user gave for each source, for example the log that a folder was imported from.
 

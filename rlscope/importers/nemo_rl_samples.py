@@ -1,7 +1,7 @@
 """NeMo-RL's `train_data_step{N}.jsonl`: lengths and rewards of the samples of each step, beside its console.
 
-The files have no times. A sample is taken to finish when the generation of its step ended, so lengths and rewards are
-recorded, and what a sample waited for is not.
+The files have no times. Every sample is assumed to finish when the generation of its step ended. Lengths and rewards
+are recorded; the waits of a sample are not.
 """
 
 import re
@@ -38,7 +38,7 @@ def _step(path: Path) -> int:
 
 
 def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> str | None:
-    """Add the samples of the steps that the console told. Raises ImportFileError where it told none of them."""
+    """Add the samples of the steps that the console reports. Raises ImportFileError if it reports none of them."""
     if not target.steps or target.samplers_id is None:
         raise ImportFileError.of(
             source.path,
@@ -71,7 +71,7 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
             continue
         index = record.get("idx", order)
         name = f"{step}-{index}"
-        # Only the weights of a synchronous step are certain to have sampled it.
+        # Only in a synchronous step is the version of the weights that sampled it certain.
         runs = [{"version": times.version, "start": 0, "end": output}] if times.is_synchronous and output else []
         sample: dict[str, object] = {
             "sample_id": name,
@@ -108,7 +108,7 @@ def _group(step: int, index: object, group_size: object) -> str | None:
 
 
 def _sampled_tokens(record: Mapping[str, Any]) -> int | None:
-    """How many tokens of the sample the policy was trained on, and so sampled."""
+    """Return the number of tokens that the policy was trained on: it sampled exactly these."""
     mask = _only(record.get("token_loss_mask"))
     if not isinstance(mask, list):
         return None
@@ -116,7 +116,7 @@ def _sampled_tokens(record: Mapping[str, Any]) -> int | None:
 
 
 def _only(value: object) -> object:
-    """The one item of a batch of one, as NeMo-RL writes each key; anything else as it is."""
+    """Return the only item of a batch of one, the form in which NeMo-RL writes each key; anything else unchanged."""
     items = cast("list[object]", value) if isinstance(value, list) else None
     return items[0] if items is not None and len(items) == 1 else value
 

@@ -1,7 +1,8 @@
 """A prime-rl run folder: metrics.jsonl of trainer and orchestrator, the episodes under rollouts/, configs and logs.
 
-The rows of metrics.jsonl are written at the end of what they measure, so phases are laid out before that time. Episodes
-have the wall-clock times of each of their model calls. See `src/prime_rl/monitors/file.py` of prime-rl.
+prime-rl writes a row of metrics.jsonl at the end of the work that it measures, so phases are laid out before the time
+of the row. Episodes have the wall-clock times of each of their model calls. See `src/prime_rl/monitors/file.py` of
+prime-rl.
 """
 
 import re
@@ -50,23 +51,23 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "tensor_parallel_size": "gpus_per_engine",
     "tp": "gpus_per_engine",
 }
-"""What rlscope calls a setting of prime-rl's configs, in whatever table it is."""
+"""Names of prime-rl's config settings, in any table, and rlscope's names for them."""
 _FITS_WITHIN: Final = 1.02
 _FITS_WITHIN_S: Final = 0.05
-"""Phases that add up to no more than the step, but for this, lie inside it."""
+"""Tolerance: phases lie inside the step if their sum exceeds it by no more than this."""
 _WHOLE_GPUS_WITHIN: Final = 0.01
 _FINISH_REASONS: Final[Mapping[str, str]] = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is known while the files of a run are read."""
+    """State of an import while the files of a run are read."""
 
     target: ImportTarget
     taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """When the trainer had the batch of a step, and the last version published before."""
+    """By step: when the trainer received the batch, and the last version published before that."""
     facts: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
-    """What rows without times say of steps whose times are still to come."""
+    """Metrics from rows without times, by step, until the time of the step is read."""
     published: int | None = None
     trainer_gpus: int | None = None
     trainer_end_ns: int | None = None
@@ -102,7 +103,7 @@ def _rows_of(text: str) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add all that the folder tells. Raises ImportFileError where it has neither steps nor episodes."""
+    """Add everything that the folder records. Raises ImportFileError if it has neither steps nor episodes."""
     folder = source.path if source.path.is_dir() else source.path.parent
     run = _Run(target)
     settings = _settings(folder) if source.path.is_dir() else {}
@@ -125,7 +126,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 def _settings(folder: Path) -> dict[str, int]:
-    """The settings that rlscope knows, from the configs beside the metrics; the first file that has one wins."""
+    """Return the known settings from the configs beside the metrics; the first file that has a setting wins."""
     found: dict[str, int] = {}
     for path in (path for pattern in _CONFIGS for path in sorted(folder.glob(pattern))):
         with suppress(OSError, ValueError, RecursionError):
@@ -175,7 +176,7 @@ def _take_row(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> Non
 
 
 def _seconds(row: Mapping[str, Any], *names: str) -> float:
-    """The first of these that the row has; 0 where it has none. Raises RefusedNumberError."""
+    """Return the first of these that the row has; 0 if it has none. Raises RefusedNumberError."""
     stated = next((row[name] for name in names if row.get(name) is not None), 0.0)
     return max(0.0, amount(stated, LONGEST_S if names[0].startswith("time/") else MOST))
 
@@ -192,7 +193,7 @@ def _keep_facts(run: _Run, step: int, row: Mapping[str, Any]) -> None:
 
 
 def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
-    """Lay out a step before the time of its row; broadcast and checkpoint lie inside it, or before it as in 2025."""
+    """Lay out a step before the time of its row. Broadcast and checkpoint lie inside it, or before it as in 2025."""
     _keep_facts(run, step, row)
     step_s = _seconds(row, "time/step")
     wait_s, load_s, train_s = (_seconds(row, name) for name in ("time/wait_for_batch", "time/load_data", _TRAINING_KEY))
@@ -201,7 +202,7 @@ def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any
     is_inside = inner_s + publish_s + save_s <= step_s * _FITS_WITHIN + _FITS_WITHIN_S
     start_ns = time_ns - to_ns(step_s)
     if run.trainer_end_ns is not None:
-        # Clocks of two kinds, and rows written a little late: steps never overlap.
+        # Two kinds of clocks are in use and rows are written a little late, so make sure that steps never overlap.
         start_ns = max(start_ns, run.trainer_end_ns)
     at_ns = start_ns
     if not is_inside:
@@ -267,7 +268,7 @@ def _publish(run: _Run, version: int, start_ns: int, length_ns: int) -> int:
 
 
 def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
-    """What the orchestrator says of a batch: its waits, in 2025 its generation too, and the tokens to train on."""
+    """Add the orchestrator's metrics of a batch: waits, the tokens to train on, and in files of 2025 the generation."""
     run.target.add_worker(_ORCHESTRATOR, "controller", gpu_count=0)
     step_s = _seconds(row, "time/step")
     wait_s = _seconds(row, "time/wait_for_policy", "time/wait_for_weight_ckpt")
@@ -286,7 +287,7 @@ def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> No
         _act(run, _ORCHESTRATOR, "wait", "staleness_cap", time_ns - to_ns(after_s + wait_s), to_ns(wait_s))
     run.target.extend_worker(_ORCHESTRATOR, time_ns - to_ns(max(step_s, wait_s)), time_ns)
     tokens = _seconds(row, "progress/input_tokens") + _seconds(row, "progress/output_tokens")
-    # Under a number that no step has, so that the trainer's own facts are not mixed with them.
+    # Stored under a number that no step has, to keep them apart from the trainer's own metrics.
     run.facts[-step - 1] = {
         "tokens": tokens or _seconds(row, "progress/tokens"),
         "samples": _seconds(row, "progress/rollouts", "progress/samples"),
@@ -315,7 +316,7 @@ def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: P
 
 
 def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
-    """The episodes that were trained on, then those that only arrived."""
+    """Add the episodes that were trained on, then those that only arrived."""
     steps = sorted((int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name)))
     last_trained = -1
     for step, path in steps:
@@ -348,7 +349,7 @@ def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[tuple[LogFi
 
 
 def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool) -> None:
-    """Add the trainable traces of an episode that were not added before."""
+    """Add the trainable traces of an episode, except those that were added before."""
     policy = _inside(episode, "run", "work", "policy")
     group = _inside(episode, "group").get("id")
     for trace in _list(episode.get("traces")):
@@ -371,14 +372,14 @@ def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained
         if is_trained:
             taken_ns, version = run.taken.get(step, (queued_ns, step - 1))
             known = {"outcome": "trained", "step": step, "consumer_version": version, "taken_ns": taken_ns}
-            # A batch is packed before its step begins, by another clock's reading.
+            # The orchestrator packs a batch before its step begins, but on another clock.
             run.target.add("deliveries", {**delivery, **known, "queued_ns": min(queued_ns, taken_ns)})
         elif is_over:
             run.target.add("deliveries", {**delivery, "outcome": _why_not(episode), "taken_ns": queued_ns})
 
 
 def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, policy: Mapping[str, Any]) -> int | None:
-    """Add a trace's model calls as segments and return the end of the last; None for a trace without any."""
+    """Add a trace's model calls as segments and return the end of the last; None if the trace has no calls."""
     last_ns: int | None = None
     segment = 0
     for call in _list(trace.get("calls")):
@@ -412,7 +413,7 @@ def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, po
 
 
 def _versions(policy: Mapping[str, Any], output_tokens: int) -> dict[str, object]:
-    """The versions of a call: of an episode that spans several only the first is sure, that of its start."""
+    """Return the versions of a call. If its episode spans several versions, only the first is certain."""
     start, end = policy.get("start"), policy.get("end")
     if not isinstance(start, int):
         return {"versions": [], "version_source": "admission"}
@@ -435,7 +436,7 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 
 
 def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The object under these names; empty where there is none."""
+    """Return the object under these names; empty if there is none."""
     found: Mapping[str, Any] = record
     for name in names:
         inner: object = found.get(name)

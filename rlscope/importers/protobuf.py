@@ -1,7 +1,7 @@
-"""The wire format of Protocol Buffers, as far as files of metrics need it: fields by number, without a schema.
+"""Decoder of the Protocol Buffers wire format for metrics files: fields by number, without a schema.
 
-Format: https://protobuf.dev/programming-guides/encoding/. A message that breaks off or whose lengths do not fit raises
-BrokenMessageError; nothing is allocated by a length that a file states.
+Format: https://protobuf.dev/programming-guides/encoding/. A message that breaks off, or whose lengths do not fit,
+raises BrokenMessageError. A length stated in a file never causes an allocation.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class BrokenMessageError(Exception):
-    """The bytes are no message."""
+    """The bytes are not a valid message."""
 
 
 class Field(NamedTuple):
@@ -24,11 +24,11 @@ class Field(NamedTuple):
 
     number: int
     value: int | bytes
-    """Bytes of what has a length or a fixed width, else the number."""
+    """Bytes of a field with a length or a fixed width; otherwise a number."""
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields in their order. Raises BrokenMessageError where the message ends within one."""
+    """Yield the fields in order. Raises BrokenMessageError if the message ends within a field."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -62,19 +62,19 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def text(value: int | bytes) -> str:
-    """A string; bytes that are not UTF-8 are replaced."""
+    """Return the field as a string; bytes that are not UTF-8 are replaced."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else ""
 
 
 def real(value: int | bytes) -> float | None:
-    """A float or a double; None for a field of another kind."""
+    """Return a float or a double; None for any other kind of field."""
     if not isinstance(value, bytes) or len(value) not in (4, 8):
         return None
     return float(unpack_from("<f" if len(value) == 4 else "<d", value)[0])
 
 
 def signed(value: int | bytes) -> int:
-    """An int64; 0 for a field of another kind."""
+    """Return an int64; 0 for any other kind of field."""
     if not isinstance(value, int):
         return 0
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,6 +1,6 @@
-"""Numbers as a log states them: the one place that reads and bounds them.
+"""Numbers in logs: the one place that parses and bounds them.
 
-A number that no run can have costs the line that states it, which its reader counts as bad, and nothing else.
+If a line has an impossible number, its reader counts the line as bad and goes on.
 """
 
 import math
@@ -14,20 +14,20 @@ MOST: Final = 10**15
 """More tokens than any run has."""
 MOST_STEPS: Final = 10**9
 LONGEST_S: Final = 1e7
-"""Of one duration: 116 days."""
+"""Longest plausible duration, in seconds: 116 days."""
 MOST_GPUS: Final = 10**6
 EARLIEST_S: Final = 1e9
-"""In the year 2001: a smaller time counts from the start of a process or a machine."""
+"""A time in the year 2001. Smaller times count from the start of a process or a machine."""
 LATEST_S: Final = LATEST_NS / 1e9
-"""In the year 2116."""
+"""A time in the year 2116."""
 
 
 class RefusedNumberError(ValueError):
-    """A number that no run can have, or text that is no number."""
+    """A number that no run can have, or text that is not a number."""
 
 
 def real(value: object) -> float:
-    """Return a number of text or JSON, of any size: infinity above what a float holds. Raises RefusedNumberError."""
+    """Return a number from text or JSON, of any size: infinity if a float cannot hold it. Raises RefusedNumberError."""
     if not isinstance(value, int | float | str):
         raise RefusedNumberError
     try:
@@ -44,7 +44,7 @@ def named_reals(text: str) -> dict[str, float]:
 
 
 def number(value: object, most: float | None = None) -> float | None:
-    """Return a number of text or JSON, of any size or at most that large; None for anything else."""
+    """Return a number from text or JSON, of any size or up to `most`; None for anything else."""
     try:
         return real(value) if most is None else amount(value, most)
     except RefusedNumberError:
@@ -52,7 +52,7 @@ def number(value: object, most: float | None = None) -> float | None:
 
 
 def amount(value: object, most: float = MOST) -> float:
-    """Return a finite number that is not absurdly large. Raises RefusedNumberError."""
+    """Return a finite number of plausible size. Raises RefusedNumberError."""
     found = real(value)
     if not abs(found) <= most:
         raise RefusedNumberError
@@ -60,17 +60,17 @@ def amount(value: object, most: float = MOST) -> float:
 
 
 def whole(value: object, most: int = MOST) -> int:
-    """Return a number that is not absurdly large without its fraction. Raises RefusedNumberError."""
+    """Return a number of plausible size, without its fraction. Raises RefusedNumberError."""
     return int(amount(value, most))
 
 
 def epoch_ns(seconds: object) -> int | None:
-    """Return the nanoseconds of seconds since the epoch; None for anything else, such as seconds since a start."""
+    """Convert seconds since the epoch to nanoseconds; None for anything else, such as seconds since a start."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not EARLIEST_S <= seconds < LATEST_S:
         return None
     return round(seconds * 1e9)
 
 
 def seconds(value: object) -> float:
-    """Return a duration. Raises RefusedNumberError."""
+    """Return a duration in seconds. Raises RefusedNumberError."""
     return amount(value, LONGEST_S)

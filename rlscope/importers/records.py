@@ -1,7 +1,6 @@
 """Files of records: JSON lines, trainer_state.json, CSV exported from W&B, SQLite databases of MLflow and trackio.
 
-The step and the time are taken from the names that writers of metrics give them: `step`, `_step`, `time`,
-`_timestamp`.
+The step and the time come from the names that metric writers give them: `step`, `_step`, `time`, `_timestamp`.
 """
 
 import csv
@@ -19,9 +18,9 @@ from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
-"""A log_history of a million rows is smaller."""
+"""Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
 _MOST_BAD_ENTRIES: Final = 100
-"""Of a damaged document; each may be read to its end before it is given up."""
+"""Limit on bad entries of a damaged document, because each may be read to the end of the file before it fails."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -43,7 +42,7 @@ def _fits(source: ImportSource) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """The rows of `log_history`; of a file that is cut off, or damaged, those before the damage."""
+    """Yield the rows of `log_history`; if the file is cut off or damaged, the rows before the damage."""
     tally.bytes = path.stat().st_size
     if tally.bytes > _LARGEST_STATE_BYTES:
         tally.bad_lines += 1
@@ -65,7 +64,7 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
 
 
 def _whole_entries(text: str) -> list[object]:
-    """The entries of `log_history` that a cut or damaged document holds whole; after a bad one, from the next on."""
+    """Return the complete entries of `log_history` in a cut or damaged document, resuming after each bad entry."""
     opened = text.find('"log_history"')
     at = text.find("{", opened) if opened >= 0 else -1
     found, decoder, bad = list[object](), json.JSONDecoder(), 0
@@ -105,7 +104,7 @@ def _is_csv(source: ImportSource) -> bool:
 
 
 def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """Rows of the table `metrics`, as MLflow writes it (a row a value) or trackio (a JSON object a row); read only."""
+    """Read the table `metrics` of MLflow (one value per row) or trackio (one JSON object per row), without writing."""
     tally.bytes = path.stat().st_size
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
@@ -123,7 +122,7 @@ def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metri
 
 
 def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
-    """Times are in milliseconds; of several runs in a database, the one that was written to last."""
+    """Yield rows of the run that was written to last, if there are several. Times are in milliseconds."""
     last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
     ordered = f"SELECT key, value, timestamp, step FROM metrics WHERE run_uuid = ({last}) ORDER BY step, timestamp"
     held: dict[str, float] = {}
@@ -156,7 +155,7 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
 
 
 def _instant(stamp: object) -> int | None:
-    """A time of a database: seconds since the epoch, or text of ISO 8601, which is UTC where it names no zone."""
+    """Parse a time of a database: seconds since the epoch, or ISO 8601 text, which is UTC if it names no zone."""
     if isinstance(stamp, int | float):
         return epoch_ns(stamp)
     try:

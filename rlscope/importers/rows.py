@@ -1,7 +1,7 @@
-"""What every carrier gives: rows of named numbers, with the step and the time that the file states, if any.
+"""Output of every carrier: rows of named numbers, with the step and the time if the file states them.
 
-A carrier knows the form of a file and nothing of frameworks. It streams: no file is held whole, a line or record that
-cannot be read is counted and left out, and nothing that a file contains is evaluated or unpickled.
+A carrier knows a file format and nothing about frameworks. It streams: no file is held whole, an unreadable line or
+record is counted and skipped, and no content of a file is evaluated or unpickled.
 """
 
 import json
@@ -19,22 +19,22 @@ _DEEPEST: Final = 4
 _STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step")
 _TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time")
 _NESTED: Final = ("data", "metrics")
-"""Under which some writers put the metrics beside the step."""
+"""Keys under which some writers put the metrics, beside the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """What one record states."""
+    """Content of one record."""
 
     time_ns: int | None
-    """When it was written, UTC epoch; None where the file has no times."""
+    """When the row was written, UTC epoch; None if the file has no times."""
     step: float | None
-    """The step that the file itself names, of any size; None where it names none."""
+    """The step that the file itself states, of any size; None if it states none."""
     values: Mapping[str, float]
 
 
 class GpuReading(NamedTuple):
-    """One reading of one GPU of the machine that logs."""
+    """One reading of one GPU on the machine that logs."""
 
     time_ns: int
     gpu: int
@@ -46,41 +46,41 @@ class GpuReading(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted while a file is read, and what it says about the run besides its rows."""
+    """Counts kept while a file is read, and what the file says about the run besides its rows."""
 
     lines: int = 0
     bad_lines: int = 0
     bytes: int = 0
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Settings of the run as the framework wrote them, nested as they were."""
+    """Settings of the run as the framework wrote them, with their nesting."""
     overrides: dict[str, int] = field(default_factory=dict[str, int])
-    """Settings on the command line, by their dotted names; the config counts before them."""
+    """Settings from the command line, by dotted name; the config takes precedence."""
     is_config_unread: bool = False
-    """Whether a dictionary is printed over several lines, as a config is, and cannot be read."""
+    """Whether a dictionary that is printed over several lines, as a config is, could not be read."""
     host: str | None = None
     gpu_readings: list[GpuReading] = field(default_factory=list[GpuReading])
-    """Every few seconds one a GPU: some ten thousand a day."""
+    """Readings of the GPUs: one per GPU every few seconds, so about ten thousand a day."""
 
     def source_file(self, path: Path) -> SourceFile:
-        """What is kept of the file in run.json."""
+        """Return the entry of this file for run.json."""
         return SourceFile(str(path), self.bytes, self.lines, self.bad_lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """One form of files."""
+    """One file format."""
 
     name: str
-    """console, jsonl, wandb, tensorboard, csv, ..."""
+    """Name of the format: console, jsonl, wandb, tensorboard, csv, ..."""
     files: tuple[str, ...]
-    """Patterns of the names of such files in a folder, the likeliest first."""
+    """Patterns for the names of such files in a folder, most likely first."""
     fits: Callable[[ImportSource], bool]
-    """Whether a file has this form, by its name and its first bytes."""
+    """Returns whether a file has this format, judged by its name and its first bytes."""
     rows: Callable[[Path, Tally, Progress], Iterator[MetricRow]]
 
 
 def row_of(document: Mapping[str, Any]) -> MetricRow | None:
-    """A row of one JSON object, as most writers of metrics write it; None where it holds no number."""
+    """Return the row of one JSON object in the form that most metric writers use; None if it holds no number."""
     flat: dict[str, float] = {}
     _flatten(document, "", flat, _DEEPEST)
     step = next((flat[name] for name in _STEP_NAMES if name in flat and not math.isnan(flat[name])), None)
@@ -100,7 +100,7 @@ def _flatten(value: Mapping[str, Any], prefix: str, into: dict[str, float], dept
 
 
 def parsed_json(text: str | bytes) -> Any:  # noqa: ANN401
-    """The value of a JSON text; None for what is not JSON, or is nested too deeply."""
+    """Parse a JSON text; None if it is not JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

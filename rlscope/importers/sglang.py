@@ -1,7 +1,8 @@
-"""SGLang's log: a line each k decode passes and one each prefill, made engine rows with batch sizes and pass times.
+"""SGLang's log: one line per k decode passes and one per prefill, read as engine rows with batch sizes and pass times.
 
-A decode line states the throughput since the decode line before it, by a clock of its own. With the batch unchanged and
-no prefill between, the number of tokens is known, so the time is too, to the microsecond. Elsewhere it is inferred.
+A decode line states the throughput since the previous decode line, measured by a separate clock. If the batch did not
+change and no prefill came between, the number of tokens is known, and the throughput gives the time to the microsecond.
+Otherwise the time is inferred.
 """
 
 import math
@@ -25,7 +26,7 @@ STAMPED: Final = re.compile(
     r"|^(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)\b.*?) (?P<kind>Decode|Prefill) batch"
     r"(?: ?\[\d+\])?[.,] (?P<rest>.*)"
 )
-"""The brackets are the engine's own; where a log service took them off, its own stamp leads the line."""
+"""The brackets are the engine's own. If a log service removed them, its own timestamp starts the line."""
 _PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]{0,60}?): ([^,\s]+)")
 _TIMED: Final = re.compile(
     r"(?:^|(?P<own>\[))(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)(?(own)(?: [A-Z_]+\d+)*\]|\b.*?)"
@@ -44,25 +45,25 @@ _ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
     )
 }
 _OWN_LIMIT: Final = "own_max_running"
-"""The limit on running requests that a scheduler states of itself; that of the arguments is of all ranks together."""
+"""The limit on running requests that one scheduler states; the limit in the arguments covers all ranks together."""
 _SHARES_ATTENTION: Final = "enable_dp_attention"
-"""Data-parallel ranks that are parts of one tensor-parallel group, and not copies of it."""
+"""Setting that makes data-parallel ranks parts of one tensor-parallel group instead of copies of it."""
 _LEAST_USE_RATIO: Final = 0.5
-"""Of the KV cache: from there on its capacity follows to 1% from the tokens and the share that a line prints."""
+"""Minimum use of the KV cache. From there on, a line's tokens and printed share give its capacity to within 1%."""
 _USUAL_PASSES: Final = 40
 """SGLang's default of --decode-log-interval."""
 _SURVEYED_LINES: Final = 400_000
-"""Pass times and the number of passes a line are learnt from so many lines at the start."""
+"""Number of lines at the start of the log from which pass times and passes per line are estimated."""
 _KEPT_TIMES: Final = 64
-"""Pass times kept for each batch size; their median is taken."""
+"""Number of pass times kept for each batch size to take their median."""
 _LONGEST_PREFILLS: Final = 5
-"""Time beside the decode passes that is longer than so many median prefills was idle."""
+"""Time outside the decode passes counts as idle if it exceeds this many median prefills."""
 _SLOWEST_RATIO: Final = 3
-"""A gap without a prefill that is longer than its passes take, by this factor, held a pause."""
+"""A gap without a prefill that exceeds the time of its passes by this factor contains a pause."""
 _STRETCH_ROWS: Final = 10_000
-"""A stretch of lines is placed at the latest after so many, so that memory does not grow with the log."""
+"""Maximum number of lines held before they are placed, so that memory does not grow with the log."""
 _FINEST_NS: Final = 50_000_000
-"""Lines are printed a little after their passes, so a finer stamp is not taken at its word."""
+"""Assumed resolution of timestamps: lines are printed a little after their passes, so finer digits are not trusted."""
 _IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
@@ -78,38 +79,38 @@ class _Entry(NamedTuple):
     waiting: int
     kv_tokens: int | None
     kv_ratio: float | None
-    """How full the KV cache is, to two digits."""
+    """Share of the KV cache in use, to two digits."""
     tokens_per_s: float | None
     new_tokens: int
     accepted_tokens: float | None
-    """Tokens that a pass of speculative decoding accepts, for each request."""
+    """Tokens that a pass of speculative decoding accepts per request."""
 
 
 class _Gap(NamedTuple):
-    """From one decode line of an engine to the next."""
+    """The interval between two consecutive decode lines of an engine."""
 
     before: _Entry
     after: _Entry
     prefills: int
     prefill_tokens: int
     resumed_ns: int | None = None
-    """The last prefill between that found no request running: before it, the engine had nothing to do."""
+    """The last prefill in the gap that found no request running: before it, the engine had nothing to do."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether only decode passes of one batch lie between."""
+        """Return whether the gap has only decode passes of one batch."""
         return self.prefills == 0 and self.before.running == self.after.running
 
     @property
     def worked_s(self) -> float:
-        """The most that the engine can have worked since it had nothing to do; infinite if it always had."""
+        """Return the longest time that the engine can have worked since it was idle; infinite if it was never idle."""
         if self.resumed_ns is None:
             return math.inf
         return (self.after.time_ns + self.after.resolution_ns - self.resumed_ns) / _SECOND_NS
 
     @property
     def grown_tokens(self) -> int | None:
-        """By how much the KV cache grew."""
+        """Return by how many tokens the KV cache grew."""
         if self.before.kv_tokens is None or self.after.kv_tokens is None:
             return None
         return self.after.kv_tokens - self.before.kv_tokens
@@ -117,7 +118,7 @@ class _Gap(NamedTuple):
 
 @dataclass(slots=True)
 class _Survey:
-    """What the engine's settings and the plain gaps at the start of a log say of all of it."""
+    """Facts about the whole log, from the engine's settings and the plain gaps at its start."""
 
     settings: dict[str, int] = field(default_factory=dict[str, int])
     passes: int = _USUAL_PASSES
@@ -127,14 +128,14 @@ class _Survey:
     """Median time of a prefill."""
 
     def pass_time_s(self, running: float) -> float | None:
-        """The time of a pass at the nearest batch size that is known."""
+        """Return the time of a pass at the nearest known batch size."""
         if not self.pass_s:
             return None
         return self.pass_s[min(self.pass_s, key=lambda known: (abs(known - running), known))]
 
 
 class _Piece(NamedTuple):
-    """A row of a gap before it has a place."""
+    """A row of a gap before it is placed in time."""
 
     length_ns: int
     row: dict[str, object]
@@ -142,24 +143,24 @@ class _Piece(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """A gap whose end has a stamp but no exact time."""
+    """A gap whose end has a timestamp but no exact time."""
 
     stamp_ns: int
     resolution_ns: int
     length_ns: int
     pieces: tuple[_Piece, ...]
     is_resumed: bool
-    """Whether the engine had no request before these."""
+    """Whether the engine had no request before these rows."""
 
 
 def recognise_log(source: ImportSource) -> str | None:
-    """How many decode or prefill lines the head of a log has."""
+    """Describe how many decode or prefill lines the head of the log has."""
     count = sum(1 for line in clean_lines(source.text) if STAMPED.search(line.text))
     return f"{count} lines `Decode batch` or `Prefill batch`" if count else None
 
 
 def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add one sampler for each engine of the log, with its rows. Raises ImportFileError where there are none."""
+    """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, SGLANG_LOG.kind):
         return None
     clock = open_clock(source.path, _TIMED, target, options)
@@ -189,7 +190,7 @@ def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions,
 
 
 def _look_over(source: ImportSource, target: ImportTarget, options: ImportOptions) -> _Survey | None:
-    """Read the start of the log for its settings and pass times; None where no engine line is."""
+    """Read the start of the log for its settings and pass times; None if it has no engine line."""
     scratch = LogFile(source.path, lambda _bytes: None)
     clock = open_clock(source.path, _TIMED, target, options)
     if clock is None:
@@ -235,7 +236,7 @@ def _learn_times(survey: _Survey, gaps: list[_Gap]) -> None:
 
 
 def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None) -> Iterator[_Entry | _Gap]:
-    """The gaps between decode lines, and the lines that end none: the first of an engine, and prefills."""
+    """Yield the gaps between decode lines, and the lines that end no gap: the first of an engine, and prefills."""
     before: dict[str, _Entry] = {}
     prefills: Counter[str] = Counter()
     prefill_tokens: Counter[str] = Counter()
@@ -273,13 +274,13 @@ def _take_settings(text: str, settings: dict[str, int]) -> None:
 
 
 def _is_first_rank(text: str | None) -> bool:
-    """Whether a line is not of a further rank of the same engine, which repeats it."""
+    """Return whether a line is not from a further rank of the same engine, which would repeat it."""
     ranks = dict(_RANK.findall(text or ""))
     return ("DP" in ranks or ranks.get("TP", "0") == "0") and ranks.get("PP", "0") == "0"
 
 
 def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) -> _Entry | None:
-    """A line's numbers; None for one that lacks the batch size, or whose numbers are none."""
+    """Parse the numbers of a line; None if it lacks the batch size or has invalid numbers."""
     pairs = dict(_PAIR.findall(found["rest"]))
     ranks = dict(_RANK.findall(found["ranks"] or ""))
     # Some versions repeat the time with microseconds at the end of the line.
@@ -319,7 +320,7 @@ def _decode_tokens(gap: _Gap, survey: _Survey) -> float:
 
 
 def _length_s(gap: _Gap, survey: _Survey) -> float | None:
-    """From the line before to this one, by the throughput that this one states."""
+    """Return the time since the previous line, from the throughput that this line states."""
     rate = gap.after.tokens_per_s
     return _decode_tokens(gap, survey) / rate if rate else None
 
@@ -332,7 +333,7 @@ def _is_recorded(gap: _Gap, survey: _Survey) -> bool:
 
 
 def _pieces(gap: _Gap, survey: _Survey) -> _Placed | None:
-    """The rows of a gap, in order, that end with its decode line; None where nothing was decoded."""
+    """Return the rows of a gap in order, up to its decode line; None if nothing was decoded."""
     length_s = _length_s(gap, survey)
     if not length_s or gap.after.running + gap.before.running == 0:
         return None
@@ -363,7 +364,7 @@ def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> _
         "waiting": gap.after.waiting,
         "decode_tokens": round(_decode_tokens(gap, survey)),
         "prefill_tokens": 0 if knows_prefill else gap.prefill_tokens,
-        # Halfway between the lines: the cache grows by a token a pass and request.
+        # Use the mean of both lines: the cache grows by one token per pass and request.
         "kv_used_tokens": round(sum(kv) / len(kv)) if kv else None,
     }
     return _Piece(to_ns(length_s), row, is_recorded)
@@ -383,18 +384,18 @@ def _prefill(gap: _Gap, length_s: float) -> _Piece:
 
 
 class _Lane:
-    """One engine's rows, laid end to end and shifted so that each ends inside the second of its stamp."""
+    """Rows of one engine, laid end to end and shifted so that each ends within the second of its timestamp."""
 
     def __init__(self, engine: str, target: ImportTarget) -> None:
         self.engine = engine
         self.rows = 0
         self.recorded_rows = 0
         self.is_idle = False
-        """Whether it was seen to have no request for a time."""
+        """Whether the engine ever had no request for some time."""
         self.start_ns: int | None = None
         self.end_ns = 0
         self.kv_capacity_tokens: int | None = None
-        """By the fullest line that states both the tokens in the KV cache and their share of it."""
+        """From the fullest line that states both the tokens in the KV cache and their share of it."""
         self._kv_ratio = _LEAST_USE_RATIO
         self._target = target
         self._held: list[tuple[int, _Placed]] = []
@@ -403,14 +404,14 @@ class _Lane:
         self._written_ns = 0
 
     def see(self, entry: _Entry) -> None:
-        """Widen the engine's time to this line."""
+        """Extend the engine's time range to this line."""
         self.start_ns = entry.time_ns if self.start_ns is None else min(self.start_ns, entry.time_ns)
         self.end_ns = max(self.end_ns, entry.time_ns)
         if entry.kv_tokens and entry.kv_ratio and entry.kv_ratio >= self._kv_ratio:
             self._kv_ratio, self.kv_capacity_tokens = entry.kv_ratio, round(entry.kv_tokens / entry.kv_ratio)
 
     def take(self, placed: _Placed) -> None:
-        """Hold a gap; those before it are written once no single shift fits them and this one."""
+        """Hold a gap. The gaps held before are written once no single shift fits both them and this one."""
         length_ns = self._length_ns + placed.length_ns if self._held else 0
         least_ns, most_ns = placed.stamp_ns - length_ns, placed.stamp_ns + placed.resolution_ns - length_ns
         if self._held and max(least_ns, self._least_ns) < min(most_ns, self._most_ns):
@@ -425,7 +426,7 @@ class _Lane:
             self.place()
 
     def place(self) -> None:
-        """Write what is held."""
+        """Write the held rows."""
         shift_ns = (self._least_ns + self._most_ns) // 2
         for length_ns, placed in self._held:
             end_ns = shift_ns + length_ns
@@ -445,7 +446,7 @@ class _Lane:
         row = {**piece.row, "worker_id": self.engine, "start_ns": started_ns, "end_ns": end_ns, "source": "log"}
         is_whole = started_ns == start_ns
         if not is_whole:
-            # It reaches into a row that two stamps fix: how long its passes took is then not known.
+            # It overlaps a row that is fixed by two timestamps, so the duration of its passes is unknown.
             row |= {"busy_ns": None}
         self.rows += 1
         self.recorded_rows += piece.is_recorded and is_whole
@@ -483,7 +484,7 @@ class _Engines:
         return settings["tp_size"] * settings.get("pp_size", 1) // self._ranks()
 
     def _ranks(self) -> int:
-        """Data-parallel ranks, each an engine here, that share the GPUs and the limits of one server."""
+        """Return the number of data-parallel ranks (each an engine here) that share one server's GPUs and limits."""
         settings = self._survey.settings
         return settings.get("dp_size", 1) if _SHARES_ATTENTION in settings else 1
 
@@ -493,7 +494,7 @@ class _Engines:
         return settings.get(_OWN_LIMIT, None if of_all is None else of_all // self._ranks())
 
     def say(self, log: LogFile, lanes: Collection[_Lane]) -> None:
-        """Say how sure the rows are, and what Ray's driver merged away."""
+        """Report how certain the rows are, and which lines Ray's driver merged away."""
         rows = sum(lane.rows for lane in lanes)
         recorded = sum(lane.recorded_rows for lane in lanes)
         if rows and recorded == rows:

@@ -12,7 +12,7 @@ from rlscope.trace.imported import Certainty
 
 _KEYS: Final = ('"request_received_ts"', '"request_finished_ts"')
 _UNNAMED: Final = "default"
-"""SGLang's label of the weights that it was started with."""
+"""SGLang's label for the weights that it started with."""
 
 
 def _recognise(source: ImportSource) -> str | None:
@@ -21,7 +21,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add each request as a sample. Raises ImportFileError where no record has its times."""
+    """Add each request as a sample. Raises ImportFileError if no record has times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
     engine = target.engines[0] if len(target.engines) == 1 else safe_worker_id(f"sglang-{source.path.parent.name}")
     versions = _Versions()
@@ -53,14 +53,14 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 class _Versions:
-    """Whole numbers for SGLang's labels of weights: their own, else in the order in which they appear."""
+    """Version numbers for SGLang's weight labels: the label's own number, else its order of appearance."""
 
     def __init__(self) -> None:
         self.is_unknown = False
         self._ordinals: dict[str, int] = {}
 
     def number(self, label: object) -> int:
-        """The version of a label."""
+        """Return the version of a label."""
         text = str(label)
         if (stated := number(text, MOST_STEPS)) is not None:
             return int(stated)
@@ -69,7 +69,7 @@ class _Versions:
         return self._ordinals.setdefault(text, len(self._ordinals) + 1)
 
     def runs(self, record: Mapping[str, Any], output_tokens: int) -> list[dict[str, int]]:
-        """The versions of all output tokens; none where the record does not tell those of each."""
+        """Return the versions of all output tokens; empty if the record does not give one for each token."""
         listed = record.get("weight_versions")
         if isinstance(listed, list) and listed:
             try:
@@ -90,7 +90,7 @@ class _Versions:
 
 
 def _sample(record: Mapping[str, Any], engine: str, versions: _Versions) -> dict[str, Any] | None:
-    """A row of samples; None for a record without its times or lengths."""
+    """Return a row of samples; None if the record lacks times or lengths."""
     received, finished = epoch_ns(record.get("request_received_ts")), epoch_ns(record.get("request_finished_ts"))
     prompt, output = record.get("prompt_tokens"), record.get("completion_tokens")
     name = record.get("id")

@@ -217,7 +217,7 @@ class ImportTarget:
         self._refusals[reason] = None
 
     def note(self, sentence: str, *, unless: str | None = None) -> None:
-        """Add a note on what is missing, and on the file or flag that provides it; duplicates are dropped.
+        """Add a note on a gap in the data and on the file or flag that closes it; duplicates are dropped.
 
         unless: a table; the note is dropped if this file or a later one adds rows to it.
         """

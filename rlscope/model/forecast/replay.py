@@ -300,7 +300,7 @@ def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
 
 
 def _running_per_engine(observed: Observed) -> float | None:
-    """Mean running requests, from the passes where samples have no start. None where neither was recorded."""
+    """Return the mean running requests, from the passes if samples have no start. None if neither was recorded."""
     if observed.load.running_samples is not None:
         return observed.load.running_samples / observed.engines
     passes = observed.passes

@@ -1,4 +1,4 @@
-"""SkyRL's console: timers of the trainer, started and finished, with stamps to the millisecond."""
+"""SkyRL's console: the start and end of each trainer timer, with timestamps to the millisecond."""
 
 import re
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ _POLICY, _ENGINES = "policy", "engines"
 
 @dataclass(slots=True)
 class _Run:
-    """What is known while the console is read."""
+    """State of an import while the console is read."""
 
     target: ImportTarget
     settings: dict[str, str] = field(default_factory=dict[str, str])
@@ -75,7 +75,7 @@ class _Run:
     samples: int = 0
     trained: Span | None = None
     trained_on: int = 0
-    """The version that the held training started with."""
+    """Version of the weights with which the held training started."""
 
 
 def _recognise(source: ImportSource) -> str | None:
@@ -84,7 +84,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add the trainer and what it says of its engines. Raises ImportFileError where no timer finished."""
+    """Add the trainer and what it logs about its engines. Raises ImportFileError if no timer finished."""
     clock = open_clock(source.path, _TIMER, target, options)
     log = LogFile(source.path, progress)
     run = _Run(target)
@@ -150,7 +150,7 @@ def _take_span(run: _Run, span: Span) -> None:
 
 
 def _add_training(run: _Run) -> None:
-    """Add the training that was held until its results were printed, or the next one ended without them."""
+    """Add the training that was held until its results were printed, or until the next one ended without them."""
     if run.trained is None:
         return
     run.target.add(
@@ -198,7 +198,7 @@ def _add_workers(run: _Run, options: ImportOptions) -> None:
 
 
 def _add_held(run: _Run) -> None:
-    """Add what depends on whether trainer and engines share GPUs."""
+    """Add the rows that depend on whether trainer and engines share GPUs."""
     is_separate = run.is_async or run.settings.get("colocate_all") in ("False", "false")
     generates = _ENGINES if is_separate else _POLICY
     for span in run.generations:

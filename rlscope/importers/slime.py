@@ -1,7 +1,7 @@
 """The console of slime and miles: timers of the trainer's rank 0, dictionaries of each rollout, and SGLang's lines.
 
-`train_wait` runs whenever nothing is trained, so also while weights are updated and checkpoints are saved; those timers
-lie inside it and count instead.
+`train_wait` runs whenever nothing is trained, so it also covers weight updates and checkpoints. Their timers lie inside
+it and take precedence.
 """
 
 import re
@@ -40,7 +40,7 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     )
 }
 _PRODUCTS: Final = ("perf/actor_train_tok_per_s", "perf/actor_train_time")
-"""Rate and seconds that give the tokens of a step."""
+"""Rate and duration whose product is the number of tokens of a step."""
 TRAIN: Final = "actor_train"
 UPDATE: Final = "update_weights"
 WAIT: Final = "train_wait"
@@ -63,7 +63,7 @@ _TRAINER, _ROLLOUT = "actor", "rollout"
 
 @dataclass(slots=True)
 class _Run:
-    """What is known while the console is read."""
+    """State of an import while the console is read."""
 
     target: ImportTarget
     settings: dict[str, str] = field(default_factory=dict[str, str])
@@ -71,9 +71,9 @@ class _Run:
     waits: list[Span] = field(default_factory=list[Span])
     updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
     version: int = 0
-    """The last one published."""
+    """The last version published."""
     trained: Span | None = None
-    """The training that waits for its numbers, which are printed after it."""
+    """The training that is held until its metrics, which are printed after it, are read."""
     step: int = 0
     numbers: dict[str, float] = field(default_factory=dict[str, float])
     steps: set[int] = field(default_factory=set[int])
@@ -89,7 +89,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add trainer, rollouts and engines of one console. Raises ImportFileError where no training is in it."""
+    """Add trainer, rollouts and engines of one console. Raises ImportFileError if it contains no training."""
     clock = open_clock(source.path, _TIMER, target, options)
     log = LogFile(source.path, progress)
     run = _Run(target)
@@ -136,7 +136,7 @@ def _take_settings(settings: dict[str, str], text: str) -> None:
 
 def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int) -> None:
     if actor not in run.timers:
-        # A critic has timers of the same names in a process of its own.
+        # A critic has timers of the same names in its own process.
         run.timers[actor] = Timers(_TRAINER if not run.timers else f"{_TRAINER}-{len(run.timers) + 1}")
     timers = run.timers[actor]
     name = found["name"]
@@ -150,7 +150,7 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
     elif name == WAIT:
         run.waits.append(span)
     elif name == UPDATE:
-        # slime counts from 1: the weights that rollouts begin with are version 1.
+        # slime counts from 1: rollouts begin with version 1 of the weights.
         run.version += 1
         run.updates.append((span, run.version))
     elif name == TRAIN:
@@ -175,11 +175,11 @@ def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
 
 
 def _add_training(run: _Run) -> None:
-    """Add the training that was held, with the numbers printed since."""
+    """Add the training that was held, with the metrics printed since."""
     span, numbers = run.trained, run.numbers
     if span is None:
         return
-    # An update after this training is printed before its numbers are.
+    # The update after this training is printed before the metrics of the training.
     was_updated = bool(run.updates) and run.updates[-1][0].start_ns >= span.end_ns
     version_in = run.version - 1 if was_updated else run.version
     per_s = numbers.get("perf/actor_train_tok_per_s")
@@ -236,7 +236,7 @@ def _add_workers(run: _Run, options: ImportOptions) -> None:
 
 
 def _add_held(run: _Run) -> None:
-    """Add what depends on whether trainer and samplers share GPUs."""
+    """Add the rows that depend on whether trainer and samplers share GPUs."""
     wait = Meaning("generate") if run.is_colocated else Meaning("wait", "samples")
     for span in run.waits:
         add_activity(run.target, _TRAINER, span, {WAIT: wait})
@@ -257,7 +257,7 @@ def _add_held(run: _Run) -> None:
 
 
 def _between(rollouts: list[tuple[int, int]]) -> Iterator[Span]:
-    """The stretches between two rollouts in which none runs."""
+    """Yield the gaps between rollouts, in which none runs."""
     end_ns: int | None = None
     for start_ns, ended_ns in sorted(rollouts):
         if end_ns is not None and start_ns > end_ns:

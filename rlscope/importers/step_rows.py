@@ -1,7 +1,7 @@
-"""Fills a run folder from steps that are laid out: workers, training steps, activities, publications, reported values.
+"""Fill a run folder from placed steps: workers, training steps, activities, publications, reported values.
 
-Nothing is made up: the trainer's rows are the phases that it logged, and the only thing inferred is that samplers
-generate while the trainer waits for their samples.
+Nothing is made up. The trainer's rows are the phases that it logged. The only inference is that samplers generate while
+the trainer waits for their samples.
 """
 
 import math
@@ -20,9 +20,9 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
 _OPEN_RATIO: Final = 0.03
-"""Of a step: phases that are known to cover it leave less, and none exceed it by more."""
+"""Tolerance, as a share of the step: phases that cover a step leave no more of it, and never exceed it by more."""
 _SUM_RATIO: Final = 0.01
-"""Of a step: a sum of its phases is that to the digits that are printed."""
+"""Tolerance, as a share of the step: a sum of phases this close equals the step to the printed digits."""
 _SHOWN_GAPS: Final = 5
 _LONGEST_NAME: Final = 200
 _ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
@@ -54,7 +54,7 @@ def _read(
 
 
 def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
-    """With the user's word on whose GPUs generate; without it, no verdict where the file does not tell."""
+    """Decide whether samplers have their own GPUs: by the file, else by the options, else refuse a verdict."""
     if log.dialect.adds_up and not log.is_separate:
         ratios = [open_ratio(each, is_separate=False) for each in log.parties]
         return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
@@ -73,7 +73,7 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
 
 
 def step_importers() -> tuple[Importer, ...]:
-    """One importer for each framework whose names are known."""
+    """Return one importer for each framework with a dialect."""
     titles = {dialect.framework: dialect.title for dialect in DIALECTS}
     return tuple(
         Importer(name, f"step metrics of {title}", partial(recognise_steps, name), partial(_read, name))
@@ -82,7 +82,7 @@ def step_importers() -> tuple[Importer, ...]:
 
 
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
-    """Add the workers and rows that a log of steps shows."""
+    """Add the workers and rows of a log of steps."""
     for each in log.parties:
         if contradicts_times(each, log.is_separate):
             target.note(
@@ -115,7 +115,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
 
 
 def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
-    """Readings of the GPUs of whose worker is known: the user's word, or the only worker of a run that shares them."""
+    """Add readings of GPUs with a known worker: by the user's options, or the only worker if the roles share GPUs."""
     shared = None if log.is_separate or not log.parties else log.parties[0].party.worker
     unowned: set[int] = set()
     for each in log.gpu_readings:
@@ -147,7 +147,7 @@ def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) ->
 def _gpus(
     log: StepLog, steps: PartySteps | None, role: str, target: ImportTarget, options: ImportOptions
 ) -> int | None:
-    """GPUs of a worker: as the user says, as the config states, as the rates imply; else 1, which is said."""
+    """Return a worker's GPUs: from the options, the config or the rates; otherwise 1, with a note."""
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
@@ -171,7 +171,7 @@ def _gpus(
 def _check_coverage(
     worker_id: str, steps: PartySteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget
 ) -> None:
-    """Say how many of the steps are there; leave the time of missing ones out where they are more than a few."""
+    """Report how many of the steps were logged. If more than a few are missing, leave out their time."""
     numbers = [step.number for step in steps.steps]
     if steps.repeated:
         target.note(
@@ -197,14 +197,14 @@ def _check_coverage(
 
 
 def _gaps(numbers: Sequence[int]) -> str:
-    """The missing numbers as ranges, the first few."""
+    """Format the missing numbers as ranges, listing only the first few."""
     gaps = [(a + 1, b - 1) for a, b in pairwise(numbers) if b > a + 1]
     shown = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in gaps[:_SHOWN_GAPS])
     return shown + (f" and {len(gaps) - _SHOWN_GAPS:,} more gaps" if len(gaps) > _SHOWN_GAPS else "")
 
 
 def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
-    """Refuse a verdict where the phases do not add up to the step, so that a name is not understood."""
+    """Refuse a verdict if the phases do not add up to the step, because a name was then misunderstood."""
     left = open_ratio(steps, log.is_separate)
     if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.dialect.closes else 1.0):
         return
@@ -216,7 +216,7 @@ def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
 
 
 def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], target: ImportTarget) -> None:
-    """Activities, steps and publications of the trainer."""
+    """Add activities, steps and publications of the trainer."""
     updates = any(piece.kind is PhaseKind.UPDATE for each in placed for piece in each.pieces)
     samples = log.settings().get("samples_per_step")
     version = 0
@@ -284,14 +284,14 @@ def _add_update(
 
 
 def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
-    """What a process that logs for the samplers, or the controller, does; its log does not name versions."""
+    """Add activities of a process that logs for the samplers, or of the controller; its log has no versions."""
     target.say_origin("activities", Certainty.PLACED)
     for piece in _pieces(placed):
         _add_activity(target, worker_id, piece, is_separate=False)
 
 
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
-    """The side that does not log: it generates while the trainer waits for it, and takes the weights it is sent."""
+    """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
     if target.knows_samplers:
         return
     target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
@@ -318,7 +318,7 @@ def _pieces(placed: Sequence[PlacedStep]) -> Iterator[PlacedPhase]:
 
 
 def _report(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
-    """The framework's own figures, as it reports them."""
+    """Add the framework's own metrics, unchanged."""
     for each in placed:
         for name, value in each.step.values.items():
             if log.dialect.reported and name.startswith(log.dialect.reported) and len(name) <= _LONGEST_NAME:

@@ -1,8 +1,9 @@
-"""TensorBoard's event files: scalars with the time at which they were written and their step.
+"""TensorBoard's event files: scalars with their step and the time at which they were written.
 
-A record is its length, a checksum of that, an Event message and a checksum of it. The checksums (a masked CRC-32C) are
-not verified: a record that is damaged does not parse, or has no scalar. Newer writers put a scalar into a tensor.
-Format: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto.
+A record consists of its length, a checksum of the length, an Event message and a checksum of the message. The checksums
+(a masked CRC-32C) are not verified, because a damaged record does not parse, or has no scalar. Newer writers put a
+scalar into a tensor. Format:
+https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ _EVENT_FILE: Final = b"brain.Event:"
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """One row a step: a writer adds each scalar in an event of its own."""
+    """Yield one row per step: writers add each scalar in its own event."""
     held: dict[str, float] = {}
     step: int | None = None
     time_ns: int | None = None
@@ -73,7 +74,7 @@ def _scalar(message: bytes) -> dict[str, float]:
 
 
 def _tensor_value(message: bytes) -> float | None:
-    """The value of a tensor of one float or double; None for any other."""
+    """Return the value of a tensor with a single float or double; None for any other tensor."""
     for number, value in fields(message):
         if number in (_TENSOR_BYTES, _TENSOR_FLOATS, _TENSOR_DOUBLES):
             return real(value)
@@ -86,7 +87,7 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
             (length,) = unpack("<Q", head[:8])
             tally.lines += 1
             if length > _LARGEST_RECORD:
-                # What follows cannot be found again.
+                # After a corrupt length, the start of the next record cannot be found.
                 tally.bad_lines += 1
                 return
             record = file.read(length + _CHECKSUM_BYTES)

@@ -1,4 +1,4 @@
-"""Named timers whose start and end a console prints with stamps: the spans that they mean, on one worker's time."""
+"""Named timers whose start and end a console prints with timestamps, and the spans of a worker that they give."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rlscope.importers.target import ImportTarget
 
 _SECOND_NS: Final = 1_000_000_000
 _FITS_WITHIN_NS: Final = 1_100_000_000
-"""Two stamps of whole seconds and a duration to a tenth differ by no more."""
+"""Maximum difference between two timestamps in whole seconds and a duration printed to a tenth of a second."""
 
 
 class Span(NamedTuple):
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a worker does while a timer runs."""
+    """Activity of a worker while a timer runs."""
 
     activity: str
     reason: str | None = None
@@ -30,18 +30,19 @@ class Meaning(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """A timer that runs."""
+    """A running timer."""
 
     start_ns: int
     inner_ns: int | None = None
-    """When the first timer was started since."""
+    """Start of the first timer that began since."""
 
 
 class Timers:
-    """The timers of one process, which follow each other or lie inside each other.
+    """The timers of one process, which follow each other or are nested.
 
-    Stamps of whole seconds say the time to a second; durations are printed more finely. A start is laid as early in its
-    second as what came before and the stamp of its end allow, and an end its duration after.
+    Timestamps in whole seconds give a time to within a second, but durations are printed with more digits. A start is
+    placed as early in its second as the previous timers and the timestamp of its end allow, and the end one duration
+    later.
     """
 
     def __init__(self, worker_id: str) -> None:
@@ -49,18 +50,18 @@ class Timers:
         self.first_ns: int | None = None
         self.last_ns = 0
         self.unpaired = 0
-        """Ends whose start is not in the file."""
+        """Number of timer ends whose start is not in the file."""
         self._open: dict[str, list[_Started]] = {}
 
     def start(self, name: str, stamp_ns: int) -> None:
-        """A timer that was started. Tasks that overlap have timers of one name that do, too."""
+        """Start a timer. If tasks overlap, so do their timers of the same name."""
         start_ns = self._move(stamp_ns)
         for each in chain.from_iterable(self._open.values()):
             each.inner_ns = start_ns if each.inner_ns is None else each.inner_ns
         self._open.setdefault(name, []).append(_Started(start_ns))
 
     def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> Span:
-        """A timer that ended; without its start in the file it began its duration before."""
+        """End a timer. If its start is not in the file, it began one duration before."""
         length_ns = to_ns(elapsed_s or 0.0)
         started = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
         if started is None:
@@ -71,13 +72,13 @@ class Timers:
         started_ns, end_ns = started.start_ns, stamp_ns
         if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
             end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
-            # It began later in its second: the duration is printed more finely than the stamps.
+            # The timer began later in its second, because the printed duration is finer than the timestamps.
             latest_ns = end_ns - length_ns if started.inner_ns is None else min(started.inner_ns, end_ns - length_ns)
             started_ns = max(started_ns, latest_ns)
         return Span(name, started_ns, self._move(max(end_ns, started_ns)))
 
     def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> _Started | None:
-        """The start of this name that fits the duration best, if one fits."""
+        """Remove and return the start of this name that fits the duration best; None if none fits."""
         starts = self._open.get(name)
         if not starts:
             return None
@@ -90,20 +91,20 @@ class Timers:
         return best
 
     def _move(self, time_ns: int) -> int:
-        """Time goes forward: what a whole second leaves open is settled by what came before."""
+        """Return the time, moved forward to the last known time if it is less than a second earlier."""
         moved_ns = max(time_ns, self.last_ns) if self.last_ns - time_ns < _SECOND_NS else time_ns
         self.first_ns = moved_ns if self.first_ns is None else min(self.first_ns, moved_ns)
         self.last_ns = max(self.last_ns, moved_ns)
         return moved_ns
 
     def settle(self, target: ImportTarget) -> None:
-        """Widen the worker to all of its timers."""
+        """Extend the worker's time range to all of its timers."""
         if self.first_ns is not None:
             target.extend_worker(self.worker_id, self.first_ns, self.last_ns)
 
 
 def add_activity(target: ImportTarget, worker_id: str, span: Span, meanings: Mapping[str, Meaning]) -> None:
-    """Add the activity that a timer means, if it means one."""
+    """Add the activity that a timer stands for, if any."""
     meaning = meanings.get(span.name)
     if meaning is not None and span.end_ns > span.start_ns:
         row = {"activity": meaning.activity, "reason": meaning.reason, "start_ns": span.start_ns, "end_ns": span.end_ns}

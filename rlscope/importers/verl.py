@@ -1,6 +1,7 @@
 """verl's dialects: the names of its metrics since 2025, and those of 2024. A table, no code.
 
-Which of its runs have GPUs for the samplers alone shows in what only asynchronous trainers write, or in the config.
+Runs whose samplers have their own GPUs are recognized by metrics that only asynchronous trainers write, or by the
+config.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ _VERL_PHASES: Final = (
     PhaseMetric("timing_s/wait_for_enough_samples", _K.WAIT_SAMPLES),
     PhaseMetric("timing_s/gen", _K.TAKE, also=("timing_s/wait_prev_gen",)),
     PhaseMetric("timing_s/gen_max", _K.TAKE),
-    # Of runs that train one step behind: the weights go out before the step trains, and update_weights lies inside.
+    # Runs that train one step behind send the weights before the step trains; update_weights lies inside.
     PhaseMetric("timing_s/sync_rollout_weights", _K.UPDATE),
     PhaseMetric("timing_s/switch_wait", _K.WAIT_BARRIER),
     PhaseMetric("timing_s/switch_to_trainer", _K.SWITCH),
@@ -80,7 +81,7 @@ VERL: Final = Dialect(
             gpu_work=("perf/total_num_tokens", "perf/time_per_step", "perf/throughput"),
         ),
     ),
-    # Not timing_s/update_weights: since 0.7.1 runs that share their GPUs log it too.
+    # timing_s/update_weights is not listed: since 0.7.1, runs that share their GPUs log it too.
     separate_when=(
         "timing_s/timing_s/param_sync",
         "timing_s/param_sync",

@@ -1,7 +1,7 @@
-"""vLLM's log: a line each ten seconds with throughputs and the requests at that moment, and `LLM.generate`'s bar.
+"""vLLM's log: a line every ten seconds with throughputs and current requests, and the progress bar of `LLM.generate`.
 
-A line averages over its window, so its row has the tokens but no forward passes. How long a pass took follows only from
-windows in which the batch stayed the same and was kept full.
+A line averages over its window, so its row has the tokens but no forward passes. The duration of a pass can be derived
+only from windows in which the batch stayed the same and was kept full.
 """
 
 import re
@@ -38,7 +38,7 @@ _OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)
 """Prefixes of vLLM's own processes, which look like Ray's."""
 _USUAL_WINDOW_S: Final = 10.0
 _SAME_BATCH_RATIO: Final = 0.02
-"""The batch stayed the same if the requests at both ends of a window differ by no more."""
+"""The batch stayed the same if the requests at both ends of a window differ by at most this share."""
 _IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
@@ -72,7 +72,7 @@ class _Engine:
     timed_rows: int = 0
     idle_ns: int = 0
     idle: Span | None = None
-    """The last stretch without requests, which is not written yet."""
+    """The last span without requests, not written yet."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Reader:
     bars: dict[str, _Bar] = field(default_factory=dict[str, _Bar])
     settings: dict[str, int] = field(default_factory=dict[str, int])
     printing: str | None = None
-    """The actor whose line break, but not its bar, was last seen."""
+    """The actor whose last line was empty; its bar may follow on a line without its prefix."""
 
     def take(self, line: ConsoleLine) -> None:
         """Read one line."""
@@ -145,7 +145,7 @@ class _Reader:
         window_ns = min(since_ns, engine.window_ns + (0 if is_after_idle else _SECOND_NS))
         self._widen(engine, stats.time_ns - window_ns, stats.time_ns)
         if before is not None and is_after_idle:
-            # Nothing is printed while nothing runs.
+            # vLLM prints nothing while nothing runs.
             self._idle(engine, before.time_ns, stats.time_ns - window_ns)
         if stats.is_idle:
             self._idle(engine, stats.time_ns - window_ns, stats.time_ns)
@@ -177,7 +177,7 @@ class _Reader:
         self.target.add("engine_steps", row)
 
     def _is_full(self, engine: _Engine, before: _Stats, stats: _Stats) -> bool:
-        """Whether the batch stayed the same all through a window: it did at both ends, and something kept it full."""
+        """Return whether the batch stayed full in a window: equal at both ends, with a queue or at the limit."""
         if engine.count > 1 or abs(stats.running - before.running) > _SAME_BATCH_RATIO * max(
             stats.running, before.running
         ):
@@ -186,7 +186,7 @@ class _Reader:
         return min(before.waiting, stats.waiting) > 0 or (cap is not None and stats.running >= cap)
 
     def _idle(self, engine: _Engine, start_ns: int, end_ns: int) -> None:
-        """Hold a stretch without requests, with the one before it where they touch."""
+        """Hold a span without requests, merged with the previous one if they touch."""
         if end_ns <= start_ns:
             return
         engine.idle_ns += end_ns - start_ns
@@ -201,7 +201,7 @@ class _Reader:
             add_activity(self.target, engine.worker_id, engine.idle, _IDLE)
 
     def _take_bar(self, actor: str | None, found: re.Match[str]) -> None:
-        """Add what finished since the bar was last drawn; bars of one engine are laid end to end."""
+        """Add the work finished since the bar was last drawn; bars of one engine are laid end to end."""
         name = safe_worker_id(self._name(actor))
         engine = self.engines.setdefault(name, _Engine(name))
         bar = self.bars.setdefault(name, _Bar())
@@ -258,7 +258,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
-    """Add the engines of a log with their windows. Raises ImportFileError where there are none."""
+    """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
     clock = open_clock(source.path, _STATS, target, options)
     if clock is None and target.extent() is not None:
         target.note(f"vLLM's progress bars in {source.path.name} have no timestamps, so they are not used.")
@@ -318,7 +318,7 @@ def _bar(text: str) -> re.Match[str] | None:
 
 
 def _clock_s(text: str) -> int:
-    """Seconds of a bar's elapsed time, as 00:27 or 1:02:03."""
+    """Convert a bar's elapsed time, such as 00:27 or 1:02:03, to seconds."""
     seconds = 0
     for part in text.split(":"):
         seconds = whole(60 * seconds + whole(part or 0))

@@ -1,12 +1,12 @@
-"""`.wandb` files: what a W&B client writes on the machine of the run, online and offline.
+"""`.wandb` files, which a W&B client writes on the machine of the run, online and offline.
 
-The file is a log of blocks of 32 KiB, after a header of 7 bytes; a record is cut where a block ends. Each part has a
-CRC-32 of its type and data. A part that does not fit its checksum ends its record, not the file, and a last block that
-is torn is what a killed run leaves. The layout is that of LevelDB's log
-(https://github.com/google/leveldb/blob/main/doc/log_format.md), records are the messages of wandb_internal.proto.
+The file is a log of 32 KiB blocks after a header of 7 bytes. A record that reaches the end of a block is split into
+parts, each with a CRC-32 of its type and data. A part with a wrong checksum ends its record, not the file. A killed run
+leaves a torn last block. The layout is that of LevelDB's log
+(https://github.com/google/leveldb/blob/main/doc/log_format.md), and records are messages of wandb_internal.proto.
 
-A run that logged nothing to W&B but printed its metrics has them in the console lines that the client captured, each
-with its time. Where there is history, the lines say the same again and are not read.
+If a run printed its metrics instead of logging them to W&B, they are in the console lines that the client captured,
+each with its time. If the file has history, the console lines only repeat it and are not read.
 """
 
 import math
@@ -31,14 +31,14 @@ _BLOCK_BYTES: Final = 32768
 _PART_BYTES: Final = 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST_RECORD: Final = 64 << 20
-"""Larger ones hold tables and pictures, not scalars."""
+"""Size limit for records, in bytes: larger ones hold tables and pictures, not scalars."""
 _HISTORY, _CONFIG, _PRINTED, _RUN = 2, 5, 13, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
 _RUN_HOST, _RUN_CONFIG = 13, 4
 _STATS, _STATS_TIME, _STATS_ITEM = 7, 2, 3
 _PRINTED_TIME, _PRINTED_LINE = 2, 3
 _LONGEST_PRINTED: Final = 1 << 20
-"""Bytes of one line, which the client may write in several pieces."""
+"""Size limit for one line, in bytes. The client may write a line in several pieces."""
 _GPU_METRIC: Final = re.compile(r"gpu\.(\d{1,3})\.(gpu|smActive|memoryAllocatedBytes|powerWatts)")
 
 
@@ -57,7 +57,7 @@ def _has_history(path: Path) -> bool:
     scratch = Tally()
     for record in _records(path, scratch, lambda _bytes: None):
         try:
-            # What else the record says is counted when the file is read.
+            # The counts of this record go to a scratch tally; the file is counted when it is read.
             if any(not name.startswith("_") for row in _read_record(record, scratch) for name in row.values):
                 return True
         except BrokenMessageError:
@@ -66,11 +66,11 @@ def _has_history(path: Path) -> bool:
 
 
 def _printed_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[tuple[bytes, int | None]]:
-    """The captured lines of the console, put together where they were written in pieces, with the time of their end."""
+    """Yield the captured console lines with the time of their end, joined if they were written in pieces."""
     held, time_ns = b"", None
     for record in _records(path, tally, progress):
         try:
-            # Settings and readings of the GPUs are kept; its rows are those without history.
+            # Keep only the settings and GPU readings of the record: this file has no history rows.
             deque(_read_record(record, tally), maxlen=0)
             piece, printed_ns = _printed(record)
         except BrokenMessageError:
@@ -87,7 +87,7 @@ def _printed_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[tup
 
 
 def _printed(record: bytes) -> tuple[bytes, int | None]:
-    """The text and the time of a record of console output; nothing for any other."""
+    """Return the text and the time of a console output record; empty for any other record."""
     for number, value in fields(record):
         if number == _PRINTED and isinstance(value, bytes):
             parts = {part: held for part, held in fields(value) if isinstance(held, bytes)}
@@ -96,7 +96,7 @@ def _printed(record: bytes) -> tuple[bytes, int | None]:
 
 
 def _time_ns(message: bytes) -> int | None:
-    """A protobuf Timestamp; None for one that is not set."""
+    """Convert a protobuf Timestamp; None if it is not set."""
     parts = {part: held for part, held in fields(message) if isinstance(held, int)}
     return parts.get(1, 0) * 10**9 + parts.get(2, 0) or None
 
@@ -126,7 +126,7 @@ def _keep_run(message: bytes, tally: Tally) -> None:
 
 
 def _gpu_readings(message: bytes) -> list[GpuReading]:
-    """The readings of one sample of the machine: `gpu.0.gpu` in percent, `gpu.0.memoryAllocatedBytes`, ..."""
+    """Return the readings of one system sample: `gpu.0.gpu` in percent, `gpu.0.memoryAllocatedBytes`, ..."""
     time_ns = None
     for number, value in fields(message):
         if number == _STATS_TIME and isinstance(value, bytes):
@@ -160,13 +160,13 @@ def _ratio(percent: float | None) -> float | None:
 
 
 def _keep_config(message: bytes, tally: Tally) -> None:
-    """Settings; a later one of the same name wins. Dotted names are kept as they are."""
+    """Store settings; a later one of the same name wins. Dotted names are kept unchanged."""
     for name, value in _items(message, 1):
         tally.config[name] = value
 
 
 def _items(message: bytes, number: int) -> Iterator[tuple[str, Any]]:
-    """Names and values of the items under that field number; a name of several parts is joined by slashes."""
+    """Yield names and values of the items under this field number; names with several parts are joined by slashes."""
     for each, item in fields(message):
         if each != number or not isinstance(item, bytes):
             continue
@@ -197,7 +197,7 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
             elif held is not None and kind in (_MIDDLE, _LAST):
                 held.append(data)
             else:
-                # Damaged, or the rest of a record whose beginning was.
+                # A damaged part, or the rest of a record whose beginning was damaged.
                 tally.bad_lines += kind == 0
                 held = None
                 continue
@@ -210,7 +210,7 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
 
 
 def _parts(file: BufferedReader, tally: Tally, progress: Progress) -> Iterator[tuple[int, bytes]]:
-    """Type and data of each part; type 0 where the checksum does not fit. The first block lacks the header's bytes."""
+    """Yield type and data of each part; type 0 if the checksum is wrong. The first block is shorter by the header."""
     size = _BLOCK_BYTES - _HEADER_BYTES
     while block := file.read(size):
         tally.bytes += len(block)

@@ -165,4 +165,6 @@ def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
         r"every other layout, noisy +\d+ +([\d.]+)% +[\d.]+% +([\d.]+)%", figures("prediction_error")
     )
     assert f"| {float(median):.1f}%; one in ten is off by more than {float(worst):.1f}% |" in ACCURACY
-    assert f"median error of {error} " in README and f"of {float(median):.1f}%;" in README
+    words = " ".join(README.split())
+    assert f"median error of {error} and {covered} of the 90% intervals" in words
+    assert f"median error is {float(median):.1f}%, and" in words

@@ -87,7 +87,7 @@ def test_every_framework_of_the_issue_has_a_section_and_what_was_not_run_says_so
     assert set(table) == sections().keys() - {"Before the first run", "Object stores"}
     for title, how in table.items():
         assert ("not run here" in how) == ("Not run here" in sections()[title]), title
-        assert ("not run as a whole" in how) == ("Not run as a whole" in sections()[title]), title
+        assert ("not run end to end" in how) == ("Not run end to end" in sections()[title]), title
         assert how.startswith(("run ", "not run ")), title
 
 

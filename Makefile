@@ -16,7 +16,7 @@ $(VENV)/.installed: pyproject.toml instrumentation/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable instrumentation --editable . --group dev
 	@touch $@
 
-demo: $(VENV)/.installed ## analyse a recorded run: a verdict here, the page in report.html
+demo: $(VENV)/.installed ## analyze a recorded run: a verdict here, the report in report.html
 	$(BIN)/rlscope analyze $(DEMO) --output report.html
 
 # tests/conftest.py puts the slow modules first; xdist would put those with most tests first.
@@ -47,12 +47,14 @@ faults: $(VENV)/.installed ## 2,000 mutations of recorded runs; what came of the
 	RLSCOPE_MUTATIONS=2000 RLSCOPE_MUTATIONS_TO=benchmarks/faults.json OPENBLAS_NUM_THREADS=1 \
 		$(BIN)/python -m pytest -q tests/faults
 
-lint: $(VENV)/.installed ## style, layers, types and generated pages
+lint: $(VENV)/.installed ## style, layers, types, prose and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/lint_prose.py
+	$(BIN)/proselint --config .proselintrc.json check README.md CONTRIBUTING.md AGENTS.md CHANGELOG.md docs
 
 format: $(VENV)/.installed ## rewrite the code in the one style
 	$(BIN)/ruff check --fix .

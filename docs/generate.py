@@ -53,8 +53,7 @@ A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, an
 data is NULL, never 0. The schemas are in `instrumentation/rlscope_otel/schema.py`.
 
 Every time in a row is by the clock of the worker that recorded it, except `queued_ns` of `deliveries`: that time is by
-the clock of the process that put the sample into the queue. [clocks.md](clocks.md) says how clock skew is corrected,
-and what `clock_samples` in a worker file is.
+the clock of the process that put the sample into the queue. [clocks.md](clocks.md) says how clock skew is corrected.
 
 ## Worker files
 

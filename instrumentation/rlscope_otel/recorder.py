@@ -3,7 +3,6 @@
 No hook raises into the host or does I/O on its thread.
 """
 
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Self
 
 from opentelemetry.sdk.trace import SpanProcessor
 
-from rlscope_otel import clock_samples, conventions, exits, schema
+from rlscope_otel import conventions, exits, schema
 from rlscope_otel.faults import Faults, is_one_of, shown
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
@@ -217,43 +216,6 @@ class Run:
     def queue_depth(self, queue: str, depth: int, capacity: int | None = None) -> None:
         """The number of samples in a queue now, and its capacity."""
         self._queue_depths.add((queue, self.now_ns(), depth, capacity))
-
-    def clock_sample(self, host: str, sent_ns: int, heard_ns: int, answered_ns: int, received_ns: int) -> None:
-        """Another host was asked for its time: sent, received by `now_ns` here, heard, answered by `now_ns` there.
-
-        `host`: its name as in the worker files of that host. It bounds how far the two clocks differ.
-        """
-        sample = clock_samples.ClockSample(host, sent_ns, heard_ns, answered_ns, received_ns)
-        if fault := clock_samples.fault_of(sample):
-            self._faults.note("clock", fault)
-        else:
-            self._recording.clock_samples.add(sample)
-
-    def serve_clock(self, port: int = 0, bind: str = "") -> int | None:
-        """Answer other workers' `read_clock` on a thread. Returns the port, or None if it is not available.
-
-        `bind`: the address to listen at; by default, all of this host.
-        """
-        if not self.active:
-            return None
-        try:
-            server = clock_samples.ClockServer(self.now_ns, socket.gethostname(), port, bind)
-        except Exception as error:  # A port or an address of any kind.
-            self._faults.note("clock", error)
-            return None
-        self.before_stop(server.close)
-        return server.port
-
-    def read_clock(self, host: str, port: int, interval_s: float = 30.0) -> None:
-        """Take a clock sample of the worker that serves its clock there now, and at every interval, on a thread."""
-        if self.active:
-            keep = self._recording.clock_samples.add
-            try:
-                reader = clock_samples.ClockReader((host, port), interval_s, self.now_ns, keep, self._faults)
-            except RuntimeError as error:
-                self._faults.note("clock", error)
-            else:
-                self.before_stop(reader.close)
 
     def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""

@@ -9,7 +9,6 @@ from opentelemetry.metrics import MeterProvider
 from rlscope_otel import conventions, gpu, metrics, schema
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
-from rlscope_otel.clock_samples import ClockSamples
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
 from rlscope_otel.parquet import convert_once
@@ -36,7 +35,6 @@ class Recording:
         pressed_at = settings.limits.max_rows_per_file if settings else 0
         self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
         self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
-        self.clock_samples = ClockSamples()
         self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
         self.phases = PhaseSource(None, clock.now_ns, self.faults)
         self._writer: Writer | None = None
@@ -124,7 +122,6 @@ class Recording:
             self.faults,
             settings.limits,
             self._tallies,
-            self.clock_samples,
         )
         self._writer.join(settings.run_id, settings.config)
         if settings.upload is not None:

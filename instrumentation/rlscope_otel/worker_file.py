@@ -7,7 +7,7 @@ and Parquet files of the first start stay correct.
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -61,7 +61,6 @@ class Progress:
     dropped: Mapping[str, int]
     merged: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """By table and `FIRST_LAST`, the CRC-32 of the files that others were merged into."""
-    clock_samples: Sequence[Mapping[str, object]] = ()
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """The settings that this start was given: run.json keeps those of the first."""
 
@@ -109,7 +108,6 @@ class WorkerFile:
             "written": {table: _statement(table, progress) for table in progress.written},
             "dropped": dict(progress.dropped),
             **({"config": dict(progress.config)} if progress.config else {}),
-            **({"clock_samples": list(progress.clock_samples)} if progress.clock_samples else {}),
         }
 
 

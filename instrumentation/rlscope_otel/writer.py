@@ -10,7 +10,6 @@ from pathlib import Path
 from rlscope_otel import parquet, run_file, schema
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
-from rlscope_otel.clock_samples import ClockSamples
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.merger import Merger
@@ -38,7 +37,6 @@ class Writer:
         faults: Faults,
         limits: Limits,
         tallies: Tallies,
-        clock_samples: ClockSamples,
     ) -> None:
         self.identity = identity
         self.run_id: str | None = None
@@ -47,7 +45,6 @@ class Writer:
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
-        self._clock_samples = clock_samples
         self._max_rows = limits.max_rows_per_file
         self._merger = Merger(run_dir, Levels(tuple(limits.merge_intervals_s), limits.max_merged_bytes), faults)
         self._config: Mapping[str, object] = {}
@@ -236,6 +233,5 @@ class Writer:
             written=dict(self._written),
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
             merged=self._merger.merged,
-            clock_samples=self._clock_samples.stated(),
             config=self._given_config,
         )

@@ -6,7 +6,7 @@ with several clocks. A run on one host, or on hosts whose clocks keep every effe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,8 +17,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.model.arrays import Counts, Flags
 from rlscope.model.numerics.clock_offsets import ClockEstimate, ClockStretch, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
-from rlscope.trace.files import host_of, is_integer
-from rlscope.trace.footers import LATEST_NS
+from rlscope.trace.files import host_of
 from rlscope.trace.questions import find_question
 
 PAIRS: Final = "clock_pairs"
@@ -29,8 +28,6 @@ _QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
 _WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
 """Columns with times by the worker's clock. Other columns in ns hold durations or times by the queue's clock."""
-_READING_TIMES: Final = ("sent_ns", "heard_ns", "answered_ns", "received_ns")
-_MOST_READINGS: Final = 100_000
 """Maximum clock readings used per worker."""
 _MOST_WRONG: Final = 20
 """At most one pair in this many may come from a bad row."""
@@ -101,7 +98,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": CELLS}).pl())
     reference = _reference(workers, names)
     places = {name: index for index, name in enumerate(names)}
-    direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))
+    direct = _pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places)
     estimate = estimate_clocks(direct, len(names), places[reference])
     queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
     between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
@@ -138,28 +135,6 @@ def _pairs(rows: pl.DataFrame, places: Mapping[str, int]) -> Pairs:
 
 def _joined(one: Pairs, other: Pairs) -> Pairs:
     return Pairs(*(np.concatenate(both) for both in zip(one, other, strict=True)))
-
-
-def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]) -> Pairs:
-    """Return causal pairs from the workers' readings of other hosts' clocks: a message arrives after it is sent.
-
-    A worker file may list readings in `clock_samples`: objects with the `host` that was asked and four times, `sent_ns`
-    and `received_ns` by the worker's clock, `heard_ns` and `answered_ns` by the host's. Malformed entries are ignored.
-    """
-    rows: list[tuple[int, int, int, int]] = []
-    for worker in workers:
-        own, stated = places.get(host_of(worker) or ""), worker.get("clock_samples")
-        for reading in cast("list[object]", stated)[:_MOST_READINGS] if isinstance(stated, list) else []:
-            if own is None or not isinstance(reading, Mapping):
-                continue
-            facts = cast("Mapping[str, object]", reading)
-            other, times = places.get(str(facts.get("host"))), [facts.get(name) for name in _READING_TIMES]
-            if other is None or other == own or not all(is_integer(time) for time in times):
-                continue
-            sent_ns, heard_ns, answered_ns, received_ns = cast("list[int]", times)
-            if max(map(abs, (sent_ns, heard_ns, answered_ns, received_ns))) < LATEST_NS:
-                rows += [(own, other, sent_ns, heard_ns), (other, own, answered_ns, received_ns)]
-    return Pairs(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:

@@ -300,35 +300,6 @@ def test_a_compacted_run_with_a_host_in_another_year_is_corrected_as_before(by_d
         assert (counted(run), latencies(run), run.gaps, run.clocks) == expected
 
 
-def test_clock_samples_of_a_worker_file_tighten_the_bounds(tmp_path: Path) -> None:
-    asked = made_run(engines=1, steps=6)
-    middles_ns = [START_NS + second * NS for second in range(1, 6)]
-    samples = [reading(middle_ns + 5 * NS, middle_ns) for middle_ns in middles_ns]
-    asked.workers[1] = {**asked.workers[1], "clock_samples": samples}
-    with open_run(asked.write(tmp_path / "run", {"be0": off(5.0)})) as run:
-        (own,) = [each for each in run.clocks.hosts if each.host == "be0"]
-        assert own.estimate.least_ns == 5 * NS - 90_000 and own.estimate.most_ns == 5 * NS + 90_000
-        assert own.estimate.stretches[0].offset_ns == 5 * NS
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        "none",
-        {"host": "a"},
-        [None, 7, [], {}, {"host": "a"}, {**reading(1, 1), "sent_ns": "1"}, {**reading(1, 1), "sent_ns": 10**40}],
-        [reading(1, 1, "a host that no worker is on"), reading(1, 1, "be0"), {**reading(1, 1), "sent_ns": True}],
-    ],
-)
-def test_clock_samples_of_another_form_are_ignored(samples: Any, tmp_path: Path) -> None:
-    asked = made_run(engines=1, steps=3)
-    plain, odd = tmp_path / "plain", tmp_path / "odd"
-    asked.write(plain, {})
-    asked.workers[1] = {**asked.workers[1], "clock_samples": samples}
-    with open_run(plain) as one, open_run(asked.write(odd, {})) as other:
-        assert one.clocks == other.clocks
-
-
 _OF_A_VERDICT: Final = (
     "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes", "row_faults",
 )  # fmt: skip

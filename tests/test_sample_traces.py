@@ -32,7 +32,7 @@ HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
 _DIGITS: Final = 9
 """Significant digits kept of a number: sums of floats in another order differ beyond them."""
 
-_GAIN: Final = re.compile(r"[+−][\d.,]+%( \(90% interval [^)]*\))?|(?<=would gain )[\d.,]+% \(90% interval [^)]*\)")
+_GAIN: Final = re.compile(r"[+−][\d.,]+%( \(90% interval [^)]*\))?|(?<=throughput by )[\d.,]+% \(90% interval [^)]*\)")
 _FAR_AHEAD: Final = 0.05
 """Actions whose gains differ by less may change places on another machine."""
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")

@@ -56,7 +56,7 @@ def test_the_sentence_names_three_workers_and_counts_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("startup_ns", "words"), [(200, "; start-up took 20.0% of it"), (199, ""), (0, "")], ids=["a fifth", "less", "none"]
+    ("startup_ns", "words"), [(200, "; startup took 20.0% of it"), (199, ""), (0, "")], ids=["a fifth", "less", "none"]
 )
 def test_start_up_is_named_from_a_fifth_of_the_gpu_time_on(startup_ns: int, words: str) -> None:
     states = (

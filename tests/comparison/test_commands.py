@@ -47,4 +47,4 @@ def test_list_prints_a_line_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "3.19k" in done.stdout and "3.19k" in (tmp_path / "list.html").read_text()
     found = json.loads(invoke("list", TRACES / "starved_trainer", "--format", "json").stdout)
     assert [each["bottleneck"] for each in found["runs"]] == ["samplers"]
-    assert invoke("list", TRACES / "starved_trainer", "--filter", "alerts > 50").stdout.splitlines()[-1] == "0 runs"
+    assert "0 runs" in invoke("list", TRACES / "starved_trainer", "--filter", "alerts > 50").stdout

@@ -51,7 +51,7 @@ class LiveFacts:
     verdict: Verdict | None
     """Bottleneck of the run, without the model. None before the first tick."""
     sides: tuple[SideState, ...]
-    max_running: float | None
+    running_per_engine: float | None
     waiting_requests: float | None
     kv_used_ratio: float | None
     staleness: TokenStaleness | None
@@ -110,7 +110,7 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepF
         newest_ns=max(workers.last_row_ns.values(), default=None),
         verdict=_verdict(timeline, sum(side.gpu_count for side in sides), steps.number),
         sides=sides,
-        max_running=_value(timeline, "running.per_engine"),
+        running_per_engine=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),
         kv_used_ratio=_value(timeline, "kv.used_ratio"),
         staleness=_staleness(timeline),

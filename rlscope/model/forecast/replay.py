@@ -221,8 +221,11 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
     """Replay again with places that stay empty between samples, if engines ran fewer requests than replayed.
 
     By Little's law, each place stays empty for the number of places that the replay fills and the run left empty,
-    divided by the samples that finish per second. None if the run was as full as the replay, or if nothing finished.
+    divided by the samples that finish per second. None if the run was as full as the replay, if nothing finished, or
+    without sample starts: the passes alone do not say that a place stayed empty between two samples.
     """
+    if observed.load.running_samples is None:
+        return None
     running = next(each for each in replay.compared if each.name == "running_per_engine")
     batch, empty = replay.batch_samples, running.difference
     if empty is None or empty <= 0.0 or (running.misfit(batch) or 0.0) <= 1.0 or not observed.finished_samples:

@@ -14,7 +14,7 @@ from rlscope.reports.text.states import UNDERFILLED, StateStyle, role_order, sta
 WHOLE_RUN: Final = "whole run"
 STEADY: Final = "steady"
 """Titles of the two shares of a state."""
-DROPPED: Final = "generated, then dropped"
+DROPPED: Final = "of all generation: dropped later"
 """Label of the part of all generation whose samples were dropped."""
 
 

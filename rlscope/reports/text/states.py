@@ -14,7 +14,7 @@ Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 
 
 _NAMED_STARTUP_RATIO: Final = 0.20
-"""Share of all GPU time from which start-up is mentioned beside the verdict, which leaves it out."""
+"""Share of all GPU time from which startup is mentioned beside the verdict, which leaves it out."""
 _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
 
@@ -119,10 +119,10 @@ def role_order(role: str) -> tuple[int, str]:
 
 
 def startup_words(ledger: Ledger) -> str:
-    """Return the share of start-up in the GPU time, as the end of a sentence; empty if it is small."""
+    """Return the share of startup in the GPU time, as the end of a sentence; empty if it is small."""
     gpu_s = sum(state.gpu_ns for state in ledger.states if state.state == "startup") / 1e9
     ratio = gpu_s / ledger.total_gpu_s if ledger.total_gpu_s else 0.0
-    return f"; start-up took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
+    return f"; startup took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:

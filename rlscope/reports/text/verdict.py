@@ -192,8 +192,8 @@ def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
 
 
 _REMOVED: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "twice the sampling speed",
-    "trainers": "twice the training speed",
+    "samplers": "doubling the sampling speed",
+    "trainers": "doubling the training speed",
     "lockstep": "overlapping sampling and training",
     "staleness_cap": "removing the limits on staleness and samples in flight",
     "weight_updates": "free weight updates",
@@ -224,7 +224,7 @@ def _pace(analysis: AnalysisResult) -> str:
     if any(abs(each.gain_ratio.median - loss.gain_ratio.median) <= _SAME_GAIN for each in listed):
         return ""
     gain = actions.gain_words(loss.gain_ratio).removeprefix("+")
-    return f" {_sentence(_removed(analysis, loss.cause)).removesuffix('.')} would gain {gain}."
+    return f" {_sentence(_removed(analysis, loss.cause)).removesuffix('.')} would raise throughput by {gain}."
 
 
 def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:

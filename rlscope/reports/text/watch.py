@@ -191,9 +191,9 @@ def _newest(facts: LiveFacts, now_ns: int) -> str:
 
 
 def _batch(facts: LiveFacts) -> str:
-    if facts.max_running is None and facts.waiting_requests is None:
+    if facts.running_per_engine is None and facts.waiting_requests is None:
         return fmt.NO_DATA
-    return f"{_of(facts.max_running, 'running')}, {_of(facts.waiting_requests, 'waiting')} per engine"
+    return f"{_of(facts.running_per_engine, 'running')}, {_of(facts.waiting_requests, 'waiting')} per engine"
 
 
 def _of(value: float | None, noun: str) -> str:

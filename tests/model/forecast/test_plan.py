@@ -330,7 +330,7 @@ def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(sm
 
 
 def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
-    with pytest.raises(UnplannableError, match="parameters, their bytes or the experts"):
+    with pytest.raises(UnplannableError, match="parameters of the model, their bytes or its experts"):
         planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
 
 

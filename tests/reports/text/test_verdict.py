@@ -194,12 +194,15 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"max_staleness": 2}, " Removing the staleness cap would gain 20%."),
+        ({"max_staleness": 2}, " Removing the staleness cap would raise throughput by 20%."),
         (
             {"max_staleness": 2, "max_in_flight_samples": 64},
-            " Removing the limits on staleness and samples in flight would gain",
+            " Removing the limits on staleness and samples in flight would raise throughput by",
         ),
-        ({"max_in_flight_samples": 64}, " Removing the limits on staleness and samples in flight would gain 20%."),
+        (
+            {"max_in_flight_samples": 64},
+            " Removing the limits on staleness and samples in flight would raise throughput by 20%.",
+        ),
     ],
 )
 def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limits, words):

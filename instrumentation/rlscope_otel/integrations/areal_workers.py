@@ -33,7 +33,8 @@ class Workers:
     def trainer(self) -> Run:
         """The trainer's run: the one that the script has started, else one from the environment."""
         if self._trainer is None or not self._trainer.active:
-            live = [run for run in exits.live_runs() if isinstance(run, Run) and run is not self._rollout]
+            runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
+            live = [run for run in runs if run is not self._rollout]
             self._trainer = live[0] if live else self._started("trainer", None, {})
         return self._trainer
 

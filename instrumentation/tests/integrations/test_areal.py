@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from rlscope_otel import ManualClock
+from rlscope_otel import ManualClock, start_run
 from rlscope_otel.integrations import areal, areal_episodes, areal_rollouts
 from rlscope_otel.integrations.areal_workers import WORKERS, Workers
 
@@ -222,6 +222,14 @@ def test_the_versions_of_a_response_become_runs_and_each_request_a_segment(host:
         {"version": 3, "start": 2, "end": 5},
     ]
     assert {r["version_source"] for r in rows("samples")} == {"segment"}
+
+
+def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host: SimpleNamespace, tmp_path: Path):
+    other = start_run(tmp_path / "other", "trainer", "gone")
+    other._recording.abandon()
+    WORKERS.trainer.stop()
+    assert WORKERS.trainer.worker_id == "t.r1"
+    other.stop()
 
 
 def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(host: SimpleNamespace, rows: Rows):

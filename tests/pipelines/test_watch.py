@@ -81,7 +81,7 @@ def eventually(holds: Callable[[], bool], process: "subprocess.Popen[str]") -> N
         time.sleep(0.05)
 
 
-def test_a_watch_tells_what_must_fire_once_though_it_is_killed_in_the_middle(
+def test_a_watch_tells_what_must_fire_once_and_its_end_though_it_is_killed_in_the_middle(
     tmp_path: Path, listener: Listener, begin: Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
 ) -> None:
     run_dir, rules = tmp_path / "run", tmp_path / "rules.toml"
@@ -104,5 +104,5 @@ def test_a_watch_tells_what_must_fire_once_though_it_is_killed_in_the_middle(
     assert "has ended" in rest
     assert (second.returncode, stderr) == (3, "")
     told = [(each["labels"]["alertname"], each["status"]) for body in listener.bodies for each in body["alerts"]]
-    assert told == [("must_fire", "firing")]
+    assert told == [("must_fire", "firing"), ("must_fire", "resolved")]
     assert [alert.rule for alert in check(run_dir, load_rules(rules)).alerts] == ["must_fire"]

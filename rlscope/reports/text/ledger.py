@@ -11,10 +11,11 @@ from rlscope.diagnose.overproduction import dropped_tokens_ratio
 from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import UNDERFILLED, StateStyle, role_order, state_label, state_of
 
-WHOLE_RUN: Final = "whole run"
-STEADY: Final = "steady"
-"""Titles of the two shares of a state."""
-DROPPED: Final = "of all generation: dropped later"
+GPU_TIME: Final = "GPU time, whole run"
+SHARE: Final = "share, whole run"
+STEADY_SHARE: Final = "share, steady state"
+"""Titles of the columns."""
+DROPPED: Final = "of generation, later dropped"
 """Label of the part of all generation whose samples were dropped."""
 
 

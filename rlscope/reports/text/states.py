@@ -42,11 +42,11 @@ STATES: Final = (
     StateStyle("logprobs", "log-probabilities", "work", "#5aa9d6", "#86c5ea", "recomputing log-probabilities"),
     StateStyle("reward", "reward", "work", "#9cc9e3", "#b4d8ec", "computing rewards"),
     StateStyle("decoding", "decoding", "work", "#007a63", "#2fb496", "forward passes that only decode"),
-    StateStyle("mixed_passes", "mixed passes", "work", "#35a389", "#62cbb1",
+    StateStyle("mixed_passes", "decoding and prefilling", "work", "#35a389", "#62cbb1",
                "forward passes that both decode and prefill"),
     StateStyle("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
     StateStyle("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
-    StateStyle("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94",
+    StateStyle("other_passes", "other forward passes", "work", "#a9cfc3", "#7d9d94",
                "forward passes without decode or prefill"),
     StateStyle("discarded", "generation for dropped samples", "work", "#9fcdbf", "#4d7f72",
                "the share of generation, by tokens, whose samples were then dropped as stale or abandoned"),
@@ -54,7 +54,7 @@ STATES: Final = (
                "inside an engine step but outside a forward pass: host and scheduler time"),
     StateStyle("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
                "the trainer had nothing to train on"),
-    StateStyle("waiting_for_staleness_cap", "blocked by the staleness cap", "wait", "#a4163f", "#e8658d",
+    StateStyle("waiting_for_staleness_cap", "waiting to publish (staleness cap)", "wait", "#a4163f", "#e8658d",
                "publishing waits until older samples finish, so that no token exceeds the cap"),
     StateStyle("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
     StateStyle("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
@@ -67,8 +67,10 @@ STATES: Final = (
     StateStyle("checkpoint", "checkpoint", "housekeeping", "#4f5f70", "#8496a8", "writing a checkpoint"),
     StateStyle("eval", "evaluation", "housekeeping", "#72869a", "#9fb2c4", "evaluating"),
     StateStyle("startup", "startup", "housekeeping", "#9fb0c0", "#66788a", "starting up"),
-    StateStyle("other", "other", "housekeeping", "#8a8580", "#a8a29c", "recorded by the run, but none of the above"),
-    StateStyle("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a", "not covered by any recorded state"),
+    StateStyle("other", "other activity", "housekeeping", "#8a8580", "#a8a29c",
+               "an activity that the run recorded under another name"),
+    StateStyle("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a",
+               "no activity was recorded at that time"),
 )  # fmt: skip
 
 _BY_NAME: Final = {state.name: state for state in STATES}
@@ -78,7 +80,7 @@ _REASONS: Final = {
     "staleness_cap": "staleness cap",
     "requests": "nothing to generate",
     "backpressure": "queue full",
-    "barrier": "barrier",
+    "barrier": "other workers busy",
     "environment": "environment",
     "weights": "new weights",
 }
@@ -129,14 +131,14 @@ def unrecorded_sentence(ledger: Ledger) -> str:
     """Name the workers that the ledger lacks for a part of the run, as a sentence; empty if it lacks none."""
     if not ledger.unrecorded:
         return ""
-    named = [_unrecorded(each) for each in ledger.unrecorded[:_MOST_NAMED]]
+    named = [_unrecorded(worker) for worker in ledger.unrecorded[:_MOST_NAMED]]
     others = len(ledger.unrecorded) - len(named)
     more = [fmt.counted(others, "other worker", "other workers")] if others else []
-    total = fmt.gpu_time(sum(each.gpu_s for each in ledger.unrecorded))
-    return f"Not in the total: {total} of the run in which a worker was not recorded ({'; '.join([*named, *more])})."
+    total = fmt.gpu_time(sum(worker.gpu_s for worker in ledger.unrecorded))
+    return f"The total leaves out {total} that were not recorded: {'; '.join([*named, *more])}."
 
 
 def _unrecorded(worker: UnrecordedTime) -> str:
-    began = f"began {fmt.duration(worker.before_s)} after the first" if worker.before_s > 0 else ""
-    ended = f"ended {fmt.duration(worker.after_s)} before the last" if worker.after_s > 0 else ""
-    return f"{worker.worker_id} {' and '.join(filter(None, (began, ended)))}"
+    before = f"the first {fmt.duration(worker.before_s)}" if worker.before_s > 0 else ""
+    after = f"the last {fmt.duration(worker.after_s)}" if worker.after_s > 0 else ""
+    return f"{' and '.join(filter(None, (before, after)))} of worker {worker.worker_id}"

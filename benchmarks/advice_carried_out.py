@@ -167,7 +167,7 @@ def lines_of(pair: Pair) -> list[str]:
     return [
         head,
         f"    {pair.action.kind}: {what_to_do(pair.action)}",
-        f"    promised {promised.median:+.1%} ({promised.low:+.1%} to {promised.high:+.1%}), achieved {came},"
+        f"    promised {promised.value:+.1%} ({promised.low:+.1%} to {promised.high:+.1%}), achieved {came},"
         f" {'in' if inside else 'outside'} the interval",
         *([f"    besides: {'; '.join(differing)}"] if differing else []),
     ]

@@ -233,7 +233,7 @@ def _errors(each: Judged, wanted: Callable[[Layout, Layout], bool]) -> np.ndarra
         raise ValueError(f"nothing was said of {each.system.family}")
     chosen = [layout for layout in each.system.layouts if wanted(layout, each.system.recorded)]
     told, true = each.told.tokens_per_s, each.true
-    return np.array([told[layout].median / true[layout].tokens_per_s - 1.0 for layout in chosen])
+    return np.array([told[layout].value / true[layout].tokens_per_s - 1.0 for layout in chosen])
 
 
 def _split(layout: Layout) -> str:

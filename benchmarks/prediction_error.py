@@ -32,7 +32,7 @@ from token_simulator.cases import NEGATIVE_CASES, Case
 from trace_predictions import Advice, Told, predict
 
 from rlscope.errors import AnalysisError
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.result import NoModelResult
 
 FIGURES = Path(__file__).with_suffix(".txt")
@@ -52,10 +52,10 @@ class Transfer:
     true: float
     known: float
     """By the closed form with the true parameters; NaN where it refuses the layout. Tokens per second, as `true`."""
-    predicted: Spread
-    scaling_known: Spread
+    predicted: Estimate
+    scaling_known: Estimate
     """Predicted, had somebody said how the trainers scale."""
-    beside_another: Spread
+    beside_another: Estimate
     """Predicted with one more recording."""
     other_trainer_gpus: int
     """Of that recording."""
@@ -63,7 +63,7 @@ class Transfer:
     @property
     def error_ratio(self) -> float:
         """Predicted over true, less 1."""
-        return self.predicted.median / self.true - 1.0
+        return self.predicted.value / self.true - 1.0
 
     @property
     def is_covered(self) -> bool:

@@ -25,8 +25,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline
 import numpy as np
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import analyze
@@ -67,12 +67,12 @@ class Transfer:
     seen: Setting
     asked: Setting
     achieved: float
-    predicted: Spread
+    predicted: Estimate
 
     @property
     def error_ratio(self) -> float:
         """Predicted over achieved, less 1."""
-        return self.predicted.median / self.achieved - 1.0
+        return self.predicted.value / self.achieved - 1.0
 
 
 def record(setting: Setting, folder: Path, steps: int) -> None:
@@ -84,11 +84,11 @@ def record(setting: Setting, folder: Path, steps: int) -> None:
     subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
 
 
-def predict(model: ModelResult, asked: Setting) -> Spread | None:
+def predict(model: ModelResult, asked: Setting) -> Estimate | None:
     """The rate under another setting, as `rlscope what-if` answers it; None where it says that nothing would run."""
     change = Change(max_running=asked.slots, samples_per_step=asked.batch, max_output_tokens=asked.response_cap)
     drawn = what_if(model, change).predicted.drawn_tokens_per_s
-    return None if drawn is None else Spread.of(drawn)
+    return None if drawn is None else Estimate.of(drawn)
 
 
 def transfers(analyses: Sequence[tuple[Setting, AnalysisResult]]) -> list[Transfer]:
@@ -115,7 +115,7 @@ def report(analyses: Sequence[tuple[Setting, AnalysisResult]], found: Sequence[T
         f"{len(found)} transfers: median |error| {np.median(np.abs(errors)):.1%}, mean {np.abs(errors).mean():.1%},"
         f" bias {errors.mean():+.1%}, in the 90 % interval {covered:.0%}",
         *(
-            f"  {each.seen} -> {each.asked}: {each.predicted.median:6.0f} ({each.predicted.low:.0f} to"
+            f"  {each.seen} -> {each.asked}: {each.predicted.value:6.0f} ({each.predicted.low:.0f} to"
             f" {each.predicted.high:.0f}) against {each.achieved:6.0f}, {each.error_ratio:+.1%}"
             for each in found
         ),

@@ -9,7 +9,8 @@ from token_simulator import Layout
 
 from rlscope.analysis.result import Constraints
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import Spread, drawn_rates, rates_of
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import drawn_rates, rates_of
 from rlscope.model.forecast.recommend import Recommendation
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
@@ -27,7 +28,7 @@ class Advice(NamedTuple):
     """The one recommended; the run's own where it is to stay."""
     staler: Layout | None
     """Named beside it: faster, and staler than a change may be without being asked."""
-    gain_ratio: Spread
+    gain_ratio: Estimate
     """What is told of the layout to change to, or to try, over today's rate, less 1."""
     tried: Layout | None
     """Named as something to try: likely faster, and not surely."""
@@ -38,9 +39,9 @@ class Told:
     """All that rlscope says of a run."""
 
     advice: Advice
-    tokens_per_s: Mapping[Layout, Spread]
+    tokens_per_s: Mapping[Layout, Estimate]
     """Trained response tokens per second: median and 90 % interval of each layout asked about."""
-    scaling_known_tokens_per_s: Mapping[Layout, Spread]
+    scaling_known_tokens_per_s: Mapping[Layout, Estimate]
     """The same, had somebody said how the trainers scale; empty where nobody was asked to."""
     trainer_tokens_per_gpu_s: float
     """As calibrated, with the trainers of the run."""
@@ -85,18 +86,18 @@ def _advice(advised: Recommendation, own: ModelLayout) -> Advice:
     )
 
 
-def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Settings) -> dict[Layout, Spread]:
+def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Settings) -> dict[Layout, Estimate]:
     """The closed form over all draws, moved by the event simulator where the closed form is not to be trusted."""
     asked = [ModelLayout(*_numbers(layout)) for layout in layouts]
     best = rates_of(calibration, calibration.system, asked)
     drawn = drawn_rates(calibration, asked)
-    spreads: dict[Layout, Spread] = {}
+    spreads: dict[Layout, Estimate] = {}
     for index, (layout, model_layout) in enumerate(zip(layouts, asked, strict=True)):
         factor = 1.0
         if best[index] > 0.0 and is_doubtful(calibration, model_layout):
             simulated = simulated_run(calibration, model_layout, settings)
             factor = simulated.trained_tokens_per_s / best[index] if simulated else 1.0
-        spreads[layout] = Spread.of(drawn[:, index] * factor)
+        spreads[layout] = Estimate.of(drawn[:, index] * factor)
     return spreads
 
 

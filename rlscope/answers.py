@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rlscope.comparison.facts import ComparedRun
     from rlscope.comparison.history import RunEntry
     from rlscope.comparison.runs import Pair, RunComparison
-    from rlscope.model.forecast.layouts import Forecast, Spread
+    from rlscope.model.estimate import Estimate
+    from rlscope.model.forecast.layouts import Forecast
     from rlscope.model.forecast.plan import PlanResult
     from rlscope.model.forecast.result import ModelResult
     from rlscope.model.forecast.what_if import Obstacle, WhatIf
@@ -54,7 +55,7 @@ class WhatIfAnswer:
         return self.answer.predicted
 
     @property
-    def gain_ratio(self) -> "Spread | None":
+    def gain_ratio(self) -> "Estimate | None":
         """Relative change of trained tokens per second (0.1 is 10% more), with its interval. None if it cannot run."""
         return self.answer.gain_ratio
 

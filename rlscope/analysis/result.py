@@ -16,7 +16,7 @@ import polars as pl
 from rlscope.analysis.data_quality import DataQuality
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.layouts import Spread
+    from rlscope.model.estimate import Estimate
     from rlscope.model.forecast.result import ModelResult, NoModelResult
 
 
@@ -158,7 +158,7 @@ class Loss:
     gpu_s: float
     side_share_ratio: float
     """gpu_s over the GPU-seconds of the side that lost them, 0..1."""
-    gain_ratio: "Spread | None" = None
+    gain_ratio: "Estimate | None" = None
     """Modeled relative change of trained tokens per second without the cause. None if the model does not say."""
     dropped_gpu_s: float | None = None
     """Part of gpu_s spent on generating dropped samples. None for a cause that drops none."""

@@ -39,9 +39,9 @@ from rlscope.comparison.lengths import (
 )
 from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.errors import ImpossibleChangeError
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.lengths import LengthLaw
@@ -130,7 +130,7 @@ class Promise:
     rank: int | None
     """Rank of the recommended action; 1 is the first to do."""
     what: ActionWhat | None
-    promised: Spread
+    promised: Estimate
     """Predicted gain of trained tokens per second, with its 90% interval."""
     measured_ratio: float
     """Measured gain of trained tokens per second."""
@@ -537,10 +537,10 @@ def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
     """
     answer = _asked_of(model, changes)
     gain = None if answer is None else answer.gain_ratio
-    return None if gain is None or gain.median <= -1.0 else math.log1p(gain.median)
+    return None if gain is None or gain.value <= -1.0 else math.log1p(gain.value)
 
 
-def _expected(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
+def _expected(model: ModelResult, changes: Sequence[Change]) -> Estimate | None:
     """Return the gain that the model predicts.
 
     None if the run cannot run with the changes, or if the baseline's responses were cut, so that their full lengths are

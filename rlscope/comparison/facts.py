@@ -17,8 +17,8 @@ from rlscope.analysis.ledger import StateKey
 from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
 from rlscope.model.arrays import Counts, Reals
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import steps_per_version
 from rlscope.model.system import Layout
@@ -99,7 +99,7 @@ class PromisedAction(NamedTuple):
     what: ActionWhat
     after: Layout | float | None
     """The recommended value of the setting; None to remove it."""
-    gain_ratio: Spread
+    gain_ratio: Estimate
     rank: int
     """1 is the first to do."""
 

@@ -93,7 +93,7 @@ def summary_of(analysis: AnalysisResult) -> Summary:
     numbers |= {f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses}
     if not isinstance(model, NoModelResult) and model.replay.explains:
         numbers["throughput/synchronous_tokens_per_s"] = model.synchronous_tokens_per_s
-        numbers["recommendation/gain_ratio"] = model.recommendation.gain_ratio.median
+        numbers["recommendation/gain_ratio"] = model.recommendation.gain_ratio.value
     return Summary(
         run_id=analysis.run.run_id,
         numbers={f"{PREFIX}/{name}": float(value) for name, value in numbers.items() if _is_number(value)},

@@ -19,8 +19,8 @@ from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, 
 from rlscope.analysis.result import Alert
 from rlscope.cli import main
 from rlscope.errors import RuleError
-from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, Prediction
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.holdout import ComparedPrediction, Prediction
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check, rules_to_check
 from rlscope.reports.documents.check import as_github, as_json, as_junit, as_markdown, as_text
@@ -163,8 +163,8 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, achieved: float | None, fired: bool, judged: bool
 ) -> None:
     """A tenth less than the predicted 100 tokens per second is on the threshold."""
-    rate = ComparedPrediction("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
-    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
+    rate = ComparedPrediction("tokens_per_s", Estimate(100.0, 95.0, 105.0), Estimate(achieved or 0.0, 0.0, 0.0))
+    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Estimate(1.0, 1.0, 1.0)), rate))
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))

@@ -9,8 +9,8 @@ import pytest
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, RunFacts, SteadyWindow, Verdict
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Cause
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 
 SECOND = 10**9
@@ -75,7 +75,7 @@ def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str,
 
 def ranking_of(gains: dict[Cause, float]) -> Ranking:
     """A ranking in which each cause costs as much in every draw."""
-    losses = [CauseLoss(cause, Spread(gain, gain, gain), np.full(20, gain)) for cause, gain in gains.items()]
+    losses = [CauseLoss(cause, Estimate(gain, gain, gain), np.full(20, gain)) for cause, gain in gains.items()]
     return Ranking((), tuple(losses))
 
 
@@ -328,7 +328,7 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() ->
     verdict = judged(waits, ranking=ranking_of({"weight_updates": 0.30, "samplers": 0.10}))
     assert verdict.bottleneck == "weight_updates"
     assert [loss.cause for loss in verdict.losses[:2]] == ["weight_updates", "samplers"]
-    assert verdict.losses[1] == Loss("samplers", 40.0, 0.4, Spread(0.10, 0.10, 0.10))
+    assert verdict.losses[1] == Loss("samplers", 40.0, 0.4, Estimate(0.10, 0.10, 0.10))
     # Those that the ranking lacks follow, as measured.
     assert [loss.gain_ratio for loss in verdict.losses[2:]] == [None] * 5
 

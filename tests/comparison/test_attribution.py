@@ -29,8 +29,8 @@ from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.model.arrays import Reals
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.model.warnings import ModelWarning
@@ -88,7 +88,7 @@ def test_a_change_that_was_not_recommended_is_asked_of_the_model(
     (found,) = rlscope.compare(after, before).pairs
     said = found.attribution.promise
     assert said is not None and (said.is_recommended, said.rank, said.what) == (False, None, None)
-    assert said.promised.median < 0 and said.measured_ratio < 0
+    assert said.promised.value < 0 and said.measured_ratio < 0
 
 
 @pytest.mark.parametrize(
@@ -359,12 +359,12 @@ def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair:
     ("measured", "kept", "missed"), [(0.1, True, 0.0), (0.3, True, 0.0), (0.05, False, -0.05), (0.4, False, 0.1)]
 )
 def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
-    promise = Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True)
+    promise = Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), measured, True)
     assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
 
 
 RUNNING, CAP, ASYNCHRONOUS, COLOCATED = (
-    PromisedAction(what, after, Spread(0.2, 0.1, 0.3), rank)
+    PromisedAction(what, after, Estimate(0.2, 0.1, 0.3), rank)
     for rank, (what, after) in enumerate(
         [("running_limit", ModelLayout(1, 1, 32)), ("staleness_cap", 5), ("asynchronous", ModelLayout(1, 1, 8)),
          ("colocated", None)],
@@ -417,12 +417,12 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
 
 
 def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
-    fix = PromisedAction("engine_speed", 1.1, Spread(0.2, 0.1, 0.3), 2)
+    fix = PromisedAction("engine_speed", 1.1, Estimate(0.2, 0.1, 0.3), 2)
     run = replace(run_of(before.result), promised=(RUNNING, fix))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert found.promise is not None and found.largest is not None
     assert (found.promise.rank, found.promise.what, found.promise.is_fix) == (2, "engine_speed", True)
-    assert found.promise.promised.median == pytest.approx(found.largest.alone_ratio)
+    assert found.promise.promised.value == pytest.approx(found.largest.alone_ratio)
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
 
 

@@ -22,7 +22,7 @@ from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, run_of
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference, DifferenceInterval
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import comparison_card, render_comparison
 from rlscope.reports.terminal.comparison import print_comparison
@@ -118,7 +118,7 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
     ],
 )
 def test_the_prediction_is_shown_with_the_measured_gain(measured: float, end: str) -> None:
-    said = promise_sentence(Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True))
+    said = promise_sentence(Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), measured, True))
     assert said == (
         "The analysis of A recommended this change (action 1) and predicted +20% (90% interval +10% to +30%); " + end
     )

@@ -18,6 +18,7 @@ from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import (
     Change,
     changed_systems,
@@ -30,7 +31,6 @@ from rlscope.model.forecast.change import (
 from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
-    Spread,
     StalenessForecast,
     StalenessLaws,
     drawn_rates,
@@ -104,7 +104,7 @@ class Action:
     """Current setting; None if there is none."""
     after: Layout | float | None
     """Proposed setting; None if it is removed."""
-    gain_ratio: Spread
+    gain_ratio: Estimate
     """Trained tokens per second over the current rate, minus 1."""
     worthwhile_probability: float
     """Share of the draws, 0..1, that gain 5% or more."""
@@ -137,7 +137,7 @@ class Counterfactuals:
     def actions(self, observed: Observed) -> Iterator[Action]:
         """Yield every action on the current layout that gains something."""
         for tried in (*self._fixes(observed), *self._limits()):
-            if tried is not None and tried.gain_ratio.median > 0.0:
+            if tried is not None and tried.gain_ratio.value > 0.0:
                 yield tried
 
     def overlapped(self) -> Action:
@@ -274,7 +274,7 @@ class Counterfactuals:
         for steps in _CAP_STEPS:
             changed = replace(admission, max_staleness=cap + steps)
             action = self._limit("staleness_cap", "staleness_cap", (cap, cap + steps), changed)
-            if action is None or action.gain_ratio.median >= WORTHWHILE_RATIO:
+            if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
                 return action or next(iter(tried), None)
             tried.append(action)
         return tried[0]
@@ -332,7 +332,7 @@ class Counterfactuals:
             cause=cause,
             before=setting[0],
             after=setting[1],
-            gain_ratio=Spread.of(gains),
+            gain_ratio=Estimate.of(gains),
             worthwhile_probability=likely,
             gains=gains,
             staleness=staleness,

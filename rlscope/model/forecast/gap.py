@@ -22,8 +22,9 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_engine_speed
-from rlscope.model.forecast.layouts import Forecasts, Spread
+from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdateCost
@@ -83,8 +84,8 @@ class Gap:
     bound_tokens_per_s: float
     steps: tuple[GapStep, ...]
     achieved_tokens_per_s: float
-    bound_spread: Spread
-    """Spread of the bound; each end is at least that of any layout or setting."""
+    bound_spread: Estimate
+    """Estimate of the bound; each end is at least that of any layout or setting."""
 
 
 def explain_gap(
@@ -92,7 +93,7 @@ def explain_gap(
     observed: Observed,
     forecasts: Forecasts,
     predicted_tokens_per_s: float,
-    reached: Sequence[Spread] = (),
+    reached: Sequence[Estimate] = (),
 ) -> Gap:
     """Walk from the bound to the achieved rate.
 
@@ -104,11 +105,11 @@ def explain_gap(
     free = _freed(calibration.system, observed)
     bounds = _bounds(calibration.layout, free, forecasts)
     drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
-    spreads = [*reached, *(Spread.of(rates) for rates in drawn if rates is not None)]
+    spreads = [*reached, *(Estimate.of(rates) for rates in drawn if rates is not None)]
     best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
-    bound = max(*bounds.values(), *best_estimates, *(each.median for each in spreads), observed.trained_tokens_per_s)
-    ends = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
-    low, high = (max(end, *(each[at] for each in spreads)) for at, end in enumerate(ends, 1))
+    bound = max(*bounds.values(), *best_estimates, *(each.value for each in spreads), observed.trained_tokens_per_s)
+    low, high = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
+    low, high = max(low, *(each.low for each in spreads)), max(high, *(each.high for each in spreads))
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.max_running]
     whole = _whole_rate(calibration, free, forecasts)
@@ -117,14 +118,14 @@ def explain_gap(
         kept = rate if cause == "unexplained" else min(left, rate)
         steps.append(GapStep(cause, left - kept, kept))
         left = kept
-    return Gap(bound, tuple(steps), left, Spread(bound, min(low, bound), max(high, bound)))
+    return Gap(bound, tuple(steps), left, Estimate(bound, min(low, bound), max(high, bound)))
 
 
 def _bound_ends(calibration: Calibration, observed: Observed, limit: int, middle: float) -> tuple[float, float]:
     """Return the ends of the bound's 90% interval at a limit on running requests, about `middle`, in tokens/s."""
     draws = calibration.draws[:_DRAWS]
-    drawn = Spread.of(np.array([_bound(_freed(draw, observed), calibration.layout, limit) for draw in draws]))
-    return middle * drawn.low / drawn.median, middle * drawn.high / drawn.median
+    drawn = Estimate.of(np.array([_bound(_freed(draw, observed), calibration.layout, limit) for draw in draws]))
+    return middle * drawn.low / drawn.value, middle * drawn.high / drawn.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

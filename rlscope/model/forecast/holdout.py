@@ -15,13 +15,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import (
-    INTERVAL_RATIO,
-    OperatingPoint,
-    Spread,
-    operating_point,
-    operating_points,
-)
+from rlscope.model.estimate import INTERVAL_RATIO, Estimate
+from rlscope.model.forecast.layouts import OperatingPoint, operating_point, operating_points
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.observed import Observed
@@ -36,26 +31,18 @@ PREDICTED_DRAWS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Achieved:
-    """An achieved quantity and its interval over the steps; both ends equal the value if no interval can be given."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class ComparedPrediction:
     """One predicted and achieved quantity; a step is an optimizer step."""
 
     quantity: PredictedQuantity
-    predicted: Spread
-    achieved: Achieved
+    predicted: Estimate
+    achieved: Estimate
+    """Both ends are the value if no interval can be given."""
 
     @property
     def residual_ratio(self) -> float | None:
         """Achieved over predicted, minus 1; None if the prediction is 0."""
-        return self.achieved.value / self.predicted.median - 1.0 if self.predicted.median else None
+        return self.achieved.value / self.predicted.value - 1.0 if self.predicted.value else None
 
     @property
     def agrees(self) -> bool:
@@ -77,7 +64,7 @@ class Prediction:
         rate = next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
         if rate is None or rate.agrees:
             return False
-        return abs(rate.achieved.value - rate.predicted.median) > MOST_MISS * rate.predicted.median
+        return abs(rate.achieved.value - rate.predicted.value) > MOST_MISS * rate.predicted.value
 
 
 def level_log_sd(prediction: Prediction | None) -> float:
@@ -92,7 +79,7 @@ def level_log_sd(prediction: Prediction | None) -> float:
     if rate is None or min(rate.achieved.low, rate.predicted.low) <= 0.0:
         return 0.0
     predicted, achieved = rate.predicted, rate.achieved
-    off = math.log(achieved.value / predicted.median)
+    off = math.log(achieved.value / predicted.value)
     known = _log_variance(predicted.low, predicted.high) + _log_variance(achieved.low, achieved.high)
     return math.sqrt(max(0.0, off**2 - known))
 
@@ -152,18 +139,18 @@ def _moved(point: OperatingPoint, best: OperatingPoint, simulated_point: Operati
     )
 
 
-def _spreads(points: Sequence[OperatingPoint]) -> list[tuple[PredictedQuantity, Spread]]:
+def _spreads(points: Sequence[OperatingPoint]) -> list[tuple[PredictedQuantity, Estimate]]:
     names: tuple[PredictedQuantity, ...] = ("tokens_per_s", "step_s", "trainer_idle_ratio")
-    spreads: list[tuple[PredictedQuantity, Spread]] = [
-        (name, Spread.of(np.array([getattr(point, name) for point in points]))) for name in names
+    spreads: list[tuple[PredictedQuantity, Estimate]] = [
+        (name, Estimate.of(np.array([getattr(point, name) for point in points]))) for name in names
     ]
     ages = [point.staleness_mean for point in points if point.staleness_mean is not None]
     if ages:
-        spreads.append(("staleness_mean", Spread.of(np.array(ages))))
+        spreads.append(("staleness_mean", Estimate.of(np.array(ages))))
     return spreads
 
 
-def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Achieved]:
+def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Estimate]:
     steps = judged.steps
     return {
         "tokens_per_s": _of(ratio_of_sums(steps.response_tokens, steps.period_s, rng)),
@@ -178,9 +165,9 @@ def _staleness_mean(judged: Observed) -> float:
     return sum(staleness * count for staleness, count in judged.staleness) / tokens if tokens else 0.0
 
 
-def _of(ratio: RatioOfSums) -> Achieved:
-    return Achieved(ratio.value, ratio.low, ratio.high)
+def _of(ratio: RatioOfSums) -> Estimate:
+    return Estimate(ratio.value, ratio.low, ratio.high)
 
 
-def _exactly(value: float) -> Achieved:
-    return Achieved(value, value, value)
+def _exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)

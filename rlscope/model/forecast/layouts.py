@@ -10,7 +10,7 @@ blocks of a preempted request that a prefix cache still holds, and engines that 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
@@ -38,8 +38,6 @@ Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
 
 SECONDS_PER_HOUR: Final = 3600.0
-INTERVAL_RATIO: Final = 0.90
-"""Share of the draws inside every interval that the model reports."""
 STALE_QUANTILE: Final = 0.95
 """Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 _NEAR_BEST_RATIO: Final = 0.6
@@ -55,21 +53,6 @@ _SEED: Final = 2
 _LEVEL_SEED: Final = 3
 _MOST_DRAWN: Final = 60
 """Maximum number of layouts solved with every draw; the layouts ranked below differ by less than the draws do."""
-
-
-class Spread(NamedTuple):
-    """Median of a quantity over the draws, and the interval that holds 90% of them."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Reals) -> "Spread":
-        """Return the spread of equally likely values."""
-        outside = (1.0 - INTERVAL_RATIO) / 2.0
-        low, median, high = np.quantile(values, [outside, 0.5, 1.0 - outside])
-        return cls(float(median), float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True)

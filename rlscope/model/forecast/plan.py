@@ -20,11 +20,11 @@ from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
 from rlscope.model.calibration import Calibration
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import (
     SECONDS_PER_HOUR,
     Forecast,
     Forecasts,
-    Spread,
     StalenessLaws,
     drawn_rates,
     forecast_of,
@@ -68,7 +68,7 @@ class UnknownCost:
     """Cost of not knowing one quantity."""
 
     unknown: Unknown
-    rate_ratio: Spread
+    rate_ratio: Estimate
     """Rate of the best layout over its rate with all unknowns at their medians, minus 1, if only this one is
     unknown."""
     regret_ratio: float
@@ -169,20 +169,20 @@ def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
     return swept.typical_tokens_per_s.get(fastest.layout)
 
 
-def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
+def gain_over(forecast: Forecast, other: Forecast | None) -> Estimate | None:
     """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
     if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
         return None
-    return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+    return Estimate.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
 
 
-def hours_of(planned: PlanResult, steps: int) -> Spread | None:
+def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
     """Hours that `steps` steps take in the best layout; None if there is none."""
     if planned.best is None or planned.best.drawn_tokens_per_s is None:
         return None
     workload = planned.calibration.system.workload
     tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
-    return Spread.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
+    return Estimate.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,7 +377,7 @@ def _unknown_costs(
         rates = rates_of_each(calibration, systems, layouts) * ratios
         usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
         regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
-        return UnknownCost(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
+        return UnknownCost(unknown, Estimate.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
 
     costs = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
     return tuple(sorted(costs, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

@@ -14,8 +14,9 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Cause, Counterfactuals
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, trainer_rate_bound
+from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -36,7 +37,7 @@ class CauseLoss:
     """Cost of one cause."""
 
     cause: Cause
-    gain_ratio: Spread
+    gain_ratio: Estimate
     """Trained tokens per second over the current rate, minus 1, without the cause, or with the best action against it
     if more."""
     gains: Reals
@@ -57,10 +58,10 @@ class Ranking:
         """First action to take; None if no action gains WORTHWHILE_RATIO."""
         return self.actions[0] if self.actions else None
 
-    def reached(self, tokens_per_s: float) -> tuple[Spread, ...]:
+    def reached(self, tokens_per_s: float) -> tuple[Estimate, ...]:
         """Rates that settings alone would reach from the current rate, without work on code or machines."""
         gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
-        return tuple(Spread(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
+        return tuple(Estimate(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
 
     @property
     def cause(self) -> Cause | None:
@@ -74,12 +75,12 @@ class Ranking:
 
 
 def _is_worth_naming(loss: CauseLoss) -> bool:
-    return loss.gain_ratio.median >= WORTHWHILE_RATIO
+    return loss.gain_ratio.value >= WORTHWHILE_RATIO
 
 
 def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
     """Causes of the largest loss and of losses that are barely smaller, or smaller in too few draws."""
-    largest = max(losses, key=lambda each: each.gain_ratio.median)
+    largest = max(losses, key=lambda each: each.gain_ratio.value)
 
     def is_tied(loss: CauseLoss) -> bool:
         behind = largest.gains - loss.gains
@@ -134,7 +135,7 @@ def _with_gains(action: Action, gains: Reals) -> Action:
     """Replace the gains of an action by smaller ones; a change that is no longer sure becomes a probe."""
     likely = float((gains >= WORTHWHILE_RATIO).mean())
     kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
-    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
+    return replace(action, kind=kind, gains=gains, gain_ratio=Estimate.of(gains), worthwhile_probability=likely)
 
 
 def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
@@ -155,7 +156,7 @@ def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str
         sampler_gpus = observed.engines * observed.gpus_per_engine
         all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
         updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
-        relaxes = action.gain_ratio.median * (1.0 - updates_ratio) > 2.0 * updates_ratio
+        relaxes = action.gain_ratio.value * (1.0 - updates_ratio) > 2.0 * updates_ratio
         return replace(action, cause="staleness_cap") if relaxes else action
     trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
     never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
@@ -186,16 +187,16 @@ def _losses(
     removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
 ) -> tuple[CauseLoss, ...]:
     """Cost of each cause: the gain of removing it, or of the best action against it, whichever is larger."""
-    losses_by_cause = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
+    losses_by_cause = {cause: CauseLoss(cause, Estimate.of(gains), gains) for cause, gains in removed.items()}
     # Colocation removes no cause: it counts only if nothing else would name one.
     for action in sorted(actions, key=lambda each: each.what == "colocated"):
         known, by_now = losses_by_cause.get(action.cause), losses_by_cause.values()
         if action.what == "colocated" and any(map(_is_worth_naming, by_now)):
             continue
-        if known is None or action.gain_ratio.median > known.gain_ratio.median:
+        if known is None or action.gain_ratio.value > known.gain_ratio.value:
             losses_by_cause[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:DRAWS])
-    losses = [each for each in losses_by_cause.values() if each.gain_ratio.median > 0.0]
-    losses.sort(key=lambda each: -each.gain_ratio.median)
+    losses = [each for each in losses_by_cause.values() if each.gain_ratio.value > 0.0]
+    losses.sort(key=lambda each: -each.gain_ratio.value)
     # The measurements decide between causes that the model cannot tell apart.
     tied = _tied(losses) if losses else ()
     first = sorted((each for each in losses if each.cause in tied), key=lambda each: -lost_gpu_s.get(each.cause, 0.0))
@@ -204,23 +205,23 @@ def _losses(
 
 def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     """Actions worth taking: sure and fresh enough changes first, then by gain; other run types after all settings."""
-    worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
+    worth = [each for each in actions if each.gain_ratio.value >= WORTHWHILE_RATIO]
     settings = [each for each in worth if each.kind != "fix"]
     by_setting = {each.cause for each in settings}
     # Making a side faster takes work; it is not listed if a setting gains as much.
     worth = [each for each in worth if each.what not in SPEEDS or each.cause not in by_setting]
     # A synchronous run may have to stay on-policy, so an asynchronous split is no substitute.
     fresh = [each for each in settings if not each.is_staler and each.what != "asynchronous"]
-    reached = max((each.gain_ratio.median for each in fresh), default=0.0)
+    reached = max((each.gain_ratio.value for each in fresh), default=0.0)
     least = (1.0 + reached) * (1.0 + WORTHWHILE_RATIO) - 1.0
-    worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.median >= least]
+    worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.value >= least]
 
     def rank(action: Action) -> tuple[bool, bool, bool]:
         is_sure = action.kind == "change" and not action.is_staler
         is_rebuilt = action.what == "colocated" and reached > 0.0
         return (not is_sure, action.is_staler, is_rebuilt)
 
-    left = sorted(worth, key=lambda each: (rank(each), -each.gain_ratio.median))
+    left = sorted(worth, key=lambda each: (rank(each), -each.gain_ratio.value))
     ordered: list[Action] = []
     while left:
         first = left[0]
@@ -234,7 +235,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
 def _is_alike(action: Action, first: Action) -> bool:
     """Whether an action is a setting like the first one, and gains as much."""
     is_setting = action.kind != "fix" and first.kind != "fix"
-    return is_setting and first.gain_ratio.median - action.gain_ratio.median <= _TIE_RATIO
+    return is_setting and first.gain_ratio.value - action.gain_ratio.value <= _TIE_RATIO
 
 
 def _p95_steps(action: Action) -> float:
@@ -265,7 +266,7 @@ def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendati
             cause=_cause_of(calibration, forecast.layout),
             before=today.layout,
             after=forecast.layout,
-            gain_ratio=Spread.of(gains),
+            gain_ratio=Estimate.of(gains),
             worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
             gains=gains,
             staleness=forecast.staleness,

@@ -17,7 +17,8 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of_each
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast, Forecasts, StalenessForecast, rates_of_each
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -135,7 +136,7 @@ class Recommendation:
     best: Forecast
     """Layout to change to or to try. With advice to keep, the best of the others, or the current layout if there is
     none."""
-    gain_ratio: Spread
+    gain_ratio: Estimate
     """Trained tokens per second of `best` over the current rate, minus 1."""
     better_probability: float
     """Share of the draws in which `best` is faster than the current layout."""
@@ -175,7 +176,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(sure)),
         best=best,
-        gain_ratio=Spread.of(gains),
+        gain_ratio=Estimate.of(gains),
         better_probability=float((gains > 0.0).mean()),
         worthwhile_probability=worthwhile_probability(best, today),
         best_probability=float((_drawn(best) >= fastest).mean()),
@@ -249,10 +250,10 @@ def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) ->
         return "not_replayed"
     if best is today:
         return "no_other_layout"
-    gain_ratio = Spread.of(gains_over(best, today))
-    if sure or gain_ratio.median >= WORTHWHILE_RATIO:
+    gain_ratio = Estimate.of(gains_over(best, today))
+    if sure or gain_ratio.value >= WORTHWHILE_RATIO:
         return _worthwhile_reason(best, today, grounds, sure=sure)
-    return "best_already" if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
+    return "best_already" if gain_ratio.value <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
 
 
 def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
@@ -264,7 +265,7 @@ def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sur
 
 
 def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
-    """Spread of the gain with one part of the system drawn and the rest at its best estimate, for each part."""
+    """Estimate of the gain with one part of the system drawn and the rest at its best estimate, for each part."""
     best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_SOURCE]
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
     # An exponent belongs to the overhead of the same draw.
@@ -276,7 +277,7 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
     }
     found: list[GainUncertainty] = []
     for source, systems in parts.items():
-        spread = Spread.of(_drawn_gains(calibration, layout, systems))
+        spread = Estimate.of(_drawn_gains(calibration, layout, systems))
         found.append(GainUncertainty(source, (spread.high - spread.low) / 2.0))
     return tuple(sorted(found, key=lambda each: -each.spread_ratio))
 

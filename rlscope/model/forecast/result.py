@@ -15,13 +15,13 @@ from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import PREDICTED_DRAWS, Prediction, compare, level_log_sd
 from rlscope.model.forecast.layouts import (
     SECONDS_PER_HOUR,
     Forecasts,
     Preemption,
-    Spread,
     cap_at_trainer_rate,
     forecast_layouts,
     measured_staleness,
@@ -97,8 +97,8 @@ class TimeToFinish:
     """Remaining time, from the end of the last recorded step."""
 
     remaining_steps: int
-    today_hours: Spread
-    recommended_hours: Spread | None
+    today_hours: Estimate
+    recommended_hours: Estimate | None
     """None if the layout is kept."""
     gpus: int
     gpu_hour_price: float | None
@@ -223,18 +223,18 @@ def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
 
 
 def time_to_finish(
-    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
+    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Estimate | None, gpus: int, gpu_hour_price: float | None
 ) -> TimeToFinish:
     """Return the time for the remaining optimizer steps; gain_ratio: of the recommended layout over the current one.
 
     The interval of the recommended layout combines the ends of both intervals, which is the widest it can be.
     """
     hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
-    today = Spread(*hours)
+    today = Estimate(*hours)
     recommended = None
     if gain_ratio is not None:
-        recommended = Spread(
-            today.median / (1.0 + gain_ratio.median),
+        recommended = Estimate(
+            today.value / (1.0 + gain_ratio.value),
             today.low / (1.0 + gain_ratio.high),
             today.high / (1.0 + gain_ratio.low),
         )

@@ -20,8 +20,8 @@ from rlscope.model.analytic.steady_state import steady_states, trained_rates_of_
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import scaled_update, update_seconds, with_engine_speed, with_trainer_speed
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Granularity, Layout, System
@@ -71,7 +71,7 @@ class Sensitivity:
     """Sensitivity of throughput to one quantity."""
 
     quantity: SensitivityQuantity
-    gain_ratio: Spread | None
+    gain_ratio: Estimate | None
     """Gain in trained tokens per second for 1%; None if the quantity is not recorded. Below 0 if an improvement by name
     lowers the rate, as shorter responses do."""
     silence: Silence | None
@@ -99,7 +99,7 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
         _sensitivity(calibration, quantity, nudge, draws, base, rough)
         for quantity, nudge in _nudges(calibration, granularity).items()
     ]
-    return tuple(sorted(results, key=lambda each: -abs(each.gain_ratio.median if each.gain_ratio else 0.0)))
+    return tuple(sorted(results, key=lambda each: -abs(each.gain_ratio.value if each.gain_ratio else 0.0)))
 
 
 def _is_rough(calibration: Calibration) -> bool:
@@ -123,7 +123,7 @@ def _sensitivity(
     rough: bool,
 ) -> Sensitivity:
     if not isinstance(nudge, _Nudge):
-        return Sensitivity(quantity, None if nudge == "not_recorded" else Spread(0.0, 0.0, 0.0), nudge, rough)
+        return Sensitivity(quantity, None if nudge == "not_recorded" else Estimate(0.0, 0.0, 0.0), nudge, rough)
     layout = nudge.layout(calibration.layout)
 
     def gains(first: int, after: int) -> Reals:
@@ -132,8 +132,8 @@ def _sensitivity(
 
     probed = gains(0, _PROBED_DRAWS)
     if np.abs(probed).max() < _NOTHING_RATIO:
-        return Sensitivity(quantity, Spread(0.0, 0.0, 0.0), "not_limiting", rough)
-    gain = Spread.of(np.concatenate([probed, gains(_PROBED_DRAWS, len(draws))]))
+        return Sensitivity(quantity, Estimate(0.0, 0.0, 0.0), "not_limiting", rough)
+    gain = Estimate.of(np.concatenate([probed, gains(_PROBED_DRAWS, len(draws))]))
     return Sensitivity(quantity, gain, None if any(gain) else "not_limiting", rough)
 
 

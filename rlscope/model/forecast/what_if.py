@@ -16,8 +16,9 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
-from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts, scale_to_measured
+from rlscope.model.forecast.layouts import Forecast, forecast_layouts, scale_to_measured
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -47,7 +48,7 @@ class WhatIf:
     """Forecast with the change; only its layout is set if that cannot run."""
     obstacle: Obstacle | None
     """Why the changed run cannot run; None if it can."""
-    gain_ratio: Spread | None
+    gain_ratio: Estimate | None
     """Trained tokens per second over the current rate, minus 1, draw by draw; None if the changed run cannot run."""
     chose_layout: bool
     """Whether the change gives only the number of GPUs, so that the fastest split was chosen."""
@@ -226,7 +227,7 @@ def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:
     return replace(forecast, grade=assumed) if rests_on_nothing else forecast
 
 
-def _gain(predicted: Forecast, now: Forecast) -> Spread | None:
+def _gain(predicted: Forecast, now: Forecast) -> Estimate | None:
     if predicted.drawn_tokens_per_s is None or now.drawn_tokens_per_s is None:
         return None
-    return Spread.of(predicted.drawn_tokens_per_s / now.drawn_tokens_per_s - 1.0)
+    return Estimate.of(predicted.drawn_tokens_per_s / now.drawn_tokens_per_s - 1.0)

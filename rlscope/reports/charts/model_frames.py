@@ -171,7 +171,7 @@ def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int
         layout.trainer_gpus,
         layout.sampler_gpus,
         layout.max_running,
-        None if rate is None else rate.median,
+        None if rate is None else rate.value,
         rate.low if rate is not None and drawn else None,
         rate.high if rate is not None and drawn else None,
         advice.gain_text(gain),
@@ -230,7 +230,7 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
 def _rate(model: ModelResult, forecast: Forecast) -> float:
     """The rate as shown, so that the layout drawn as fastest is the fastest shown."""
     rate = advice.rate_of(forecast, model.forecasts.today)
-    return 0.0 if rate is None else rate.median
+    return 0.0 if rate is None else rate.value
 
 
 def _by_age(model: ModelResult, forecast: Forecast) -> tuple[int, float]:

@@ -453,14 +453,14 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> LossJson:
         side_share_ratio=loss.side_share_ratio,
         **dict(gain_json(gain)),
         recoverable_tokens_per_s=(
-            None if gain is None or steady_tokens_per_s is None else gain.median * steady_tokens_per_s
+            None if gain is None or steady_tokens_per_s is None else gain.value * steady_tokens_per_s
         ),
     )
 
 
 def _action(action: Action, analysis: AnalysisResult) -> ActionJson:
     steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
-    rate = None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.median)
+    rate = None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.value)
     own = verdict_words.own_staleness(analysis)
     ages = action_words.ages_of(action, own)
     return ActionJson(

@@ -350,7 +350,7 @@ def _promise(promise: Promise) -> PromiseJson:
         is_recommended=promise.is_recommended,
         rank=promise.rank,
         target=promise.what,
-        gain_ratio=promise.promised.median,
+        gain_ratio=promise.promised.value,
         gain_low_ratio=promise.promised.low,
         gain_high_ratio=promise.promised.high,
         measured_ratio=promise.measured_ratio,

@@ -10,7 +10,8 @@ from typing import Final, Literal
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption, Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
 from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
@@ -21,7 +22,7 @@ from rlscope.reports.text.names import scaling_exponent
 
 Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
 
-NO_GAIN: Final = Spread(0.0, 0.0, 0.0)
+NO_GAIN: Final = Estimate(0.0, 0.0, 0.0)
 _WAITS: Final[Mapping[Regime, Waits]] = {
     "samplers": "samplers",
     "trainers": "trainers",
@@ -151,16 +152,16 @@ def modelled_layout_json(forecast: Forecast, beside: Forecast | None = None) -> 
     rate, staleness, layout = advice.rate_of(forecast, beside), forecast.staleness, forecast.layout
     return ModelledLayoutJson(
         **dict(layout_json(layout)),
-        tokens_per_s=None if rate is None else rate.median,
+        tokens_per_s=None if rate is None else rate.value,
         staleness_mean=None if staleness is None else staleness.token_mean,
         staleness_max=None if staleness is None else staleness.sample_max,
     )
 
 
-def gain_json(gain: Spread | None, *, has_interval: bool = True) -> GainJson:
+def gain_json(gain: Estimate | None, *, has_interval: bool = True) -> GainJson:
     """Return a gain, with or without its interval; every key is null if there is no gain."""
     return GainJson(
-        gain_ratio=None if gain is None else gain.median,
+        gain_ratio=None if gain is None else gain.value,
         gain_low_ratio=gain.low if gain is not None and has_interval else None,
         gain_high_ratio=gain.high if gain is not None and has_interval else None,
     )
@@ -178,7 +179,7 @@ def candidate_json(
     calibration: Calibration,
     forecast: Forecast,
     base: Forecast | None,
-    gain: Spread | None,
+    gain: Estimate | None,
     odds: Mapping[Layout, float],
 ) -> CandidateJson:
     """Return a layout with its gain over `base`, the layout that it is compared with, if there is one.
@@ -237,7 +238,7 @@ def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
 
     def rank(forecast: Forecast) -> tuple[bool, float]:
         rate = advice.rate_of(forecast, today)
-        return (forecast.excluded is not None, -(rate.median if rate else 0.0))
+        return (forecast.excluded is not None, -(rate.value if rate else 0.0))
 
     ranked = sorted((today, *model.forecasts.others), key=rank)
     return tuple(candidate_of_run_json(model, each, odds) for each in ranked)
@@ -246,7 +247,7 @@ def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
 def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
     """Return the duration of an optimizer step, in seconds, at the layout's forecast rate; None if it cannot run."""
     rate = advice.rate_of(forecast, beside)
-    return None if rate is None else forecast.step_seconds(rate.median, calibration.steps_per_version)
+    return None if rate is None else forecast.step_seconds(rate.value, calibration.steps_per_version)
 
 
 def waits_for(regime: Regime) -> Waits:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from rlscope.analysis.result import RunFacts, Throughput
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity, Prediction
-from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.recommend import Advice, Reason, UncertaintySource, fastest_probabilities
 from rlscope.model.forecast.replay import ObservableName, ObservableUnit, Replay, ReplayMethod, Scheduling
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
@@ -344,7 +344,7 @@ def _predicted_rate(prediction: Prediction | None) -> PredictedRateJson:
     if rate is None:
         return PredictedRateJson()
     return PredictedRateJson(
-        predicted_tokens_per_s=rate.predicted.median,
+        predicted_tokens_per_s=rate.predicted.value,
         predicted_low=rate.predicted.low,
         predicted_high=rate.predicted.high,
         held_out_tokens_per_s=rate.achieved.value,
@@ -439,13 +439,13 @@ def time_to_finish_json(model: ModelResult | NoModelResult) -> TimeToFinishJson:
     )
 
 
-def _hours(finish: TimeToFinish, hours: Spread) -> HoursJson:
+def _hours(finish: TimeToFinish, hours: Estimate) -> HoursJson:
     return HoursJson(
-        hours=hours.median,
+        hours=hours.value,
         low=hours.low,
         high=hours.high,
-        gpu_hours=finish.gpu_hours(hours.median),
-        price=finish.price(hours.median),
+        gpu_hours=finish.gpu_hours(hours.value),
+        price=finish.price(hours.value),
     )
 
 
@@ -522,7 +522,7 @@ def _judged(prediction: Prediction) -> Mapping[PredictedQuantity, ComparedJson]:
 def _compared(compared: ComparedPrediction) -> ComparedJson:
     predicted, achieved = compared.predicted, compared.achieved
     return ComparedJson(
-        predicted=predicted.median,
+        predicted=predicted.value,
         predicted_low=predicted.low,
         predicted_high=predicted.high,
         judged=achieved.value,

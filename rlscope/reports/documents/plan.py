@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from rlscope.model.forecast.layouts import Forecast, Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of
 from rlscope.model.forecast.plan_prior import Unknown
 from rlscope.planning.schema import PlanFile
@@ -181,7 +182,7 @@ def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
-    gpu_hours = hours.median * planned.plan.gpus
+    gpu_hours = hours.value * planned.plan.gpus
     return RunTimeJson(
         steps=steps,
         hours=_spread(hours),
@@ -191,5 +192,5 @@ def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
     )
 
 
-def _spread(spread: Spread) -> SpreadJson:
-    return SpreadJson(median=spread.median, low=spread.low, high=spread.high)
+def _spread(spread: Estimate) -> SpreadJson:
+    return SpreadJson(median=spread.value, low=spread.low, high=spread.high)

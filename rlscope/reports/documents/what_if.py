@@ -160,7 +160,7 @@ def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
         **dict(modelled_layout_json(forecast, answer.now)),
         low=None if rate is None else rate.low,
         high=None if rate is None else rate.high,
-        step_s=None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast)),
+        step_s=None if rate is None else forecast.step_seconds(rate.value, steps_per_version(answer, forecast)),
         trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
         sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
         limited_by=None if timing is None else waits_for(timing.regime),

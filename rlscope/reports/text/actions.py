@@ -8,8 +8,9 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
 from rlscope.diagnose.evidence import Direction
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
-from rlscope.model.forecast.layouts import Spread, StalenessForecast
+from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
@@ -161,7 +162,7 @@ def layout_words(layout: Layout) -> str:
     return f"{trainers} and {samplers}, up to {running} per engine"
 
 
-def gain_words(gain_ratio: Spread) -> str:
+def gain_words(gain_ratio: Estimate) -> str:
     """A gain with its 90% interval, left out if its ends read the same."""
     median, low, high = map(fmt.gain, gain_ratio)
     return median if low == high else f"{median} (90% interval {low} to {high})"
@@ -333,7 +334,7 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
         return None
     now = effective_share_at(moments, tokens.mean)
     then = effective_share_at(moments, action.staleness.token_mean)
-    return None if not now or then is None else (1.0 + action.gain_ratio.median) * then / now - 1.0
+    return None if not now or then is None else (1.0 + action.gain_ratio.value) * then / now - 1.0
 
 
 def direction_of(action: Action) -> Direction | None:
@@ -372,7 +373,7 @@ def below_table(ranked: Sequence[Action]) -> str:
         f"Each gain is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steps in steady "
         "state with it and run `rlscope compare BEFORE AFTER`."
     )
-    gains = [each.gain_ratio.median for each in ranked]
+    gains = [each.gain_ratio.value for each in ranked]
     if gains == sorted(gains, reverse=True):
         return verify
     return (

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlscope import format as fmt
-from rlscope.model.forecast.layouts import Forecast, Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import (
     LIMIT_RATIO,
     WORTHWHILE_RATIO,
@@ -88,7 +89,7 @@ def reason(model: ModelResult) -> str:
         return f"Action 1 changes the run type. Without it, {words[0].lower()}{words[1:]}"
     if stale is None:
         return words
-    gain = fmt.gain(Spread.of(gains_over(stale, model.forecasts.today)).median)
+    gain = fmt.gain(Estimate.of(gains_over(stale, model.forecasts.today)).value)
     ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
     return (
         f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: modeled gain "
@@ -101,7 +102,7 @@ def _too_stale(model: ModelResult) -> Forecast | None:
     today = model.forecasts.today
     own = math.inf if today.staleness is None else today.staleness.p95_steps
     staler = [each for each in model.forecasts.rivals if each.staleness is None or each.staleness.p95_steps > own]
-    medians = [(Spread.of(gains_over(each, today)).median, each) for each in staler]
+    medians = [(Estimate.of(gains_over(each, today)).value, each) for each in staler]
     most, fastest = max(medians, key=lambda each: each[0], default=(0.0, None))
     return fastest if most >= WORTHWHILE_RATIO else None
 
@@ -145,12 +146,12 @@ def measure_first(model: ModelResult) -> str | None:
     return "record more steps in steady state" if known is None else _measure(known, model)
 
 
-def gain_text(gain_ratio: Spread | None) -> str:
+def gain_text(gain_ratio: Estimate | None) -> str:
     """A gain with its interval, for a table; empty if there is none."""
     return "" if gain_ratio is None else fmt.with_interval(fmt.gain, *gain_ratio)
 
 
-def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
+def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Estimate | None:
     """Trained tokens per second: median and interval of the draws, or the best estimate alone without draws.
 
     beside: the layout that a gain is shown against. The median is then that layout's own rate, which is the measured
@@ -161,12 +162,14 @@ def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None
     gain = None if beside is None else _gain_between(beside, forecast)
     if own is None or beside is None or not beside.tokens_per_s or (gain is None and forecast is not beside):
         return own
-    median = beside.tokens_per_s * (1.0 + (gain.median if gain else 0.0))
+    median = beside.tokens_per_s * (1.0 + (gain.value if gain else 0.0))
     is_drawn = forecast.drawn_tokens_per_s is not None
-    return Spread(median, min(own.low, median), max(own.high, median)) if is_drawn else Spread(median, median, median)
+    return (
+        Estimate(median, min(own.low, median), max(own.high, median)) if is_drawn else Estimate(median, median, median)
+    )
 
 
-def gain_of(model: ModelResult, forecast: Forecast) -> Spread | None:
+def gain_of(model: ModelResult, forecast: Forecast) -> Estimate | None:
     """Gain over the current layout; None for the current layout and if unknown."""
     return _gain_between(model.forecasts.today, forecast)
 
@@ -202,24 +205,24 @@ def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
 
 def _gain_ratio(model: ModelResult, forecast: Forecast) -> float:
     gain = gain_of(model, forecast)
-    return -math.inf if gain is None else gain.median
+    return -math.inf if gain is None else gain.value
 
 
-def _gain_between(base: Forecast, forecast: Forecast) -> Spread | None:
+def _gain_between(base: Forecast, forecast: Forecast) -> Estimate | None:
     """Gain over another layout, draw by draw if both have draws; None for the same layout and if unknown."""
     if forecast is base or forecast.tokens_per_s is None or not base.tokens_per_s:
         return None
     if forecast.drawn_tokens_per_s is not None and base.drawn_tokens_per_s is not None:
-        return Spread.of(forecast.drawn_tokens_per_s / base.drawn_tokens_per_s - 1.0)
+        return Estimate.of(forecast.drawn_tokens_per_s / base.drawn_tokens_per_s - 1.0)
     gain_ratio = forecast.tokens_per_s / base.tokens_per_s - 1.0
-    return Spread(gain_ratio, gain_ratio, gain_ratio)
+    return Estimate(gain_ratio, gain_ratio, gain_ratio)
 
 
-def _own_rate(forecast: Forecast) -> Spread | None:
+def _own_rate(forecast: Forecast) -> Estimate | None:
     if forecast.drawn_tokens_per_s is not None:
-        return Spread.of(forecast.drawn_tokens_per_s)
+        return Estimate.of(forecast.drawn_tokens_per_s)
     rate = forecast.tokens_per_s
-    return None if rate is None else Spread(rate, rate, rate)
+    return None if rate is None else Estimate(rate, rate, rate)
 
 
 def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
@@ -230,7 +233,7 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
         trainer_gpus=fmt.count(layout.trainer_gpus),
         sampler_gpus=fmt.count(layout.sampler_gpus),
         running=fmt.count(layout.max_running),
-        rate=fmt.tokens_per_second(None if rate is None else rate.median),
+        rate=fmt.tokens_per_second(None if rate is None else rate.value),
         gain=gain_text(gain),
         staleness=_staleness_text(model, forecast),
         remark="measured" if forecast is model.forecasts.today else layout_remark(forecast),

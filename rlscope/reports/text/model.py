@@ -11,8 +11,9 @@ import numpy as np
 
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, PredictedQuantity, Prediction
+from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity, Prediction
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, gains_over
 from rlscope.model.forecast.replay import (
     Observable,
@@ -125,9 +126,9 @@ def _longer_steps(prediction: Prediction) -> float:
     """Trained tokens of a tested step over those of a predicted one, less 1: the rate times the period of each."""
     found = {each.quantity: each for each in prediction.compared}
     rate, period = found.get("tokens_per_s"), found.get("step_s")
-    if rate is None or period is None or not rate.predicted.median * period.predicted.median:
+    if rate is None or period is None or not rate.predicted.value * period.predicted.value:
         return 0.0
-    return rate.achieved.value * period.achieved.value / (rate.predicted.median * period.predicted.median) - 1.0
+    return rate.achieved.value * period.achieved.value / (rate.predicted.value * period.predicted.value) - 1.0
 
 
 def replay_rows(model: ModelResult) -> list[ReplayRow]:
@@ -273,8 +274,8 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
         FinishRow(
             layout,
             fmt.with_interval(_hours, *hours),
-            fmt.gpu_time(finish.gpu_hours(hours.median) * 3600.0),
-            "" if finish.gpu_hour_price is None else fmt.significant(finish.price(hours.median)),
+            fmt.gpu_time(finish.gpu_hours(hours.value) * 3600.0),
+            "" if finish.gpu_hour_price is None else fmt.significant(finish.price(hours.value)),
         )
         for layout, hours in spans
         if hours is not None
@@ -296,7 +297,7 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 def baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both modeled."""
-    low, high = map(fmt.tokens_per_second, model.gap.bound_spread[1:])
+    low, high = (fmt.tokens_per_second(each) for each in (model.gap.bound_spread.low, model.gap.bound_spread.high))
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
         f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
@@ -316,7 +317,7 @@ def baseline_sentence(model: ModelResult) -> str:
 
 def _colocated_rate(model: ModelResult, tokens_per_s: float) -> float:
     """Return the rate by the action to colocate, whose gain is the median of the draws; else tokens_per_s."""
-    gains = [each.gain_ratio.median for each in model.ranking.actions if each.what == "colocated"]
+    gains = [each.gain_ratio.value for each in model.ranking.actions if each.what == "colocated"]
     return model.gap.achieved_tokens_per_s * (1.0 + gains[0]) if gains else tokens_per_s
 
 
@@ -398,7 +399,7 @@ def _runs_below_limit(model: ModelResult) -> bool:
 def _compared(compared: ComparedPrediction) -> ComparedRow:
     name, achieved = compared.quantity, compared.achieved
     predicted = compared.predicted
-    interval = _with_interval(name, Achieved(predicted.median, predicted.low, predicted.high))
+    interval = _with_interval(name, Estimate(predicted.value, predicted.low, predicted.high))
     off = _off(compared)
     # Where only the prediction has an interval, a difference is no more than that.
     has_interval = compared.achieved.low < compared.achieved.high
@@ -410,7 +411,7 @@ def _compared(compared: ComparedPrediction) -> ComparedRow:
 def agreement(compared: ComparedPrediction) -> str:
     """Return the distance of a measured value from a prediction that it agrees with."""
     off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
-    distance = compared.achieved.value - compared.predicted.median if is_share else off
+    distance = compared.achieved.value - compared.predicted.value if is_share else off
     if off is None or distance is None or abs(distance) < _SAME_RATIO:
         return "as predicted"
     return f"{_off(compared)}, within the error"
@@ -418,11 +419,11 @@ def agreement(compared: ComparedPrediction) -> str:
 
 def _off(compared: ComparedPrediction) -> str:
     if compared.quantity == "trainer_idle_ratio":
-        return fmt.signed_points(compared.achieved.value - compared.predicted.median)
+        return fmt.signed_points(compared.achieved.value - compared.predicted.value)
     return "" if compared.residual_ratio is None else fmt.signed_percent(compared.residual_ratio)
 
 
-def _with_interval(name: PredictedQuantity, achieved: Achieved) -> str:
+def _with_interval(name: PredictedQuantity, achieved: Estimate) -> str:
     return fmt.with_interval(_WRITERS[name], achieved.value, achieved.low, achieved.high)
 
 

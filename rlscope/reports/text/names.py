@@ -7,9 +7,10 @@ from rlscope import format as fmt
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption, Spread
+from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
 from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.training.scaling import TrainingRate
@@ -192,10 +193,10 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
 """Sentence for each warning; those about another run follow its name."""
 
 
-def scaling_exponent(training: TrainingRate) -> Spread:
+def scaling_exponent(training: TrainingRate) -> Estimate:
     """The exponent of the best estimate, and the interval of its draws."""
-    _, low, high = Spread.of(training.exponent_draws)
-    return Spread(training.scaling_exponent, low, high)
+    _, low, high = Estimate.of(training.exponent_draws)
+    return Estimate(training.scaling_exponent, low, high)
 
 
 def scaling_sentence(model: ModelResult) -> str:

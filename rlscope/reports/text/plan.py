@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.model.forecast.layouts import Exclusion, Forecast, Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Exclusion, Forecast
 from rlscope.model.forecast.plan import PlanResult, coarse_granularity, gain_over, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
@@ -42,7 +43,7 @@ def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
-    gpu_s = hours.median * planned.plan.gpus * 3600.0
+    gpu_s = hours.value * planned.plan.gpus * 3600.0
     time = fmt.with_interval(lambda value: fmt.duration(None if value is None else value * 3600.0), *hours)
     money = fmt.money(gpu_s, price.gpu_hour_price, price.currency)
     text = f"Modeled time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
@@ -246,7 +247,7 @@ def measure_first(planned: PlanResult) -> str | None:
     return f"Largest uncertainty: {words.name}. To reduce it, {words.measure} and update the plan."
 
 
-def _range(change_ratio: Spread) -> str:
+def _range(change_ratio: Estimate) -> str:
     low, high = fmt.gain(change_ratio.low), fmt.gain(change_ratio.high)
     return "none" if max(abs(change_ratio.low), abs(change_ratio.high)) < _NEGLIGIBLE_RATIO else f"{low} to {high}"
 
@@ -264,14 +265,14 @@ def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:
     if scaling is None or rate is None:
         return []
     times, fewer = fmt.significant(gpus / scaling.fewer_gpus, 2), fmt.count(scaling.fewer_gpus)
-    few = fmt.tokens_per_second(rate.median / (1.0 + scaling.gain_ratio))
+    few = fmt.tokens_per_second(rate.value / (1.0 + scaling.gain_ratio))
     change = fmt.percent(abs(scaling.gain_ratio))
     gains = f"gain only {change}" if scaling.gain_ratio >= 0 else f"lose {change}"
     said = f"{times} times the GPUs {gains}: {fewer} would train about {few} with the same batch."
     if not scaling.batch_is_too_small:
         return [said]
     samples, larger = planned.calibration.system.workload.samples_per_step, fmt.count(scaling.larger_batch)
-    more = fmt.tokens_per_second(rate.median * (1.0 + scaling.larger_batch_gain_ratio))
+    more = fmt.tokens_per_second(rate.value * (1.0 + scaling.larger_batch_gain_ratio))
     return [
         f"{said} The batch of {fmt.count(samples)} samples is too small for {fmt.count(gpus)} GPUs: with {larger} "
         f"samples per step they would train about {more}."
@@ -288,7 +289,7 @@ def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     if second is None or gain is None:
         return text
     words = layout_words(second.layout)
-    if gain.low < 0.0 < gain.high and abs(gain.median) < WORTHWHILE_RATIO:
+    if gain.low < 0.0 < gain.high and abs(gain.value) < WORTHWHILE_RATIO:
         return f"{text} About as fast: {words}. Gain over that: {gain_words(gain)}."
     return f"{text} Next best: {words}. Gain over that: {gain_words(gain)}."
 
@@ -326,7 +327,7 @@ def _idle(planned: PlanResult, forecast: Forecast) -> str:
     rate, timing = advice.rate_of(forecast, planned.best), forecast.timing
     if timing is None or rate is None:
         return ""
-    step_s = forecast.step_seconds(rate.median, planned.calibration.steps_per_version)
+    step_s = forecast.step_seconds(rate.value, planned.calibration.steps_per_version)
     trainers, samplers = fmt.percent(timing.trainer_idle_ratio), fmt.percent(timing.sampler_idle_ratio)
     return f" A step takes {fmt.duration(step_s)}; trainers are idle {trainers} of the time, samplers {samplers}."
 

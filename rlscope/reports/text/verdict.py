@@ -148,7 +148,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
 def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
     """Return the gain from removing a cause; empty without a ranking."""
     ranking = ranking_of(analysis)
-    gains = [loss.gain_ratio.median for loss in ranking.losses if loss.cause == cause] if ranking else []
+    gains = [loss.gain_ratio.value for loss in ranking.losses if loss.cause == cause] if ranking else []
     return fmt.gain(gains[0]).removeprefix("+") if gains else ""
 
 
@@ -221,7 +221,7 @@ def _pace(analysis: AnalysisResult) -> str:
     if loss is None or loss.gain_ratio is None:
         return ""
     listed = (each for each in actions_of(analysis) if each.cause == loss.cause)
-    if any(abs(each.gain_ratio.median - loss.gain_ratio.median) <= _SAME_GAIN for each in listed):
+    if any(abs(each.gain_ratio.value - loss.gain_ratio.value) <= _SAME_GAIN for each in listed):
         return ""
     gain = actions.gain_words(loss.gain_ratio).removeprefix("+")
     return f" {_sentence(_removed(analysis, loss.cause)).removesuffix('.')} would raise throughput by {gain}."
@@ -336,7 +336,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     addressing = next((each for each in listed if each.kind != "fix" and each.cause == verdict.cause), None)
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
-    gains_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
+    gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 
 
@@ -351,7 +351,7 @@ def _pauses_engines(analysis: AnalysisResult) -> bool:
 def _behind(action: Action, first: Action) -> str:
     """Why an action is not the first one."""
     reasons = {
-        "gains less": action.gain_ratio.median < first.gain_ratio.median,
+        "gains less": action.gain_ratio.value < first.gain_ratio.value,
         "is less certain": action.kind == "probe" and first.kind != "probe",
         "makes samples too stale": action.is_staler,
     }

@@ -118,7 +118,7 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
         fmt.count(layout.trainer_gpus),
         fmt.count(layout.sampler_gpus),
         fmt.count(layout.max_running),
-        fmt.significant(rate.median if rate else None),
+        fmt.significant(rate.value if rate else None),
         f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
         fmt.duration(_step_s(answer, forecast)),
         fmt.percent(timing.trainer_idle_ratio if timing else None),
@@ -132,7 +132,7 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
 
 def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
     rate = advice.rate_of(forecast, answer.now)
-    return None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast))
+    return None if rate is None else forecast.step_seconds(rate.value, steps_per_version(answer, forecast))
 
 
 def _differences(answer: WhatIf) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import calibrate
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import (
     Action,
     ActionKind,
@@ -17,7 +18,7 @@ from rlscope.model.forecast.actions import (
     Cause,
     Counterfactuals,
 )
-from rlscope.model.forecast.layouts import Forecasts, Spread, StalenessForecast, forecast_layouts
+from rlscope.model.forecast.layouts import Forecasts, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _losses, _measured, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
@@ -47,7 +48,7 @@ def action(
         cause=cause,
         before=None,
         after=None,
-        gain_ratio=Spread(gain, gain, gain),
+        gain_ratio=Estimate(gain, gain, gain),
         worthwhile_probability=float(gain >= 0.05),
         gains=np.full(DRAWS, gain),
         staleness=None,
@@ -58,7 +59,7 @@ def action(
 
 def loss(cause: Cause, gain: float) -> CauseLoss:
     """A cause that costs as much in every draw."""
-    return CauseLoss(cause, Spread(gain, gain, gain), np.full(DRAWS, gain))
+    return CauseLoss(cause, Estimate(gain, gain, gain), np.full(DRAWS, gain))
 
 
 # The order of the list
@@ -74,12 +75,12 @@ def test_sure_and_fresh_settings_come_first_then_what_brings_most_and_what_is_st
 def test_of_settings_that_gain_as_much_one_that_cannot_cost_throughput_comes_before_one_that_can():
     risky, safe = action(0.12, "layout", "trainers", "probe"), action(0.11, "staleness_cap", "staleness_cap", "probe")
     risky, safe = (
-        replace(risky, gain_ratio=Spread(0.12, -0.08, 0.32)),
-        replace(safe, gain_ratio=Spread(0.11, 0.02, 0.2)),
+        replace(risky, gain_ratio=Estimate(0.12, -0.08, 0.32)),
+        replace(safe, gain_ratio=Estimate(0.11, 0.02, 0.2)),
     )
     sure = action(0.35, "publish_every", "staleness_cap")
     assert _listed([risky, safe, sure]) == (sure, safe, risky)
-    more = replace(risky, gain_ratio=Spread(0.14, -0.08, 0.36))
+    more = replace(risky, gain_ratio=Estimate(0.14, -0.08, 0.36))
     assert _listed([more, safe, sure]) == (sure, more, safe)
 
 
@@ -110,7 +111,7 @@ def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_c
 def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more():
     removed: dict[Cause, Reals] = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.1)}
     actions = [action(0.15), action(0.4, "layout", "trainers"), action(0.3, "weight_updates", "weight_updates", "fix")]
-    found = [(each.cause, each.gain_ratio.median) for each in _losses(removed, actions, {})]
+    found = [(each.cause, each.gain_ratio.value) for each in _losses(removed, actions, {})]
     assert found == [("trainers", 0.4), ("weight_updates", 0.3), ("samplers", 0.2)]
 
 
@@ -130,7 +131,7 @@ def test_causes_within_2_percent_of_the_rate_are_tied(second: float, tied: tuple
 def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in: int, tied: tuple[Cause, ...]):
     largest = np.full(DRAWS, 0.10)
     largest[:ahead_in] = 0.40
-    losses = (CauseLoss("samplers", Spread.of(largest), largest), loss("trainers", 0.10))
+    losses = (CauseLoss("samplers", Estimate.of(largest), largest), loss("trainers", 0.10))
     assert Ranking((), losses).tied_with == tied
 
 
@@ -190,7 +191,7 @@ def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster
 )
 def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(what, kind, gain):
     held = _held(replace(action(0.5, what, kind=kind), after=None), np.full(DRAWS, 1.3))
-    assert (held.gain_ratio.median, held.kind) == (pytest.approx(gain), kind)
+    assert (held.gain_ratio.value, held.kind) == (pytest.approx(gain), kind)
 
 
 def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
@@ -205,7 +206,7 @@ def test_nothing_is_ranked_of_a_run_without_a_first_action():
 
 def test_the_largest_gain_of_a_setting_leaves_fixes_out():
     (reached,) = Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix"))).reached(100.0)
-    assert reached.median == pytest.approx(110.0)
+    assert reached.value == pytest.approx(110.0)
 
 
 # Of runs
@@ -295,7 +296,7 @@ def test_a_gain_of_a_short_stretch_is_sure_beyond_the_model_s_error_and_one_of_a
     assert layout.gain_ratio.low > 1.05 * 1.15 - 1.0
     assert layout.kind == "change"
     ranking, _, _ = ranked(of_small("updates"), grounds=CAPPED)
-    assert first_of(ranking, "publish_every").gain_ratio.median < 1.05 * 1.15 - 1.0
+    assert first_of(ranking, "publish_every").gain_ratio.value < 1.05 * 1.15 - 1.0
     ranking, _, _ = ranked(of_small("updates"), grounds=short)
     assert first_of(ranking, "publish_every").kind == "probe"
     ranking, advice, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, replayed=False))
@@ -313,7 +314,7 @@ def test_removing_updates_and_speeding_up_a_side_are_fixes():
     ranking, _, _ = ranked(of_small("trainers"))
     faster = first_of(ranking, "trainer_speed")
     assert (faster.kind, faster.cause) == ("fix", "trainers")
-    assert faster.gain_ratio.median == pytest.approx(0.1, abs=0.03)
+    assert faster.gain_ratio.value == pytest.approx(0.1, abs=0.03)
 
 
 def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():
@@ -324,9 +325,9 @@ def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():
     assert alone.first is shared
     # The samplers cost what their removal brings, not what another kind of run would.
     assert alone.losses[0].cause == "samplers"
-    assert alone.losses[0].gain_ratio.median < shared.gain_ratio.median
+    assert alone.losses[0].gain_ratio.value < shared.gain_ratio.value
     split, _, _ = ranked(of_small("samplers"), layouts=splits, grounds=CAPPED)
-    assert first_of(split, "layout").gain_ratio.median * 1.05 > shared.gain_ratio.median
+    assert first_of(split, "layout").gain_ratio.value * 1.05 > shared.gain_ratio.value
     assert all(each.what != "colocated" for each in split.actions)
 
 
@@ -340,12 +341,12 @@ def test_colocated_gpus_come_after_settings_and_must_bring_5_percent_more(gain: 
 def test_colocated_gpus_name_a_cause_only_where_nothing_else_does():
     shared = action(0.3, "colocated", "trainers", "fix")
     slow = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.04)}
-    assert [(each.cause, each.gain_ratio.median) for each in _losses(slow, [shared], {})] == [
+    assert [(each.cause, each.gain_ratio.value) for each in _losses(slow, [shared], {})] == [
         ("samplers", 0.2),
         ("trainers", 0.04),
     ]
     (named,) = _losses({"trainers": np.full(DRAWS, 0.04)}, [shared], {})
-    assert (named.cause, named.gain_ratio.median) == ("trainers", 0.3)
+    assert (named.cause, named.gain_ratio.value) == ("trainers", 0.3)
 
 
 def test_a_slow_engine_is_a_fix_of_the_samplers():
@@ -367,7 +368,7 @@ def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_al
     counterfactuals = Counterfactuals(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
     made = counterfactuals._evened(9 / 7)
     assert made is not None
-    assert made.gain_ratio.median == pytest.approx(2 / 7, abs=0.06)
+    assert made.gain_ratio.value == pytest.approx(2 / 7, abs=0.06)
 
 
 def test_an_environment_is_a_fix():
@@ -396,8 +397,8 @@ def test_checkpoints_of_a_run_that_trains_all_the_time_are_worth_their_share_of_
     assert (found.kind, found.cause, found.after) == ("fix", "checkpoints", None)
     assert found.before == pytest.approx(step_s)
     without = ranked(plain)[2].today.tokens_per_s
-    assert found.gain_ratio.median == pytest.approx(without / forecasts.today.tokens_per_s - 1.0, rel=0.02)
-    assert found.gain_ratio.median > 0.5
+    assert found.gain_ratio.value == pytest.approx(without / forecasts.today.tokens_per_s - 1.0, rel=0.02)
+    assert found.gain_ratio.value > 0.5
     assert ranking.cause == "checkpoints"
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from rlscope.model.analytic.bound import work_conservation_bound
 from rlscope.model.calibration import calibrate
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
-from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
+from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.observed import Observed
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
 from tests.model.known_run import TODAY, TRUTH, calibrated, observed, steady
@@ -21,7 +22,7 @@ def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) 
 SPLITS = Granularity(1)
 
 
-def gap_of(run: Observed, forecasts: Forecasts, *reached: Spread) -> Gap:
+def gap_of(run: Observed, forecasts: Forecasts, *reached: Estimate) -> Gap:
     return explain_gap(calibrated(), run, forecasts, steady().trained_tokens_per_s, reached)
 
 
@@ -60,20 +61,20 @@ def test_a_run_that_does_better_than_the_bound_is_its_own_bound():
 
 def test_a_setting_that_is_said_to_reach_more_raises_the_bound():
     forecasts = forecasts_of(8, SPLITS, (64,))
-    raised = gap_of(observed(), forecasts, Spread(50_000.0, 40_000.0, 70_000.0))
+    raised = gap_of(observed(), forecasts, Estimate(50_000.0, 40_000.0, 70_000.0))
     assert raised.bound_tokens_per_s == 50_000.0
     assert raised.bound_spread.low >= 40_000.0
     assert raised.bound_spread.high >= 70_000.0
     bound = gap_of(observed(), forecasts).bound_tokens_per_s
-    assert gap_of(observed(), forecasts, Spread(bound, bound, bound)).bound_tokens_per_s == bound
+    assert gap_of(observed(), forecasts, Estimate(bound, bound, bound)).bound_tokens_per_s == bound
 
 
 def test_the_ends_of_the_bound_s_interval_are_no_less_than_those_of_any_layout():
     forecasts = forecasts_of(8, SPLITS, (16, 64, 256))
     gap = gap_of(observed(), forecasts)
-    assert gap.bound_spread.low <= gap.bound_tokens_per_s == gap.bound_spread.median <= gap.bound_spread.high
+    assert gap.bound_spread.low <= gap.bound_tokens_per_s == gap.bound_spread.value <= gap.bound_spread.high
     for each in (forecasts.today, *forecasts.rivals):
-        drawn = Spread.of(each.drawn_tokens_per_s)
+        drawn = Estimate.of(each.drawn_tokens_per_s)
         assert drawn.low <= max(gap.bound_spread.low, gap.bound_tokens_per_s)
         assert drawn.high <= gap.bound_spread.high
 

@@ -78,16 +78,16 @@ def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
     if "The best setting against" in page and not settings:
         yield f"no setting is against {run.verdict.cause}: {page}"
     if first and "of all options, this brings most" in page:
-        yield from (f"{each.what} brings more" for each in others if each.gain_ratio.median > first.gain_ratio.median)
+        yield from (f"{each.what} brings more" for each in others if each.gain_ratio.value > first.gain_ratio.value)
 
 
 def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterator[str]:
     ranking = model_of(run).ranking
     if run.verdict.bottleneck == "balanced" and ranking.actions:
-        yield f"balanced, and {ranking.actions[0].what} brings {ranking.actions[0].gain_ratio.median:.1%}"
+        yield f"balanced, and {ranking.actions[0].what} brings {ranking.actions[0].gain_ratio.value:.1%}"
     for each in ranking.actions:
-        if each.gain_ratio.median < 0.05:
-            yield f"{each.what} brings {each.gain_ratio.median:.1%} and is listed"
+        if each.gain_ratio.value < 0.05:
+            yield f"{each.what} brings {each.gain_ratio.value:.1%} and is listed"
 
 
 def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> Iterator[str]:
@@ -97,8 +97,8 @@ def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> I
         loss = losses.get(each.cause)
         if each.what == "colocated" and loss is not None:
             continue
-        if loss is None or loss.median < each.gain_ratio.median - _ROUNDING:
-            yield f"{each.what} brings {each.gain_ratio.median:.3f}, and all of {each.cause} costs {loss}"
+        if loss is None or loss.value < each.gain_ratio.value - _ROUNDING:
+            yield f"{each.what} brings {each.gain_ratio.value:.3f}, and all of {each.cause} costs {loss}"
 
 
 def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
@@ -110,8 +110,8 @@ def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
     if measured > most:
         yield f"{measured} were measured, the bound is {most}"
     for each in model.ranking.actions:
-        if each.kind != "fix" and measured * (1.0 + each.gain_ratio.median) > most:
-            yield f"{each.what} trains {measured * (1.0 + each.gain_ratio.median)}, the bound is {most}"
+        if each.kind != "fix" and measured * (1.0 + each.gain_ratio.value) > most:
+            yield f"{each.what} trains {measured * (1.0 + each.gain_ratio.value)}, the bound is {most}"
 
 
 def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: Told) -> Iterator[str]:
@@ -122,8 +122,8 @@ def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: 
         moves_gpus = isinstance(each.after, Layout) and each.after.trainer_gpus != trainers
         if ceiling is None or is_of_trainers or moves_gpus:
             continue
-        if each.gain_ratio.median > ceiling.max() - 1.0 + _ROUNDING:
-            yield f"{each.what} brings {each.gain_ratio.median:.1%}, no wait at all {ceiling.max() - 1.0:.1%}"
+        if each.gain_ratio.value > ceiling.max() - 1.0 + _ROUNDING:
+            yield f"{each.what} brings {each.gain_ratio.value:.1%}, no wait at all {ceiling.max() - 1.0:.1%}"
 
 
 def the_bars_add_up_from_the_bound_to_what_was_measured(run: Told) -> Iterator[str]:
@@ -213,7 +213,7 @@ def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterat
         (each.kind != "change" or each.is_staler, each.is_staler, each.what == "colocated" and has_fresh_setting)
         for each in listed
     ]
-    gains = [each.gain_ratio.median for each in listed]
+    gains = [each.gain_ratio.value for each in listed]
     if kinds != sorted(kinds):
         yield f"the actions are out of order: {kinds}"
     # One that gains a little less than a later one may come first: it cannot cost throughput, or keeps samples fresher.

@@ -183,7 +183,7 @@ def test_a_layout_compared_with_itself_gains_nothing(small: PlanResult) -> None:
     slowest = [each for each in small.candidates if each.drawn_tokens_per_s is not None][-1]
     assert gain_over(best, best) == (0.0, 0.0, 0.0)
     gain = gain_over(slowest, best)
-    assert gain is not None and gain.median < 0.0
+    assert gain is not None and gain.value < 0.0
     assert last.drawn_tokens_per_s is None
     assert gain_over(best, None) is gain_over(last, best) is None
 
@@ -193,8 +193,8 @@ def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: PlanResult) -> Non
     hours = hours_of(small, 100)
     assert hours is not None
     tokens = 100 * 64 * small.plan.workload.lengths.mean_tokens
-    assert hours.median == pytest.approx(tokens / np.median(small.best.drawn_tokens_per_s) / 3600, rel=1e-3)
-    assert hours.low < hours.median < hours.high
+    assert hours.value == pytest.approx(tokens / np.median(small.best.drawn_tokens_per_s) / 3600, rel=1e-3)
+    assert hours.low < hours.value < hours.high
 
 
 def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: PlanResult) -> None:
@@ -241,7 +241,7 @@ def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) 
     poor = plan_layouts(replace(small.plan, present=Layout(2, 4, 2)))
     assert poor.present is not None and poor.advice is not None and poor.best is not None
     assert poor.advice.changes and poor.best is not poor.present
-    assert poor.advice.gain_ratio.median >= WORTHWHILE_RATIO and poor.advice.better_probability >= SURE_RATIO
+    assert poor.advice.gain_ratio.value >= WORTHWHILE_RATIO and poor.advice.better_probability >= SURE_RATIO
     good = plan_layouts(replace(small.plan, present=small.best.layout))
     assert good.best is good.present and good.advice is not None and not good.advice.changes
 
@@ -379,7 +379,7 @@ def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_pat
     # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
     routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
     assert plan.training.routing_s_per_token is not None
-    assert plan.training.routing_s_per_token.median == pytest.approx(routing_s)
+    assert plan.training.routing_s_per_token.value == pytest.approx(routing_s)
     free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
     rates = [planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, free)]
     assert 1.0 / rates[0] - 1.0 / rates[1] == pytest.approx(routing_s)
@@ -409,4 +409,4 @@ def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the
     assert plan_from(tmp_path, SMALL_PLAN).training.routing_s_per_token is None
     routing = plan_from(tmp_path, EXPERTS.replace("hidden_size = 2048\n", "")).training.routing_s_per_token
     assert routing is not None
-    assert routing.median == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))
+    assert routing.value == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))

@@ -115,7 +115,7 @@ def test_a_prediction_meets_what_an_equal_stretch_achieves():
     assert found is not None
     by_name = {each.quantity: each for each in found.compared}
     assert by_name["tokens_per_s"].residual_ratio == pytest.approx(0.0, abs=0.02)
-    assert by_name["step_s"].predicted.median == pytest.approx(steady().step_s, rel=0.02)
+    assert by_name["step_s"].predicted.value == pytest.approx(steady().step_s, rel=0.02)
     assert by_name["tokens_per_s"].agrees
     assert (found.calibrated_steps, found.held_out_steps) == (40, 40)
 
@@ -407,9 +407,9 @@ def test_the_same_run_gives_the_same_model():
 def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
     finish, advice = model().finish, model().recommendation
     assert finish is not None and finish.recommended_hours is not None
-    assert finish.today_hours.median == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
-    assert finish.recommended_hours.median == pytest.approx(
-        finish.today_hours.median / (1.0 + advice.gain_ratio.median), rel=1e-9
+    assert finish.today_hours.value == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
+    assert finish.recommended_hours.value == pytest.approx(
+        finish.today_hours.value / (1.0 + advice.gain_ratio.value), rel=1e-9
     )
     assert finish.gpu_hours(2.0) == 16.0
     assert finish.price(2.0) == 32.0

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from rlscope.analysis.result import AnalysisResult, Loss, Verdict
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.text.brief import brief_of
@@ -84,7 +84,7 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     assert advice["best"].items() >= layout.items()
     assert (advice["best"]["gain_low_ratio"], advice["best"]["gain_ratio"], advice["best"]["gain_high_ratio"]) == (
         gain.low,
-        gain.median,
+        gain.value,
         gain.high,
     )
     assert advice["best"]["probability_best"] == model.recommendation.best_probability
@@ -148,7 +148,7 @@ def test_the_layout_in_use_has_the_measured_rate_and_the_others_their_gain_on_it
     measured = observed(40).trained_tokens_per_s
     advice = as_document(with_model(model))["recommendation"]
     assert advice["current"]["tokens_per_s"] == pytest.approx(measured, rel=1e-12)
-    gain = model.recommendation.gain_ratio.median
+    gain = model.recommendation.gain_ratio.value
     assert advice["best"]["tokens_per_s"] == pytest.approx(measured * (1.0 + gain), rel=1e-12)
 
 
@@ -176,7 +176,7 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
     steady = analysis.throughput.steady_tokens_per_s
     first, ranked = as_document(analysis)["actions"][0], changing_model().ranking.actions[0]
     assert steady is not None
-    assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.median))
+    assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.value))
     assert (first["gain_low_ratio"], first["gain_high_ratio"]) == (ranked.gain_ratio.low, ranked.gain_ratio.high)
     assert (first["kind"], first["target"], first["cause"], first["cost"]) == (
         "change",
@@ -191,7 +191,7 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
 
 def test_a_loss_holds_what_its_removal_would_bring_and_is_null_where_the_model_is_silent():
     analysis = with_model(changing_model())
-    losses = (Loss("trainers", 10.0, 0.4, Spread(0.5, 0.4, 0.6)), Loss("environment", 1.0, 0.1))
+    losses = (Loss("trainers", 10.0, 0.4, Estimate(0.5, 0.4, 0.6)), Loss("environment", 1.0, 0.1))
     verdict = Verdict("trainers", losses, None, 0, 10**10, ("environment",))
     said = as_document(replace(analysis, verdict=verdict))["verdict"]
     assert (said["cause"], said["tied_with"]) == ("trainers", ["environment"])

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from rlscope.format import count
 from rlscope.format import gain as gain_text
-from rlscope.model.forecast.layouts import Preemption, Spread
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Preemption
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts import model_frames
 from rlscope.reports.documents.analysis import as_document
@@ -63,12 +64,12 @@ def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_i
     gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
     interval = f"({gain_text(gain.low)} to {gain_text(gain.high)})"
-    assert cells["modeled gain"] == ("–", f"{gain_text(gain.median)} {interval}")
+    assert cells["modeled gain"] == ("–", f"{gain_text(gain.value)} {interval}")
 
 
 def test_an_interval_without_a_width_is_not_written():
     made = changing_model()
-    sure = replace(made, recommendation=replace(made.recommendation, gain_ratio=Spread(0.1, 0.1, 0.1)))
+    sure = replace(made, recommendation=replace(made.recommendation, gain_ratio=Estimate(0.1, 0.1, 0.1)))
     assert "<td>+10%</td>" in render(with_model(sure))
 
 

@@ -9,13 +9,14 @@ import pytest
 
 from rlscope.analysis.result import Finding, TokenStaleness
 from rlscope.diagnose import RULES
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
-from rlscope.model.forecast.layouts import Spread, StalenessForecast
+from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.system import Layout
 from rlscope.reports.text import actions, findings
 from tests.reports.analysis_fixture import full_analysis
 
-GAIN = Spread(0.2, 0.1, 0.3)
+GAIN = Estimate(0.2, 0.1, 0.3)
 NOW, THEN = Layout(4, 4, 16), Layout(6, 2, 24)
 
 
@@ -181,7 +182,7 @@ def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
 
 @pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
 def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, says_why):
-    ranked = [replace(action(), gain_ratio=Spread(gain, gain, gain)) for gain in gains]
+    ranked = [replace(action(), gain_ratio=Estimate(gain, gain, gain)) for gain in gains]
     below = actions.below_table(ranked)
     assert below.startswith("Each gain is for that change alone.")
     assert ("90% likely to gain 5% come first" in below) is says_why

@@ -10,9 +10,10 @@ from rlscope.analysis.result import Bottleneck, Verdict
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
-from rlscope.model.forecast.holdout import Achieved, ComparedPrediction, PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecasts, Spread, StalenessForecast
+from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
+from rlscope.model.forecast.layouts import Exclusion, Forecasts, StalenessForecast
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
 from rlscope.model.forecast.result import ModelResult, model_run
@@ -211,10 +212,10 @@ def test_the_layout_to_measure_is_named():
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
-        (Spread(0.1, 0.1, 0.1), "+10%"),
-        (Spread(0.1, 0.0999, 0.1011), "+10%"),
-        (Spread(0.0995, 0.0994, 0.11), "+10% (90% interval +9.9% to +11%)"),
-        (Spread(0.1, -0.028, 1.15), "+10% (90% interval −2.8% to +115%)"),
+        (Estimate(0.1, 0.1, 0.1), "+10%"),
+        (Estimate(0.1, 0.0999, 0.1011), "+10%"),
+        (Estimate(0.0995, 0.0994, 0.11), "+10% (90% interval +9.9% to +11%)"),
+        (Estimate(0.1, -0.028, 1.15), "+10% (90% interval −2.8% to +115%)"),
     ],
 )
 def test_an_interval_whose_ends_read_the_same_is_not_shown(gain, text):
@@ -262,7 +263,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
-    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Spread(1000.0, 900.0, 1100.0)))
+    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Estimate(1000.0, 900.0, 1100.0)))
     rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),
@@ -290,7 +291,7 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
         today, layout=higher, drawn_tokens_per_s=today.drawn_tokens_per_s * (1.0 + gain_ratio) * (1 + 1e-12)
     )
     steps = (GapStep("running_limit", bar_tokens_per_s, 1000.0),)
-    gap = Gap(1000.0 + bar_tokens_per_s, steps, 1000.0, Spread(1100.0, 1000.0, 1200.0))
+    gap = Gap(1000.0 + bar_tokens_per_s, steps, 1000.0, Estimate(1100.0, 1000.0, 1200.0))
     told = model_words.baseline_sentence(replace(made, gap=gap, forecasts=Forecasts(today, (other,))))
     assert words in told if words else "limit alone" not in told
 
@@ -329,7 +330,7 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
     quantity, predicted, achieved, row
 ):
     made = changing_model()
-    compared = (ComparedPrediction(quantity, Spread(*predicted), Achieved(*achieved)),)
+    compared = (ComparedPrediction(quantity, Estimate(*predicted), Estimate(*achieved)),)
     (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert (found.name, found.remark) == row
 
@@ -346,8 +347,8 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
 def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(step_s, words):
     made = changing_model()
     compared = (
-        ComparedPrediction("tokens_per_s", Spread(100.0, 90.0, 110.0), Achieved(100.0, 90.0, 110.0)),
-        ComparedPrediction("step_s", Spread(1.0, 0.9, 1.1), Achieved(step_s, 0.9, 1.1)),
+        ComparedPrediction("tokens_per_s", Estimate(100.0, 90.0, 110.0), Estimate(100.0, 90.0, 110.0)),
+        ComparedPrediction("step_s", Estimate(1.0, 0.9, 1.1), Estimate(step_s, 0.9, 1.1)),
     )
     told = model_words.prediction_sentence(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert told.endswith(f"after them.{words}")
@@ -370,7 +371,7 @@ def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
 
 def test_without_another_layout_there_is_one_row_and_no_odds():
     made = changing_model()
-    alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Spread(0.0, 0.0, 0.0))
+    alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Estimate(0.0, 0.0, 0.0))
     assert [row.mark for row in advice.layout_rows(alone, 6)] == ["current"]
     assert advice.why(alone) == names.REASONS["no_other_layout"]
 
@@ -406,7 +407,7 @@ def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():
     made = changing_model()
     undrawn = next(each for each in made.forecasts.others if each.tokens_per_s and each.drawn_tokens_per_s is None)
     gain = advice.gain_of(made, undrawn)
-    assert gain.median == gain.low == gain.high == undrawn.tokens_per_s / made.forecasts.today.tokens_per_s - 1.0
+    assert gain.value == gain.low == gain.high == undrawn.tokens_per_s / made.forecasts.today.tokens_per_s - 1.0
 
 
 def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
@@ -422,7 +423,7 @@ def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
     rows = model_words.finish_rows(changing_model())
     assert [row.layout for row in rows] == ["current layout", "recommended layout"]
     finish = changing_model().finish
-    assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
+    assert rows[0].price == fmt.significant(finish.today_hours.value * 8 * 2.5)
     run = full_analysis().run
     assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model(), run)
     assert model_words.finish_rows(short_model()) == []
@@ -481,11 +482,11 @@ def test_the_rate_beside_a_gain_is_the_current_rate_times_that_gain():
     drawn = np.array([100.0, 200.0, 400.0])
     today = replace(made.forecasts.today, tokens_per_s=210.0, drawn_tokens_per_s=drawn)
     other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
-    assert advice.rate_of(today).median == 200.0
-    assert advice.rate_of(other).median == 190.0
+    assert advice.rate_of(today).value == 200.0
+    assert advice.rate_of(other).value == 190.0
     # Draw by draw: +10%, -5%, +10%; on the measured 210, not on the median of the draws.
-    assert advice.rate_of(other, today).median == pytest.approx(231.0)
-    assert advice.rate_of(today, today).median == 210.0
+    assert advice.rate_of(other, today).value == pytest.approx(231.0)
+    assert advice.rate_of(today, today).value == 210.0
     assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)
 
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.sensitivity import Sensitivity
 from rlscope.reports.text.model import sensitivity_rows, sensitivity_sentence
 from tests.reports.model_fixture import changing_model
 
 SENSITIVITIES = (
-    Sensitivity("trainer_speed", Spread(0.0098, 0.0097, 0.0099), None, False),
-    Sensitivity("response_length", Spread(-0.0022, -0.0022, -0.0022), None, False),
-    Sensitivity("engine_speed", Spread(0.0, 0.0, 0.0), "not_limiting", False),
-    Sensitivity("staleness_cap", Spread(0.0, 0.0, 0.0), "not_there", False),
+    Sensitivity("trainer_speed", Estimate(0.0098, 0.0097, 0.0099), None, False),
+    Sensitivity("response_length", Estimate(-0.0022, -0.0022, -0.0022), None, False),
+    Sensitivity("engine_speed", Estimate(0.0, 0.0, 0.0), "not_limiting", False),
+    Sensitivity("staleness_cap", Estimate(0.0, 0.0, 0.0), "not_there", False),
     Sensitivity("kv_capacity", None, "not_recorded", False),
 )
 

@@ -10,8 +10,9 @@ from rlscope_otel.schema import WAIT_REASONS
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
 from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.layouts import Spread, StalenessForecast
+from rlscope.model.forecast.layouts import StalenessForecast
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
@@ -177,9 +178,9 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     made = changing_model()
     gains = np.full(4, 0.2)
     updates = Action(
-        "fix", "weight_updates", "weight_updates", 2.0, None, Spread(0.2, 0.2, 0.2), 1.0, gains, None, None
+        "fix", "weight_updates", "weight_updates", 2.0, None, Estimate(0.2, 0.2, 0.2), 1.0, gains, None, None
     )
-    losses = (CauseLoss("samplers", Spread(0.3, 0.3, 0.3), gains),)
+    losses = (CauseLoss("samplers", Estimate(0.3, 0.3, 0.3), gains),)
     update = replace(made.calibration.system.update, engine_pause_s=pause_s, kv_kept=kv_kept)
     system = replace(made.calibration.system, update=update)
     made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
@@ -207,10 +208,10 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
 )
 def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limits, words):
     made = changing_model()
-    losses = (CauseLoss("staleness_cap", Spread(0.2, 0.2, 0.2), np.full(4, 0.2)),)
+    losses = (CauseLoss("staleness_cap", Estimate(0.2, 0.2, 0.2), np.full(4, 0.2)),)
     admission = replace(made.model_config.admission, **limits)
     made = replace(made, model_config=replace(made.model_config, admission=admission), ranking=Ranking((), losses))
-    lost = (Loss("staleness_cap", 12.0, 0.25, gain_ratio=Spread(0.2, 0.2, 0.2)),)
+    lost = (Loss("staleness_cap", 12.0, 0.25, gain_ratio=Estimate(0.2, 0.2, 0.2)),)
     verdict = Verdict("staleness_cap", lost, None, 0, 10**10)
     assert words in verdict_words.why(replace(full_analysis(), model=made, verdict=verdict, findings=()))
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
+# An image may forbid bytecode: then every process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo check test test-all newer services fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
 

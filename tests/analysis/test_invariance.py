@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 
 from rlscope.pipeline import analyze
 from rlscope.reports.documents.analysis import as_document
+from tests.kept import TRACES, analysed
 
-TRACE: Final = Path(__file__).parents[2] / "sample_traces" / "capped_staleness"
+TRACE: Final = TRACES / "capped_staleness"
 DURATIONS: Final = {"busy_ns", "env_wait_ns"}
 """The columns of nanoseconds that no clock was read for."""
 EARLIEST_NS: Final = 10**18
@@ -23,7 +24,7 @@ EARLIEST_NS: Final = 10**18
 
 @cache
 def document() -> Any:
-    return as_document(analyze(TRACE))
+    return as_document(analysed(TRACE.name))
 
 
 def copied(to: Path, change: Callable[[Path, Path], None]) -> Any:

@@ -9,6 +9,7 @@ from benchmarks.token_simulator import Evaluations, Layout, Limits, World, simul
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.model.forecast.result import ModelResult
 from rlscope.pipeline import analyze
+from tests.nightly import nightly
 
 TIGHT = Limits(max_in_flight_samples=192)
 """Two optimizer steps of 96 samples."""
@@ -17,8 +18,8 @@ TIGHT = Limits(max_in_flight_samples=192)
 @pytest.mark.parametrize(
     ("world", "batches_per_version"),
     [
-        (replace(PLAIN, limits=TIGHT, training=replace(PLAIN.training, steps_per_version=4)), 4),
-        (replace(PLAIN, limits=TIGHT, training=replace(PLAIN.training, micro_batch_samples=16)), 6),
+        nightly(replace(PLAIN, limits=TIGHT, training=replace(PLAIN.training, steps_per_version=4)), 4),
+        nightly(replace(PLAIN, limits=TIGHT, training=replace(PLAIN.training, micro_batch_samples=16)), 6),
         (replace(PLAIN, evaluations=Evaluations(4, 6.0, requests=8)), 1),
     ],
     ids=["several steps a version", "micro-batches as they come", "engines that evaluate"],

@@ -36,6 +36,7 @@ from benchmarks.token_simulator.versions import VersionLog
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 
+pytestmark = pytest.mark.nightly
 UNHURRIED = math.inf
 """Tokens per second at which a thing takes no time."""
 CLOCKWORK = World(

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from unittest.mock import DEFAULT, patch
+from unittest.mock import patch
 
 import pytest
 
@@ -12,8 +12,7 @@ from rlscope import diagnose
 from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
-from rlscope.model.forecast.result import NOT_ASKED
-from rlscope.pipeline import analyze
+from rlscope.pipeline import analyze, find_problems, read_run
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 
@@ -23,15 +22,10 @@ CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent
 
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
-    """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts.
-
-    A rule that starts to read what only the page draws fails for want of its answer.
-    """
-    parts = {"find_all": DEFAULT, "evaluate_rules": DEFAULT}
-    no_model = patch("rlscope.analysis.advise.advise", return_value=NOT_ASKED)
-    with TemporaryDirectory() as folder, no_model, patch.multiple("rlscope.pipeline", **parts) as replaced:
-        analyze(CASES[file, name].write(Path(folder)), also_ask=())
-    (evidence,) = replaced["find_all"].call_args.args
+    """What the case's run shows to the rules; one that starts to read what only the page draws fails."""
+    with TemporaryDirectory() as folder, patch("rlscope.pipeline.find_all") as given:
+        read_run(CASES[file, name].write(Path(folder)), find_problems)
+    (evidence,) = given.call_args.args
     return evidence
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.pipeline import analyze
 from rlscope.reports.page.html import render
+from tests.kept import analysed
 from tests.reports.model_fixture import changing_model
 from tests.reports.page.test_browser import CONTRASTS
 from tests.reports.timeline_fixture import timeline_analysis
 
-SAMPLES = Path(__file__).parents[3] / "sample_traces"
 NAMES = ("vllm_trl", "fleet", "made")
 OPEN_PX = {1280: 4_800, 390: 8_000}
 """The most that a page may be high before anything is unfolded, by its width."""
@@ -52,7 +51,7 @@ LABELS = """() => {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reading")
-    made = {name: analyze(SAMPLES / name) for name in NAMES if name != "made"}
+    made = {name: analysed(name) for name in NAMES if name != "made"}
     made["made"] = replace(timeline_analysis(), model=changing_model())
     for name, analysis in made.items():
         (folder / f"{name}.html").write_text(render(analysis), encoding="utf-8")

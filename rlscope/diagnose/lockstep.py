@@ -1,4 +1,4 @@
-"""Samplers and trainers run in lockstep: each side is idle while the other works.
+"""Trainers and samplers take turns: each side waits while the other works.
 
 Symptom: samplers wait at a barrier while the trainers train, and the trainers wait while the samplers generate.
 Evidence: the samplers' GPU-seconds without requests for the reason `barrier`, the trainers' in `waiting_for_samples`.
@@ -63,11 +63,11 @@ def find(evidence: Evidence) -> Finding | None:
 
 RULE = FindingRule(
     name="lockstep",
-    title="Lockstep",
+    title="Synchronous steps",
     sentences=(
-        "Over the whole run, samplers spent {barrier_gpu_s} waiting at the barrier ({barrier_share_ratio} of their GPU "
-        "time), and trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio}). Overlapping the two "
-        "would save {recoverable_gpu_s}: the shorter of these waits, on both sides.",
+        "Over the whole run, samplers spent {barrier_gpu_s} waiting for other workers ({barrier_share_ratio} of their "
+        "GPU time), and trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio}). Overlapping the "
+        "two would save {recoverable_gpu_s}: the smaller of the two shares, on both sides.",
     ),
     remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
     "must stay on-policy accepts this cost.",

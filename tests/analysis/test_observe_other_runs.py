@@ -208,15 +208,13 @@ def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautio
 
 def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     said = model(at(2), at(4), at(6))
-    assert remarks(said)[-1].startswith(
-        "Training scaling is measured from 3 runs with 2, 4 and 6 trainer GPUs: rate ~ (trainer GPUs)^0.9"
-    )
+    assert remarks(said)[-1].startswith("Training speed grows as (trainer GPUs)^0.9")
     assert "(90% interval 0.9" in remarks(said)[-1]
     assert f"with-2: {WARNINGS[ModelWarning.SAME_TRAINERS]}" in remarks(said)
     # And beside the advice, which every format shows.
     assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
-    assert "Training scaling" not in advice.why_beside_rows(model())
-    assert remarks(model())[-1].startswith("Training scaling is assumed: rate ~ (trainer GPUs)^")
+    assert "Training speed grows" not in advice.why_beside_rows(model())
+    assert remarks(model())[-1].startswith("Training speed is assumed to grow as (trainer GPUs)^")
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:

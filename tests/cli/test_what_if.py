@@ -87,7 +87,7 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["current"] == found["predicted"]
     assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
-    assert "Modeled throughput: no change" in invoke("run").stdout
+    assert "Predicted throughput: no change" in invoke("run").stdout
 
 
 @pytest.mark.usefixtures("known")

@@ -109,7 +109,7 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     rows = dict(brief.choice.rows)
     best = document["recommendation"]["best"]
     gains = (best["gain_ratio"], best["gain_low_ratio"], best["gain_high_ratio"])
-    assert rows["modeled gain"][1] == fmt.with_interval(fmt.gain, *gains)
+    assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *gains)
     assert rows["trainer GPUs"] == [
         str(document["recommendation"][which]["trainer_gpus"]) for which in ("current", "best")
     ]

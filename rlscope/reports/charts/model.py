@@ -58,7 +58,7 @@ _PLOT_PX: Final = 300
 _STEPS: Final = 24
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
-    tip("max_running:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
+    tip("max_running:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "predicted tokens/s", ",.4~s"),
     tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "limited by"),
     tip("remark:N"),
 ]  # fmt: skip
@@ -178,7 +178,7 @@ def _layouts(
     is_out = pl.col("series").str.starts_with(OUT)
     on_line = pl.col("series").is_in(joined) if joined else ~is_out & (pl.col("series") != SYNCHRONOUS)
     high = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
-    y = amount("tokens_per_s", "modelled trained tokens per second").scale(
+    y = amount("tokens_per_s", "predicted trained tokens per second").scale(
         domain=[0, high * _ROOM_FOR_LABELS], nice=False
     )
     color, tips = _series_color(rows, joined), _LAYOUT_TIPS

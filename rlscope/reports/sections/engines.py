@@ -134,7 +134,7 @@ def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None, lim
         return f"{opening}. {_LOW_BATCH} Healthy: steady and high."
     place = "at or above" if mean >= efficient_running else "below"
     low = "" if mean >= efficient_running else f" {_LOW_BATCH}"
-    return f"{opening}, {place} the smallest efficient batch (dashed, modeled).{low} Healthy: steady, at or above it."
+    return f"{opening}, {place} the smallest efficient batch (dashed, predicted).{low} Healthy: steady, at or above it."
 
 
 def waiting_reading(kv: pl.DataFrame | None, batches: pl.DataFrame | None, limit: int | None) -> str:

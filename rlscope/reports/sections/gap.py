@@ -49,7 +49,7 @@ def gap_section(analysis: AnalysisResult) -> GapSection:
 
 _GAP: Final = Figure(
     model_words.GAP_TITLE,
-    "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are modeled; the "
+    "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are predicted; the "
     "last bar is measured over the complete steps of the steady state. Healthy: small losses, mostly to a limit set "
     "on purpose, such as a staleness cap.",
     "", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True, ASKED_OF_A_STRETCH,

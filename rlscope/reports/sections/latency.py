@@ -40,7 +40,7 @@ def _fitted_figure(result: ModelResult) -> Figure:
     error = "" if fit.mape_ratio is None else f" Mean error of the fit: {fmt.percent(fit.mape_ratio)}."
     reading = (
         f"Dots: measured means, larger for more passes. Line: fit ({FORMS[fit.form]}){at}, with its 90% band. "
-        "Diamonds: modeled operating points of the layouts, at their own context. Shaded: "
+        "Diamonds: predicted operating points of the layouts, at their own context. Shaded: "
         f"{GRADES['extrapolated']}.{error} Healthy: a narrow band around the diamonds, and the diamonds where the "
         "line bends up, not on its flat part."
     )

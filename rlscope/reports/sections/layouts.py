@@ -1,4 +1,4 @@
-"""Modeled throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
+"""Predicted throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
 
 from typing import Final, NamedTuple
 
@@ -36,7 +36,7 @@ def one_staleness(frontier: pl.DataFrame) -> str:
     if len(known) != 1:
         return ""
     versions = fmt.counted(int(known[0]), "version", "versions")
-    return f"All modeled layouts have the same sample staleness: {versions} at the 95th percentile."
+    return f"All layouts have the same sample staleness: {versions} at the 95th percentile."
 
 
 def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
@@ -68,19 +68,19 @@ def sweep_reading(frame: pl.DataFrame) -> str:
     simulated = " Simulated: a limit applies that no closed form covers; the two can differ." if has_simulated else ""
     crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
     return (
-        "Points: modeled medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
+        "Points: predicted medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
         f"joins layouts that differ in the axis alone.{split}{simulated}{crosses} Healthy: the current layout is "
         "at the top."
     )
 
 
 _SWEEP: Final = Figure(
-    "Modeled throughput by layout",
+    "Predicted throughput by layout",
     "",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
-    "Modeled throughput against staleness cap",
+    "Predicted throughput against staleness cap",
     "Points: layouts. Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current "
     "layout is on it. Below it, another layout is as fast with fresher tokens.",
     "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,

@@ -55,7 +55,7 @@ def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
-    for title in ("steady\ntokens/s", "modeled\ngain", "staleness\np95"):
+    for title in ("steady\ntokens/s", "predicted\ngain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in advice.layout_rows(model, _LAYOUTS_SHOWN):

@@ -93,7 +93,7 @@ def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
-    table.add_column("modeled\ntokens/s", justify="right", no_wrap=True)
+    table.add_column("predicted\ntokens/s", justify="right", no_wrap=True)
     for title in ("fastest\nin", "staleness\np95", *(["step time"] if wide else [])):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("limited by", overflow="fold")

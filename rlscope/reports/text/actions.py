@@ -64,20 +64,24 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "environment": "Make the environment faster, or run more environments in parallel",
     "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
-    "trainer_speed": "Make training faster: a faster step, or additional GPUs",
-    "engine_speed": "Make sampling faster: faster engines, or additional GPUs for more engines",
+    "trainer_speed": "Speed up training: shorten the training step, or add GPUs",
+    "engine_speed": "Speed up sampling: use faster engines, or add GPUs for more engines",
     "colocated": "Colocate: every GPU alternates between sampling and training",
+}
+_FASTER: Final[Mapping[ActionWhat, str]] = {
+    "trainer_speed": "for 10% faster training",
+    "engine_speed": "for 10% faster sampling",
 }
 _ONE_STEP: Final = 1.05
 """Steps of a version up to which it counts as one."""
 _ENGINES_NAMED: Final = 3
 """Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "if updates were free",
+    "weight_updates": "if weight updates took no time",
     "environment": "if the environment took no time",
-    "slow_engines": "once every engine keeps up",
-    "checkpoints": "if checkpoints and evaluation were free",
-    "colocated": "if both sides fit on a GPU and switching is free",
+    "slow_engines": "if all engines were equally fast",
+    "checkpoints": "if checkpoints and evaluation took no time",
+    "colocated": "if trainer and engine fit on one GPU and switching takes no time",
 }
 """The condition for the whole gain of a fix, which is an upper bound."""
 _MAKING_MORE: Final = frozenset(
@@ -112,7 +116,7 @@ def what_to_do(action: Action) -> str:
     words = imperative(action)
     if action.kind != "probe":
         return words
-    return f"Uncertain; test it for {fmt.count(STEPS_TO_PREDICT)} steps: {words[0].lower()}{words[1:]}"
+    return f"{words} (gain uncertain: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -130,7 +134,7 @@ def imperative(action: Action) -> str:
         "in_flight_limit": f"Raise the limit on samples in flight {raised}",
         "running_samples_limit": f"Raise the limit on running samples over all engines {raised}",
         "queue_capacity_samples": f"Raise the queue capacity {raised} samples",
-        "publish_every": f"Publish every {_steps(new)} instead of every {_steps(old)}",
+        "publish_every": f"Publish weights every {_steps(new)} instead of every {_steps(old)}",
     }[action.what]
 
 
@@ -149,7 +153,7 @@ def _layout_imperative(action: Action, after: Layout) -> str:
     if action.what == "running_limit" and isinstance(action.before, Layout):
         old, new = action.before.max_running, after.max_running
         verb = "Raise" if new > old else "Lower"
-        return f"{verb} the running requests per engine from {fmt.count(old)} to {fmt.count(new)}"
+        return f"{verb} the limit on running requests per engine from {fmt.count(old)} to {fmt.count(new)}"
     words = layout_words(after)
     return f"Run asynchronously with {words}" if action.what == "asynchronous" else f"Use {words}"
 
@@ -171,11 +175,11 @@ def gain_words(gain_ratio: Estimate) -> str:
 def effect(action: Action) -> str:
     """Return the gain of the action, as the start of a sentence."""
     gain = gain_words(action.gain_ratio)
-    if action.what in ("trainer_speed", "engine_speed"):
-        return f"Throughput {gain} for 10% more speed"
+    if action.what in _FASTER:
+        return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
-        return f"Throughput up to {gain}, {_IF[action.what]}"
-    return f"Throughput {gain}{_how(action)}"
+        return f"Predicted throughput: at most {gain}, {_IF[action.what]}"
+    return f"Predicted throughput: {gain}{_how(action)}"
 
 
 def _how(action: Action) -> str:
@@ -183,33 +187,45 @@ def _how(action: Action) -> str:
     if action.cause != "staleness_cap":
         return ""
     if action.what == "publish_every":
-        return ", because the staleness cap then spans more steps"
-    return ", because trainers then spend less time at the staleness cap" if action.what in _SOONER else ""
+        return ", because the staleness cap, counted in versions, then allows more steps"
+    return ", because GPUs then wait less for the staleness cap" if action.what in _SOONER else ""
 
 
-def staleness_words(action: Action, own: StalenessForecast | None, cap: int | None = None) -> str:
+def period_of(ranked: Sequence[Action], own: StalenessForecast | None) -> float | None:
+    """Return the publish interval if actions that are listed together count staleness in steps; None for versions.
+
+    One action that changes how many steps a version lasts is enough: a list has one unit.
+    """
+    rarer = [_number(action.before) for action in ranked if action.what == "publish_every"]
+    if rarer:
+        return rarer[0]
+    return 1.0 if any(map(lasts_longer, (own, *(action.staleness for action in ranked)))) else None
+
+
+def staleness_words(
+    action: Action, own: StalenessForecast | None, cap: int | None = None, period_steps: float | None = None
+) -> str:
     """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown.
 
-    If the action changes how many steps a version lasts, staleness and cap are counted in optimizer steps.
+    If the action changes how many steps a version lasts, or if period_steps is given, staleness and cap are counted in
+    optimizer steps.
     """
-    ages = ages_of(action, own)
+    ages = ages_of(action, own, period_steps)
     if ages is None:
         return ""
     (before, after), caps = ages.words, _caps(action, cap)
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
-        allowed = f", although the cap then allows {fmt.count(caps[1])}" if caps else ""
-        return f"sample staleness p95 stays at {after} {unit}{allowed}"
-    if ages.after < ages.before:
-        change = f"samples get fresher: p95 falls from {before} to {after} {unit}"
-    else:
-        rank = " by more than half, which ranks this last" if action.is_staler else ""
-        change = f"samples get staler{rank}: p95 rises from {before} to {after} {unit}"
-    return f"{change}{_cap_words(caps)}{_versions_last(action, own)}"
+        allowed = f", although the staleness cap then allows {fmt.count(caps[1])}" if caps else ""
+        return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
+    verb = "falls" if ages.after < ages.before else "rises"
+    change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
+    last = ". Listed last because it rises by more than half" if action.is_staler else ""
+    return f"{change}{_cap_words(caps)}{_versions_last(action, own, period_steps)}{last}"
 
 
 def _unit(age: str, *, in_steps: bool) -> str:
-    name = "step" if in_steps else "version"
+    name = "optimizer step" if in_steps else "version"
     return name if age == "1" else f"{name}s"
 
 
@@ -217,22 +233,20 @@ def _cap_words(caps: tuple[int, int] | None) -> str:
     """Return what rarer publications do to the cap; empty if there is no cap, or versions last as long as before."""
     if caps is None:
         return ""
-    old, new = caps
-    if new == 2 * old:
-        return ", as if the cap had been doubled"
-    return f", as if the cap had been raised from {fmt.count(old)} to {fmt.count(new)} steps"
+    old, new = map(fmt.count, caps)
+    return f"; the staleness cap then allows {new} instead of {old}"
 
 
-def _versions_last(action: Action, own: StalenessForecast | None) -> str:
+def _versions_last(action: Action, own: StalenessForecast | None, period_steps: float | None) -> str:
     """Why staleness in steps differs from staleness in versions, if publications wait for the staleness cap."""
     after = action.staleness
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
-    old, new = (age_text(each.steps_per_version) for each in (own, after))
+    lengths = (staleness.steps_per_version * (period_steps or 1.0) for staleness in (own, after))
+    old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
-        return f" (a version lasts {old} steps)"
-    moves = "shrink" if after.steps_per_version < own.steps_per_version else "grow"
-    return f", because versions {moves} from {old} to {new} steps"
+        return f" (weights are published every {old})"
+    return f", because weights are then published every {new} instead of every {old}"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -259,16 +273,20 @@ def age_text(age: float) -> str:
     return fmt.count(round(age)) if math.isclose(age, round(age), abs_tol=1e-6) else fmt.significant(age, 2)
 
 
-def ages_of(action: Action, own: StalenessForecast | None) -> ActionAges | None:
-    """Return the staleness before and after the action, in one unit; None if unknown, or if a fix leaves it alone."""
+def ages_of(action: Action, own: StalenessForecast | None, period_steps: float | None = None) -> ActionAges | None:
+    """Return the staleness before and after the action, in one unit; None if unknown, or if a fix leaves it alone.
+
+    period_steps: publish interval, for staleness in optimizer steps whatever the action changes.
+    """
     after = action.staleness
     if not _has_staleness(action) or after is None or own is None:
         return None
     if action.what == "publish_every":
         steps = own.p95_steps * _number(action.before), after.p95_steps * _number(action.after)
         return ActionAges(*steps, in_steps=True)
-    if lasts_longer(own) or lasts_longer(after):
-        return ActionAges(own.p95_steps, after.p95_steps, in_steps=True)
+    if period_steps is not None or lasts_longer(own) or lasts_longer(after):
+        steps_each = period_steps or 1.0
+        return ActionAges(own.p95_steps * steps_each, after.p95_steps * steps_each, in_steps=True)
     return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
 
 
@@ -352,7 +370,7 @@ class ActionRow(NamedTuple):
     gain: str
     """With its 90% interval."""
     staleness: str
-    """95th percentile of samples before and after, in versions unless it says steps; empty if unknown."""
+    """95th percentile of samples before and after, with its unit; empty if unknown."""
     evidence: str
     """Grade of the forecast of a layout; empty for an action that changes no batch."""
     cost: str
@@ -362,7 +380,7 @@ class ActionRow(NamedTuple):
     """Expected steady rate; empty if unknown."""
 
 
-COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "expected rate")
+COLUMNS: Final = ActionRow("what", "predicted gain", "staleness p95", "evidence", "cost", "setting", "predicted rate")
 """The titles of the table."""
 TITLE: Final = "Actions, best first"
 
@@ -370,27 +388,34 @@ TITLE: Final = "Actions, best first"
 def below_table(ranked: Sequence[Action]) -> str:
     """Return what holds for all actions of a table, and their order if it is not that of their gains."""
     verify = (
-        f"Each gain is for that change alone. To verify one, record {fmt.count(STEPS_TO_PREDICT)} steps in steady "
-        "state with it and run `rlscope compare BEFORE AFTER`."
+        f"Each gain is for that change alone. To verify it, make the change, record {fmt.count(STEPS_TO_PREDICT)} "
+        "steps in steady state, and run `rlscope compare BEFORE AFTER`."
     )
     gains = [each.gain_ratio.value for each in ranked]
     if gains == sorted(gains, reverse=True):
         return verify
     return (
-        f"{verify} Order: settings that are at least 90% likely to gain 5% come first. Of settings whose gains are "
-        "within 2%, one that cannot cost throughput comes first, then the one with the fresher samples. Actions that "
-        "make samples staler by more than half come last."
+        f"{verify} Order: changes that are at least 90% likely to gain 5% come first. Between changes whose gains "
+        "differ by less than 2%, the one that cannot reduce throughput comes first, then the one with fresher samples. "
+        "Changes that raise staleness by more than half come last."
     )
 
 
 def action_row(
-    action: Action, analysis: AnalysisResult, own: StalenessForecast | None, cap: int | None = None
+    action: Action,
+    analysis: AnalysisResult,
+    own: StalenessForecast | None,
+    cap: int | None = None,
+    period_steps: float | None = None,
 ) -> ActionRow:
-    """Return the row of an action; own: current staleness; cap: the staleness cap in versions."""
+    """Return the row of an action.
+
+    own: current staleness. cap: the staleness cap in versions. period_steps: as in `ages_of`.
+    """
     return ActionRow(
         what=what_to_do(action),
         gain=_gain_cell(action),
-        staleness=_staleness_cell(action, own, cap),
+        staleness=_staleness_cell(action, own, cap, period_steps),
         evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
@@ -401,18 +426,18 @@ def action_row(
 def _gain_cell(action: Action) -> str:
     """Return the gain, with its condition if the action as such has none."""
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
-    if action.what in ("trainer_speed", "engine_speed"):
-        return f"{gain} for 10% more speed"
-    return f"up to {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
+    if action.what in _FASTER:
+        return f"{gain} {_FASTER[action.what]}"
+    return f"at most {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 
-def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None) -> str:
-    ages, caps = ages_of(action, own), _caps(action, cap)
+def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None, period_steps: float | None) -> str:
+    ages, caps = ages_of(action, own, period_steps), _caps(action, cap)
     if ages is None:
         return ""
-    before, after, steps = *ages.words, " steps" if ages.in_steps else ""
+    (before, after), unit = ages.words, _unit(ages.words[1], in_steps=ages.in_steps).removeprefix("optimizer ")
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
-    return f"stays at {after}{steps}{spanned}" if before == after else f"{before} → {after}{steps}{spanned}"
+    return f"stays at {after} {unit}{spanned}" if before == after else f"{before} → {after} {unit}{spanned}"
 
 
 def _number(setting: Layout | float | None) -> float:

@@ -18,7 +18,7 @@ from rlscope.model.forecast.recommend import (
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.text.actions import age_text, gain_words, lasts_longer, layout_words
+from rlscope.reports.text.actions import age_text, gain_words, layout_words, period_of
 from rlscope.reports.text.model import OBSERVABLES
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
@@ -54,7 +54,7 @@ def headline(model: ModelResult) -> str:
         return "No layout is recommended"
     if advised.advice == "keep":
         kept = f"eep {layout_words(model.forecasts.today.layout)}"
-        return f"Without action 1: k{kept}" if _changes_run_type(model) else f"K{kept}"
+        return f"Without action 1, k{kept}" if _changes_run_type(model) else f"K{kept}"
     words = (
         change_words(model)
         if advised.changes
@@ -86,14 +86,14 @@ def reason(model: ModelResult) -> str:
     if model.recommendation.advice != "keep":
         return words
     if _changes_run_type(model):
-        return f"Action 1 changes the run type. Without it, {words[0].lower()}{words[1:]}"
+        return f"Without action 1, {words[0].lower()}{words[1:]}"
     if stale is None:
         return words
     gain = fmt.gain(Estimate.of(gains_over(stale, model.forecasts.today)).value)
     ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
     return (
-        f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: modeled gain "
-        f"{gain}, but sample staleness p95 rises from {ages[0].removesuffix(' steps')} to {ages[1]}."
+        f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: predicted gain "
+        f"{gain}, but sample staleness p95 rises from {ages[0].partition(' ')[0]} to {ages[1]}."
     )
 
 
@@ -130,7 +130,7 @@ def _missed(model: ModelResult) -> list[str]:
     off, known = model.replay.off, model.replay.known
     names = ", ".join(OBSERVABLES[each.name] for each in off)
     return [
-        f"The model misses {fmt.count(len(off))} of {fmt.count(len(known))} quantities of this run ({names}), so gains"
+        f"{fmt.count(len(off))} of {fmt.count(len(known))} predicted quantities of this run are off ({names}), so gains"
         " may be off by more than their intervals say."
     ]
 
@@ -241,12 +241,13 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
 
 
 def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
-    """Return staleness in versions, or in optimizer steps if a version of the current layout lasts for several."""
+    """Return staleness in the unit of the actions."""
     if forecast.staleness is None:
         return fmt.NO_DATA
-    if not lasts_longer(model.forecasts.today.staleness):
-        return fmt.count(forecast.staleness.sample_p95)
-    return f"{age_text(forecast.staleness.p95_steps)} steps"
+    period_steps = period_of(model.ranking.actions, model.forecasts.today.staleness)
+    if period_steps is None:
+        return fmt.counted(forecast.staleness.sample_p95, "version", "versions")
+    return f"{age_text(forecast.staleness.p95_steps * period_steps)} steps"
 
 
 def _odds(model: ModelResult) -> str:

@@ -299,13 +299,13 @@ def _place(result: ModelResult, actions: Sequence[Action]) -> int:
 
 
 def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
-    """The modeled gain of the other layout and its odds; no rows where only the current one is shown."""
+    """The predicted gain of the other layout and its probability; no rows if only the current one is shown."""
     recommendation = result.recommendation
     if recommendation.advice not in ("change", "probe"):
         return []
     median, low, high = map(fmt.gain, recommendation.gain_ratio)
-    rows = [("modeled gain", median if low == high else f"{median} ({low} to {high})")]
-    rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of draws"))
+    rows = [("predicted gain", median if low == high else f"{median} ({low} to {high})")]
+    rows.append(("probability of a gain", fmt.percent(recommendation.better_probability)))
     return [(name, ["–", value]) for name, value in rows]
 
 
@@ -314,28 +314,29 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None
-    measured = f"measured in steady state{counted}; " if known else ""
+    measured = f"trained in steady state{counted}; " if known else ""
     if not isinstance(result, ModelResult):
-        return Fact("Trained", rate, f"{measured}no prediction")
-    compared = model_words.compared_rows(result)
-    if result.prediction is None or not compared:
-        return Fact("Trained", rate, f"{measured}too few steps to check the model")
-    heldout, row = result.prediction, compared[0]
-    steps, agreement = fmt.count(heldout.held_out_steps), _agreement(heldout.compared[0])
-    predicted = row.predicted.removesuffix(" tokens/s")
-    tested = f"its last {steps} steps reached {row.achieved}, predicted {predicted}{agreement}"
-    return Fact("Trained", rate, f"{measured}{tested}")
+        return Fact("Throughput", rate, f"{measured}no prediction")
+    if result.prediction is None or not result.prediction.compared:
+        return Fact("Throughput", rate, f"{measured}too few steps to test a prediction")
+    heldout, row = result.prediction, model_words.compared_rows(result)[0]
+    steps, predicted = fmt.count(heldout.held_out_steps), row.predicted.removesuffix(" tokens/s")
+    tested = (
+        f"for its last {steps} steps, rlscope predicted {predicted} and measured {row.achieved}: "
+        f"{_agreement(heldout.compared[0])}"
+    )
+    return Fact("Throughput", rate, f"{measured}{tested}")
 
 
 def _agreement(compared: ComparedPrediction) -> str:
-    """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
+    """Whether a measured value agrees with its prediction, or by how much it is off."""
     off = compared.residual_ratio
     if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
-        return ", in agreement"
+        return "as predicted"
     if off is None:
-        return ", not in agreement"
+        return "not as predicted"
     distance = f"{fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
-    return f"; {distance}, {'within' if compared.agrees else 'beyond'} measurement and prediction error"
+    return f"{distance}, {'within' if compared.agrees else 'beyond'} measurement and prediction error"
 
 
 def no_gaps(quality: DataQuality) -> str:

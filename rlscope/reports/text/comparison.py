@@ -61,7 +61,7 @@ _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "not_reproduced": "A's model does not reproduce A's own rate",
     "not_modelled": "A's model has no input for it",
     "cannot_run": "according to A's model, no step could finish with it",
-    "too_many": f"only the first {MOST_CAUSES} causes are modeled",
+    "too_many": f"only the first {MOST_CAUSES} causes are evaluated",
     "not_together": "according to A's model, no step could finish with all changes together",
 }
 _BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}

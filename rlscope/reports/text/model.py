@@ -41,7 +41,7 @@ from rlscope.reports.text.names import (
 REPLAY_TITLE: Final = "Measured and replayed, current layout, steady state"
 PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
-BOUND: Final = "upper bound, modeled"
+BOUND: Final = "upper bound, predicted"
 MEASURED: Final = "measured, steady state"
 """Over the steps that lie completely in steady state."""
 # Of the bound: smaller causes share one row.
@@ -74,7 +74,7 @@ class LossRow(NamedTuple):
 
     cause: CauseWords
     lost_tokens_per_s: float
-    """Negative if the run is faster than the model predicts."""
+    """Negative if the run is faster than predicted."""
     left_tokens_per_s: float
     share_ratio: float
     """Share of the bound."""
@@ -151,7 +151,7 @@ def replay_sentence(model: ModelResult) -> str:
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
     missed = misfit_words(replay)
-    return f"{text} The model does not explain this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
+    return f"{text} The replay does not match this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
 
 
 def misfit_words(replay: Replay) -> str:
@@ -193,7 +193,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
         sign = "−" if observable.difference < 0 else "+"
         difference = sign + write(abs(observable.difference))
     measured = "not recorded" if observable.measured is None else write(observable.measured)
-    replayed = "not modeled" if observable.replayed is None else write(observable.replayed)
+    replayed = "not predicted" if observable.replayed is None else write(observable.replayed)
     return ReplayRow(OBSERVABLES[observable.name], measured, replayed, difference)
 
 
@@ -296,7 +296,7 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 
 def baseline_sentence(model: ModelResult) -> str:
-    """The upper bound and the synchronous baseline, both modeled."""
+    """The upper bound and the synchronous baseline, both predicted."""
     low, high = (fmt.tokens_per_second(each) for each in (model.gap.bound_spread.low, model.gap.bound_spread.high))
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
     text = (
@@ -309,7 +309,7 @@ def baseline_sentence(model: ModelResult) -> str:
         rate, achieved = _colocated_rate(model, model.synchronous_tokens_per_s), model.gap.achieved_tokens_per_s
         beside = f" ({fmt.signed_percent(rate / achieved - 1.0)} against measured)" if achieved else ""
         text += (
-            f" A colocated synchronous run, in which every GPU first samples and then trains, is modeled at "
+            f" A colocated synchronous run, in which every GPU first samples and then trains, is predicted to train "
             f"{fmt.tokens_per_second(rate)}{beside}, ignoring the cost of switching."
         )
     return text
@@ -364,8 +364,8 @@ def remarks(model: ModelResult) -> list[str]:
     lines = [WARNINGS[warning] for warning in model.warnings if warning is not ModelWarning.PARTLY_EXPLAINED]
     if calibration.synchronous:
         lines.append(
-            "This run is synchronous. Every other layout is modeled as asynchronous: its gain includes that change, "
-            "and its tokens are stale as shown."
+            "This run is synchronous. Every other layout is predicted for an asynchronous run: its gain includes that "
+            "change, and its tokens are stale as shown."
         )
     lines += other_run_lines(model)
     lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
@@ -385,7 +385,7 @@ def _rough_staleness(model: ModelResult) -> str | None:
     if not off:
         return None
     row = _replay_row(off[0])
-    return f"Forecasts of staleness are rough: {row.name} was {row.measured} and is replayed as {row.replayed}."
+    return f"Predictions of staleness are rough: {row.name} was {row.measured} and is replayed as {row.replayed}."
 
 
 def _runs_below_limit(model: ModelResult) -> bool:
@@ -452,7 +452,7 @@ class SensitivityRow(NamedTuple):
 
     name: str
     gain: str
-    """Modeled change of trained tokens per second, with its interval."""
+    """Predicted change of trained tokens per second, with its interval."""
     remark: str
 
 
@@ -464,7 +464,7 @@ def sensitivity_rows(model: ModelResult) -> list[SensitivityRow]:
 def sensitivity_sentence(model: ModelResult) -> str:
     """Explain the figures, and whether they are approximate."""
     text = (
-        "Modeled change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
+        "Predicted change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
         "numbers are changed by 1 and the effect is scaled to 1%."
     )
     rough = any(each.is_rough for each in model.sensitivities)

@@ -27,9 +27,9 @@ REASONS: Final[Mapping[Reason, str]] = {
     "small_gain": "No other GPU split or request limit is likely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
-        f"Likely faster, but the steady state is too short to check the model: that takes {STEPS_TO_PREDICT} steps."
+        f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
     ),
-    "not_replayed": "The model does not reproduce this run, so it says nothing about other layouts.",
+    "not_replayed": "rlscope cannot reproduce the throughput of this run, so it predicts nothing about other layouts.",
 }
 QUANTITIES: Final[Mapping[PredictedQuantity, str]] = {
     "tokens_per_s": "trained",
@@ -68,9 +68,9 @@ CAUSES: Final[Mapping[GapCause, CauseWords]] = {
     "synchronous_steps": CauseWords("synchronous steps", "Each side waits while the other works."),
     "tail": CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
     "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
-    "unexplained": CauseWords("not explained", "The model predicts more than the run achieved."),
+    "unexplained": CauseWords("not explained", "The prediction is higher than the measured throughput."),
 }
-BETTER_THAN_MODEL: Final = "The run is faster than the model predicts."
+BETTER_THAN_MODEL: Final = "The run is faster than predicted."
 OTHER_CAUSES: Final = CauseWords("all other causes", "Each is too small for a line of its own.")
 EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "no_trainer": "no trainer GPU",
@@ -100,12 +100,12 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "batch observed",
-    "interpolated": "batch between observed ones",
-    "extrapolated": "batch beyond observed ones",
-    "assumed": "assumed",
+    "measured": "batch size measured",
+    "interpolated": "batch size interpolated",
+    "extrapolated": "batch size extrapolated",
+    "assumed": "batch speed assumed",
 }
-"""Evidence behind a modeled rate, by its grade."""
+"""Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {
     "pnorm": "p-norm of reading the weights and computing each request",
     "softplus": "flat, then linear, with a soft hinge",
@@ -117,24 +117,24 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Engines never ran as many requests as their setting allows; the largest observed number is used as the limit."
     ),
     ModelWarning.UNATTRIBUTED_ENGINE_TIME: (
-        "Much of the engines' time is unattributed; the model counts it as idle time, not as slow passes."
+        "Much of the engines' time is unattributed; rlscope counts it as idle time, not as slow passes."
     ),
     ModelWarning.PREFILL_NOT_RECORDED: "No engine step counts prefill tokens: prefill is assumed to be free.",
     ModelWarning.UNATTRIBUTED_TRAINER_TIME: (
-        "Much of the trainers' time is unattributed; if they waited there, they are faster than modeled."
+        "Much of the trainers' time is unattributed; if they waited there, they are faster than predicted."
     ),
-    ModelWarning.NO_PASSES: "No pass could be used: the cost of a pass follows from device and model alone.",
+    ModelWarning.NO_PASSES: "No forward pass could be used: its time is estimated from the GPU type and the LLM alone.",
     ModelWarning.NO_HARDWARE_PRIOR: (
-        "Device or model is unknown: beyond the observed batch sizes, the cost of a pass is extrapolated from the"
-        " fitted curve."
+        "GPU type or LLM is unknown: beyond the measured batch sizes, the time of a forward pass is extrapolated from "
+        "the fitted curve."
     ),
-    ModelWarning.ONE_BATCH_SIZE: "All batches were about the same size: the cost of other sizes is hardly known.",
+    ModelWarning.ONE_BATCH_SIZE: "All batches were about the same size: the speed at other sizes is uncertain.",
     ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: (
-        "The KV cache filled in proportion to the batch: only the sum of their costs is known."
+        "The KV cache filled in proportion to the batch: only the sum of their effects is known."
     ),
     ModelWarning.KV_NOT_RECORDED: "KV cache use was not recorded: contexts are assumed to stay as long as they were.",
     ModelWarning.SLOPE_NOT_SEEN: (
-        "Passes took about the same time at every observed batch size: the run does not show where passes get slower."
+        "Forward passes took about the same time at every measured batch size: where they get slower is unknown."
     ),
     ModelWarning.IN_FLIGHT_CAP: "The cap on samples in flight binds.",
     ModelWarning.STALENESS_CAP: "The staleness cap binds.",
@@ -145,7 +145,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.FEW_REQUESTS: "Engines run few requests, and their number varies a lot.",
     ModelWarning.WAITS_VARY: "Waits for the environment vary, and the longest meet the staleness cap.",
     ModelWarning.SHORT_STRETCH: (
-        "The steady state is too short to hold a part of it out: how well the model predicts this run is unknown."
+        "The steady state is too short to test predictions on this run: their error is unknown."
     ),
     ModelWarning.LENGTHS_DRIFT: (
         "Response lengths drift over the steady state: figures are for its mean and will change."
@@ -158,23 +158,23 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "run.json and the recorded data disagree on the rollout scheduling; the recorded data is used."
     ),
     ModelWarning.NOT_EXPLAINED: (
-        "The model's rate for the current layout is more than 10% off the measured one: forecasts of other layouts are"
-        " unreliable."
+        "The predicted throughput of the current layout is more than 10% off the measured one: predictions for other "
+        "layouts are unreliable."
     ),
     ModelWarning.PREDICTION_MISSED: (
-        "Calibrated on the first half of the steady state, the model misses the rate of the second half by more than"
-        " 10%: predicted gains are rough."
+        "The throughput that was predicted from the first half of the steady state for the second half is more than "
+        "10% off: predicted gains are rough."
     ),
     ModelWarning.PARTLY_EXPLAINED: (
-        "The model misses a quarter or more of the quantities of the current layout: gains may be off by more than"
-        " their intervals say."
+        "A quarter or more of the predicted quantities of the current layout are off: gains may be off by more than "
+        "their intervals say."
     ),
     ModelWarning.AHEAD_CONTRADICTED: (
-        "The trainers did not prefetch as many batches as the model assumes: forecast staleness is off by the same"
+        "The trainers did not prefetch as many batches as assumed: predicted staleness is off by the same"
         " number of steps. The query batches_ahead counts them."
     ),
     ModelWarning.SAME_TRAINERS: "it has as many trainer GPUs as this run, so it says nothing about scaling.",
-    ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their model: it is assumed to be the same.",
+    ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their LLM: it is assumed to be the same.",
     ModelWarning.OTHER_SETTINGS: "its training settings differ; the effect is attributed to scaling.",
     ModelWarning.OTHER_LENGTHS: "its samples are much longer or shorter; the effect is attributed to scaling.",
     ModelWarning.CUT_LENGTHS: (
@@ -206,15 +206,15 @@ def scaling_sentence(model: ModelResult) -> str:
     power = f"{middle} (90% interval {low} to {high})"
     if not training.scaling_seen_at:
         return (
-            f"Training scaling is assumed: rate ~ (trainer GPUs)^{power}. A run with another number of trainer GPUs, "
-            "named with --also, measures it."
+            f"Training speed is assumed to grow as (trainer GPUs)^{power}. To measure the exponent, pass a run with "
+            "another number of trainer GPUs with --also."
         )
     counts = sorted({training.seen_gpus, *training.scaling_seen_at})
     listed = fmt.listed([*map(fmt.count, counts)])
     runs = 1 + sum(ModelWarning.SAME_TRAINERS not in other.warnings for other in model.others)
     return (
-        f"Training scaling is measured from {fmt.count(runs)} runs with {listed} trainer GPUs: rate ~ "
-        f"(trainer GPUs)^{power}."
+        f"Training speed grows as (trainer GPUs)^{power}, measured from {fmt.count(runs)} runs with {listed} trainer "
+        "GPUs."
     )
 
 
@@ -234,7 +234,7 @@ _FEW_PER_SAMPLE: Final = 0.005
 
 
 def preemption_sentence(model: ModelResult) -> str | None:
-    """Return the cost of preemptions, measured and modeled; None if there are too few to mention."""
+    """Return the cost of preemptions, measured and predicted; None if there are too few to mention."""
     today = model.forecasts.today
     seen, expected = _worth_saying(model.preemption), _worth_saying(today.preemption)
     if seen is None and expected is None:
@@ -242,9 +242,9 @@ def preemption_sentence(model: ModelResult) -> str | None:
     grade = f" ({today.grade})" if today.grade else ""
     if seen is None:
         was = "did not count preemptions" if model.preemption is None else "preempted almost no request"
-        return f"Engines {was}; the model expects {_words(expected)}{grade}."
+        return f"Engines {was}; predicted: {_words(expected)}{grade}."
     text = f"The KV cache overflowed: {_words(seen)}, as counted"
-    return f"{text}." if today.preemption is None else f"{text}; the model expects {_words(today.preemption)}{grade}."
+    return f"{text}." if today.preemption is None else f"{text}; predicted: {_words(today.preemption)}{grade}."
 
 
 def overflow_line(forecast: Forecast) -> str | None:
@@ -254,7 +254,7 @@ def overflow_line(forecast: Forecast) -> str | None:
         return None
     lost = _worth_saying(forecast.preemption)
     text = f"The KV cache of an engine holds {fmt.significant(state.running_limit)} requests safely, not {running}"
-    return f"{text}." if lost is None else f"{text}: the model expects {_words(lost)}."
+    return f"{text}." if lost is None else f"{text}; predicted: {_words(lost)}."
 
 
 def layout_remark(forecast: Forecast) -> str:

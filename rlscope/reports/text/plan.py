@@ -46,7 +46,7 @@ def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     gpu_s = hours.value * planned.plan.gpus * 3600.0
     time = fmt.with_interval(lambda value: fmt.duration(None if value is None else value * 3600.0), *hours)
     money = fmt.money(gpu_s, price.gpu_hour_price, price.currency)
-    text = f"Modeled time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
+    text = f"Predicted time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
     return f"{text}, {money}." if money else f"{text}."
 
 
@@ -256,7 +256,7 @@ def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     limit = "" if best.timing is None else f" Limited by: {REGIMES[best.timing.regime]}."
-    return f"Modeled throughput: {text} (median and 90% interval of the draws).{limit}"
+    return f"Predicted throughput: {text} (median and 90% interval of the draws).{limit}"
 
 
 def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:

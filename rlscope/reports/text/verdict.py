@@ -118,7 +118,7 @@ def _dropped_by_cap(analysis: AnalysisResult) -> str:
     share = _dropped_share(analysis)
     if share is None:
         return ""
-    return f", because the staleness cap drops samples that took {fmt.percent(share)} of sampler GPU time"
+    return f", because samplers spend {fmt.percent(share)} of their time on samples that the staleness cap drops"
 
 
 def _dropped_share(analysis: AnalysisResult) -> float | None:
@@ -196,9 +196,9 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     "trainers": "doubling the training speed",
     "lockstep": "overlapping sampling and training",
     "staleness_cap": "removing the limits on staleness and samples in flight",
-    "weight_updates": "free weight updates",
+    "weight_updates": "weight updates that take no time",
     "environment": "an environment that takes no time",
-    "checkpoints": "free checkpoints and evaluation",
+    "checkpoints": "checkpoints and evaluation that take no time",
 }
 """Change that removes a cause, as the subject of a sentence."""
 _SAME_GAIN: Final = 0.02
@@ -269,8 +269,8 @@ def next_step(analysis: AnalysisResult) -> str:
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
-            return "Keep this layout. No setting would gain 5%, and neither would making one side 10% faster."
-        return f"Keep this layout. No modeled change would gain 5%. {_WITHOUT_MODEL['balanced']}"
+            return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
+        return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [_with_effect(analysis, first), _unchecked(analysis, first), _aside(analysis, first)]
     parts.append(_kept(analysis, first))
     return " ".join(part for part in parts if part)
@@ -278,18 +278,19 @@ def next_step(analysis: AnalysisResult) -> str:
 
 def _with_effect(analysis: AnalysisResult, action: Action) -> str:
     """The action, its gain, and what it does to staleness, as sentences."""
-    fresh = actions.staleness_words(action, own_staleness(analysis), cap_of(analysis))
-    return f"{actions.what_to_do(action)}. {actions.effect(action)}{'; ' if fresh else ''}{fresh}."
+    own = own_staleness(analysis)
+    fresh = actions.staleness_words(action, own, cap_of(analysis), actions.period_of(actions_of(analysis), own))
+    return f"{actions.what_to_do(action)}. {actions.effect(action)}.{' ' if fresh else ''}{fresh}{'.' if fresh else ''}"
 
 
 def _unchecked(analysis: AnalysisResult, first: Action) -> str:
-    """Why a gain counts as likely although the model could not be checked on this run; empty in any other case."""
+    """Why a gain counts as likely although no prediction was tested on this run; empty in any other case."""
     model = analysis.model
     if first.kind != "change" or not isinstance(model, ModelResult) or model.prediction is not None:
         return ""
     return (
-        f"The steady state is too short to check the model on this run, but the gain exceeds 5% by more than the "
-        f"model's usual error of {fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')}."
+        f"The steady state is too short to test this prediction. The gain would exceed 5% even if the prediction were "
+        f"off by {fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')}, the usual error."
     )
 
 
@@ -362,7 +363,7 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
     """Why the layout is kept; empty if the first action changes it."""
     if first.kind != "fix" or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
         return ""
-    return f"Keep this layout. {advice.reason(analysis.model)}"
+    return f"Keep the current layout. {advice.reason(analysis.model)}"
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
@@ -390,7 +391,9 @@ def below_actions(analysis: AnalysisResult) -> str:
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """Return the actions as the rows of a table, in order."""
     own, cap = own_staleness(analysis), cap_of(analysis)
-    return [actions.action_row(each, analysis, own, cap) for each in actions_of(analysis)]
+    ranked = actions_of(analysis)
+    period_steps = actions.period_of(ranked, own)
+    return [actions.action_row(action, analysis, own, cap, period_steps) for action in ranked]
 
 
 def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
@@ -487,7 +490,7 @@ def stretch(analysis: AnalysisResult) -> str:
     window, verdict = analysis.run.window, analysis.verdict
     if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
         lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
-        return f"Over steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)} ({lasting})"
+        return f"In steady state (steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting})"
     return f"Over {fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
 
 

@@ -1,6 +1,6 @@
 """The answer to a what-if: the current run beside the changed one, with warnings.
 
-Both columns are modeled; measured values are in the analysis.
+Both columns are predicted; measured values are in the analysis.
 """
 
 from typing import Final, NamedTuple
@@ -32,8 +32,8 @@ def headline(answer: WhatIf) -> str:
     if answer.obstacle is not None:
         return f"Infeasible: {_obstacle(answer.obstacle)}"
     if answer.gain_ratio is None or not any(answer.gain_ratio):
-        return "Modeled throughput: no change"
-    return f"Modeled throughput: {gain_words(answer.gain_ratio)}"
+        return "Predicted throughput: no change"
+    return f"Predicted throughput: {gain_words(answer.gain_ratio)}"
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:

@@ -64,7 +64,7 @@ def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_i
     gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
     interval = f"({gain_text(gain.low)} to {gain_text(gain.high)})"
-    assert cells["modeled gain"] == ("–", f"{gain_text(gain.value)} {interval}")
+    assert cells["predicted gain"] == ("–", f"{gain_text(gain.value)} {interval}")
 
 
 def test_an_interval_without_a_width_is_not_written():
@@ -247,9 +247,9 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     text = card(changing_model()).partition("Where the GPU time went")[0]
     panel = " ".join(text.replace("│", " ").split())
     assert panel.count("Use 4 trainer GPUs") == 1
-    assert f"Throughput {advice.gain_words(changing_model().recommendation.gain_ratio)}; samples get fresher" in panel
+    assert f"Predicted throughput: {advice.gain_words(changing_model().recommendation.gain_ratio)}. Sample" in panel
     tried = " ".join(card(tried_model()).partition("Where the GPU")[0].replace("│", " ").split())
-    assert tried.count("Uncertain; test it for 20 steps: use 4 trainer GPUs") == 1
+    assert tried.count("Use 4 trainer GPUs") == tried.count("(gain uncertain: test for 20 steps first)") == 1
 
 
 def kept_model():
@@ -303,7 +303,7 @@ def test_a_page_without_actions_has_no_table_of_them():
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
     lines = card(changing_model(), width).splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, modeled"))
+    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, predicted"))
     blocks = lines[start : start + len(model_words.loss_rows(changing_model())) + 2]
     ends = [max(line.rfind("█"), line.rfind("▒")) for line in blocks]
     assert ends[0] == max(ends)

@@ -31,7 +31,7 @@ WORDS = {
     "layout": (action(), "Use 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine"),
     "running_limit": (
         action("running_limit", "samplers", after=Layout(4, 4, 24)),
-        "Raise the running requests per engine from 16 to 24",
+        "Raise the limit on running requests per engine from 16 to 24",
     ),
     "asynchronous": (
         action("asynchronous", "lockstep"),
@@ -55,7 +55,7 @@ WORDS = {
     ),
     "publish_every": (
         action("publish_every", "weight_updates", before=1, after=2),
-        "Publish every 2 optimizer steps instead of every step",
+        "Publish weights every 2 optimizer steps instead of every step",
     ),
     "weight_updates": (
         action("weight_updates", "weight_updates", "fix", 2.0, None),
@@ -71,7 +71,7 @@ WORDS = {
     ),
     "trainer_speed": (
         action("trainer_speed", "trainers", "fix", 1.0, 1.1),
-        "Make training faster: a faster step, or additional GPUs",
+        "Speed up training: shorten the training step, or add GPUs",
     ),
     "checkpoints": (
         action("checkpoints", "checkpoints", "fix", 3.0, None),
@@ -79,7 +79,7 @@ WORDS = {
     ),
     "engine_speed": (
         action("engine_speed", "samplers", "fix", 1.0, 1.1),
-        "Make sampling faster: faster engines, or additional GPUs for more engines",
+        "Speed up sampling: use faster engines, or add GPUs for more engines",
     ),
     "colocated": (
         action("colocated", "trainers", "fix", None, None),
@@ -113,25 +113,28 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
 
 @pytest.mark.parametrize(
     ("cause", "reason"),
-    [("weight_updates", ""), ("staleness_cap", ", because the staleness cap then spans more steps")],
+    [
+        ("weight_updates", ""),
+        ("staleness_cap", ", because the staleness cap, counted in versions, then allows more steps"),
+    ],
 )
 def test_rarer_publications_say_what_they_are_against(cause, reason):
     rarer = action("publish_every", cause, before=1.0, after=2.0)
-    assert actions.effect(rarer) == f"Throughput {actions.gain_words(rarer.gain_ratio)}{reason}"
+    assert actions.effect(rarer) == f"Predicted throughput: {actions.gain_words(rarer.gain_ratio)}{reason}"
 
 
 @pytest.mark.parametrize(
     ("what", "cause", "reason"),
     [
-        ("running_limit", "staleness_cap", ", because trainers then spend less time at the staleness cap"),
-        ("layout", "staleness_cap", ", because trainers then spend less time at the staleness cap"),
+        ("running_limit", "staleness_cap", ", because GPUs then wait less for the staleness cap"),
+        ("layout", "staleness_cap", ", because GPUs then wait less for the staleness cap"),
         ("running_limit", "samplers", ""),
         ("staleness_cap", "staleness_cap", ""),
     ],
 )
 def test_what_makes_samples_sooner_says_how_that_helps_against_the_cap(what, cause, reason):
     sooner = action(what, cause, before=8.0, after=16.0)
-    assert actions.effect(sooner) == f"Throughput {actions.gain_words(sooner.gain_ratio)}{reason}"
+    assert actions.effect(sooner) == f"Predicted throughput: {actions.gain_words(sooner.gain_ratio)}{reason}"
 
 
 def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
@@ -142,25 +145,27 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
 @pytest.mark.parametrize(
     ("own", "then", "words", "cell"),
     [
-        (aged(1), aged(3), "samples get staler: p95 rises from 1 to 3 versions", "1 → 3"),
-        (aged(3, 1.05), aged(1, 1.05), "samples get fresher: p95 falls from 3 to 1 version", "3 → 1"),
+        (aged(1), aged(3), "Sample staleness (p95) rises from 1 to 3 versions", "1 → 3 versions"),
+        (aged(3, 1.05), aged(1, 1.05), "Sample staleness (p95) falls from 3 to 1 version", "3 → 1 version"),
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "samples get fresher: p95 falls from 4.6 to 4.2 steps, because versions shrink from 4.6 to 1.4 steps",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps, because weights are then published every "
+            "1.4 steps instead of every 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "samples get staler: p95 rises from 1 to 8.6 steps, because versions grow from 1 to 8.6 steps",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps, because weights are then published every 8.6 "
+            "steps instead of every step",
             "1 → 8.6 steps",
         ),
-        (aged(2, 2.0), aged(4, 1.0), "sample staleness p95 stays at 4 steps", "stays at 4 steps"),
+        (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
         (
             aged(1, 4.6),
             aged(2, 4.6),
-            "samples get staler: p95 rises from 4.6 to 9.2 steps (a version lasts 4.6 steps)",
+            "Sample staleness (p95) rises from 4.6 to 9.2 optimizer steps (weights are published every 4.6 steps)",
             "4.6 → 9.2 steps",
         ),
     ],
@@ -175,9 +180,9 @@ def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     staler = action(
         "queue_capacity_samples", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True
     )
-    words = "samples get staler by more than half, which ranks this last: p95 rises from 2 to 4 versions"
+    words = "Sample staleness (p95) rises from 2 to 4 versions. Listed last because it rises by more than half"
     assert actions.staleness_words(staler, aged(2)) == words
-    assert "ranks" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
+    assert "Listed last" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
 
 
 @pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
@@ -192,37 +197,50 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
     fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
     assert actions.effect(fresh) == (
-        "Throughput up to +20% (90% interval +10% to +30%), if both sides fit on a GPU and switching is free"
+        "Predicted throughput: at most +20% (90% interval +10% to +30%), if trainer and engine fit on one GPU and "
+        "switching takes no time"
     )
-    assert actions.staleness_words(fresh, aged(2)) == "samples get fresher: p95 falls from 2 to 0 versions"
-    assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0"
+    assert actions.staleness_words(fresh, aged(2)) == "Sample staleness (p95) falls from 2 to 0 versions"
+    assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0 versions"
     assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
-    assert actions.what_to_do(action(kind="probe")).startswith("Uncertain; test it for 20 steps: use 6 trainer GPUs")
+    words = actions.what_to_do(action(kind="probe"))
+    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (gain uncertain: test for 20 steps first)")
+
+
+def test_actions_of_one_list_count_staleness_in_one_unit():
+    capped = action("staleness_cap", "staleness_cap", before=1, after=2, staleness=aged(3))
+    rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, staleness=aged(2))
+    assert actions.period_of([capped], aged(2)) is None
+    assert actions.period_of([capped], aged(2, 1.4)) == 1.0
+    assert (period_steps := actions.period_of([capped, rarer], aged(2))) == 2.0
+    words = "Sample staleness (p95) rises from 4 to 6 optimizer steps"
+    assert actions.staleness_words(capped, aged(2), None, period_steps) == words
+    assert actions.action_row(capped, full_analysis(), aged(2), None, period_steps).staleness == "4 → 6 steps"
 
 
 @pytest.mark.parametrize(
     ("setting", "cap", "words", "cell"),
     [
-        ((1.0, 2.0), None, "samples get staler: p95 rises from 2 to 6 steps", "2 → 6 steps"),
+        ((1.0, 2.0), None, "Sample staleness (p95) rises from 2 to 6 optimizer steps", "2 → 6 steps"),
         (
             (1.0, 2.0),
             4,
-            "samples get staler: p95 rises from 2 to 6 steps, as if the cap had been doubled",
+            "Sample staleness (p95) rises from 2 to 6 optimizer steps; the staleness cap then allows 8 instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         (
             (2.0, 3.0),
             4,
-            "samples get staler: p95 rises from 4 to 9 steps, as if the cap had been raised from 8 to 12 steps",
+            "Sample staleness (p95) rises from 4 to 9 optimizer steps; the staleness cap then allows 12 instead of 8",
             "4 → 9 steps (cap 8 → 12)",
         ),
         (
             (3.0, 2.0),
             4,
-            "sample staleness p95 stays at 6 steps, although the cap then allows 8",
+            "Sample staleness (p95) stays at 6 optimizer steps, although the staleness cap then allows 8",
             "stays at 6 steps (cap 12 → 8)",
         ),
     ],
@@ -275,16 +293,16 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own=aged(2))
-    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3", "batch observed", "a restart")
+    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3 versions", "batch size measured", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
-    assert fixed[1:5] == ("+20% (+10% to +30%) for 10% more speed", "", "", "engineering work")
+    assert fixed[1:5] == ("+20% (+10% to +30%) for 10% faster training", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
-    assert removed.gain == "up to +20% (+10% to +30%), if updates were free"
-    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3"
+    assert removed.gain == "at most +20% (+10% to +30%), if weight updates took no time"
+    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3 versions"
     assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
     assert actions.action_row(action(), analysis, own=None).staleness == ""
     limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, own=aged(2))
-    assert (limit.evidence, limit.staleness) == ("", "2 → 3")
+    assert (limit.evidence, limit.staleness) == ("", "2 → 3 versions")
 
 
 def test_the_expected_rate_is_the_gain_on_the_measured_one():
@@ -367,9 +385,7 @@ def test_a_remedy_names_a_later_action_that_is_against_its_finding():
     (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
     saved, faster = WORDS["checkpoints"][0], replace(WORDS["engine_speed"][0], kind="probe")
     told = findings.remedy(found(starved), [saved, faster])
-    assert told == (
-        "Action 2 addresses this. Make sampling faster: faster engines, or additional GPUs for more engines."
-    )
+    assert told == ("Action 2 addresses this. Speed up sampling: use faster engines, or add GPUs for more engines.")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -113,7 +113,7 @@ def test_where_the_replay_misses_a_quarter_of_what_was_measured_the_advice_says_
     rough = replace(made.replay, compared=tuple(compared), batch_samples=1.0)
     missed = replace(made, replay=rough, warnings=(ModelWarning.PARTLY_EXPLAINED,))
     words = (
-        "The model misses 3 of 12 quantities of this run (trainers waiting for samples, trainers blocked by the"
+        "3 of 12 predicted quantities of this run are off (trainers waiting for samples, trainers blocked by the"
         " staleness cap, queue depth), so gains may be off by more than their intervals say."
     )
     assert words not in advice.why(made)
@@ -154,8 +154,9 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     words = advice.layout_words(first.after)
     own, after = made.forecasts.today.staleness.sample_p95, first.staleness.sample_p95
     assert (own, after) == (8, 6)
-    staleness = "samples get fresher: p95 falls from 8 to 6 versions"
-    assert verdict_words.next_step(analysed(made, "trainers")) == f"Use {words}. Throughput {gain}; {staleness}."
+    staleness = "Sample staleness (p95) falls from 8 to 6 versions"
+    step = verdict_words.next_step(analysed(made, "trainers"))
+    assert step == f"Use {words}. Predicted throughput: {gain}. {staleness}."
 
 
 def test_a_first_action_against_another_cause_says_why():
@@ -168,20 +169,20 @@ def test_a_kept_layout_stands_alone_without_the_gain_of_another(reason: Reason, 
     choice = brief_of(analysed(with_reason(reason))).choice
     assert choice is not None and len(choice.columns) == columns
     assert {len(values) for _, values in choice.rows} == {columns}
-    assert any(name == "modeled gain" for name, _ in choice.rows) is (columns == 2)
+    assert any(name == "predicted gain" for name, _ in choice.rows) is (columns == 2)
 
 
 def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():
     made = changing_model()
     analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "trainers")
     step = verdict_words.next_step(analysis)
-    assert step == "Keep this layout. No setting would gain 5%, and neither would making one side 10% faster."
+    assert step == "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
 
 
 def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follows():
     made = changing_model()
     analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "balanced")
-    assert verdict_words.next_step(analysis).startswith("Keep this layout. No modeled change would gain 5%.")
+    assert verdict_words.next_step(analysis).startswith("Keep the current layout. No change is predicted to gain 5%.")
     assert verdict_words.then_steps(analysis) == verdict_words.action_rows(analysis) == []
 
 
@@ -381,16 +382,16 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
     shared = replace(made.ranking.actions[0], what="colocated", kind="fix")
     kept = with_reason("small_gain")
     told = advice.why(replace(kept, ranking=replace(made.ranking, actions=(shared,))))
-    assert told.startswith("Action 1 changes the run type. Without it, no other GPU split or request limit")
+    assert told.startswith("Without action 1, no other GPU split or request limit")
     assert advice.headline(replace(kept, ranking=replace(made.ranking, actions=(shared,)))).startswith(
-        "Without action 1: keep "
+        "Without action 1, keep "
     )
 
 
 @pytest.mark.parametrize(
     ("own", "stale", "words"),
     [
-        (StalenessForecast(1.0, 1, 1), StalenessForecast(1.0, 3, 3), "p95 rises from 1 to 3."),
+        (StalenessForecast(1.0, 1, 1), StalenessForecast(1.0, 3, 3), "p95 rises from 1 to 3 versions."),
         (StalenessForecast(1.0, 1, 1, 2.0), StalenessForecast(1.0, 1, 1, 4.6), "p95 rises from 2 to 4.6 steps."),
     ],
 )
@@ -522,13 +523,13 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
     assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
     assert rows["mean token staleness"] == ("2 versions", "1.5 versions", "−0.5 versions")
     assert rows["queue depth"] == ("not recorded", "8 samples", "")
-    assert rows["step time"] == ("not recorded", "not modeled", "")
+    assert rows["step time"] == ("not recorded", "not predicted", "")
     assert len(rows) == 12
 
 
 def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
     sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
-    assert "does not explain this run: the replayed rate is −20.0% from the measured one" in sentence
+    assert "The replay does not match this run: the replayed rate is −20.0% from the measured one" in sentence
     assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples; trained throughput.")
     assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
         "Every quantity is within its tolerance."

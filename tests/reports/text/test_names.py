@@ -32,12 +32,12 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
             MANY,
             Preemption(0.2, None),
             "The KV cache overflowed: 1.7 preemptions a sample, 12.3% of the engines' time to recompute them, as"
-            " counted; the model expects 0.2 preemptions a sample (interpolated).",
+            " counted; predicted: 0.2 preemptions a sample (interpolated).",
         ),
         (
             Preemption(0.005, None),
             NONE,
-            "The KV cache overflowed: 0.005 preemptions a sample, as counted; the model expects almost no preemption"
+            "The KV cache overflowed: 0.005 preemptions a sample, as counted; predicted: almost no preemption"
             " (interpolated).",
         ),
         (Preemption(0.01, None), None, "The KV cache overflowed: 0.01 preemptions a sample, as counted."),
@@ -45,12 +45,12 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
         (
             None,
             Preemption(0.2, None),
-            "Engines did not count preemptions; the model expects 0.2 preemptions a sample (interpolated).",
+            "Engines did not count preemptions; predicted: 0.2 preemptions a sample (interpolated).",
         ),
         (
             NONE,
             Preemption(0.2, None),
-            "Engines preempted almost no request; the model expects 0.2 preemptions a sample (interpolated).",
+            "Engines preempted almost no request; predicted: 0.2 preemptions a sample (interpolated).",
         ),
         (Preemption(0.0049, 0.1), Preemption(0.0049, 0.1), None),
         (None, None, None),
@@ -65,10 +65,10 @@ def test_what_a_run_lost_stands_beside_what_it_was_expected_to(
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today = short_model().forecasts.today
-    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "batch beyond observed ones"
-    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "batch beyond observed ones"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "batch size extrapolated"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "batch size extrapolated"
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
-    assert lost == "batch beyond observed ones, 1.7 preemptions a sample"
+    assert lost == "batch size extrapolated, 1.7 preemptions a sample"
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 
@@ -77,9 +77,7 @@ def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
     assert overflow_line(limited(float(running), MANY)) is None
     holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"
     assert overflow_line(limited(19.3, None)) == f"{holds}."
-    assert (
-        overflow_line(limited(19.3, Preemption(2.2, None))) == f"{holds}: the model expects 2.2 preemptions a sample."
-    )
+    assert overflow_line(limited(19.3, Preemption(2.2, None))) == f"{holds}; predicted: 2.2 preemptions a sample."
 
 
 def test_warnings_claim_no_more_than_the_condition_that_raises_them() -> None:

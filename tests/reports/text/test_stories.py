@@ -67,13 +67,13 @@ def test_a_measured_rate_stands_beside_its_prediction_with_the_interval_of_each(
         fmt.with_interval(fmt.tokens_per_second, *each).removesuffix(" tokens/s")
         for each in ((rate.achieved.value, rate.achieved.low, rate.achieved.high), rate.predicted)
     ]
-    assert f"reached {intervals[0]} tokens/s, predicted {intervals[1]}" in brief_of(analysed(trace)).achieved.note
+    assert f"predicted {intervals[1]} and measured {intervals[0]} tokens/s" in brief_of(analysed(trace)).achieved.note
 
 
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
-    assert brief_of(analysis).achieved.note.endswith("too few steps to check the model")
-    assert "exceeds 5% by more than the model's usual error of 15%" in verdict.next_step(analysis)
+    assert brief_of(analysis).achieved.note.endswith("too few steps to test a prediction")
+    assert "would exceed 5% even if the prediction were off by 15%, the usual error" in verdict.next_step(analysis)
     assert "usual error" not in verdict.next_step(analysed("fleet"))
 
 
@@ -81,4 +81,4 @@ def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which
     model = analysed("overproduction").model
     assert isinstance(model, ModelResult)
     assert "Colocate" in verdict.next_step(analysed("overproduction"))
-    assert advice.headline(model).startswith("Without action 1: keep ")
+    assert advice.headline(model).startswith("Without action 1, keep ")

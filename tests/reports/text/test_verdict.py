@@ -144,14 +144,14 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
     losses = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2))
     verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
     words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
-    told = "faster sampling and free weight updates would gain about the same"
+    told = "faster sampling and weight updates that take no time would gain about the same"
     assert words == f"Trainers wait for samples 25.0% of the time; {told}"
 
 
 @pytest.mark.parametrize(
     ("policy", "dropped_gpu_s", "words"),
     [
-        ("drop", 5.0, ", because the staleness cap drops samples that took 5.0% of sampler GPU time"),
+        ("drop", 5.0, ", because samplers spend 5.0% of their time on samples that the staleness cap drops"),
         ("drop", 4.9, "; faster sampling and no staleness cap would gain about the same"),
         ("admission", 5.0, "; faster sampling and no staleness cap would gain about the same"),
     ],

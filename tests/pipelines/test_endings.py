@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.nightly import nightly
 from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_of, start
 
 pytestmark = pytest.mark.pipelines
@@ -26,7 +27,11 @@ def assert_readable(run_dir):
         pq.read_table(path)
 
 
-@pytest.mark.parametrize("seeds", [(seed, seed + 1) for seed in range(0, 20, 2)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [(0, 1), (2, 3), (4, 5), *(nightly((seed, seed + 1)) for seed in range(6, 20, 2))],
+    ids=lambda seeds: f"{seeds[0]} and {seeds[1]}",
+)
 def test_runs_killed_at_random_moments_are_analysable(tmp_path, seeds):
     """Two at once: most of a run's seconds are spent waiting for the moment."""
     moments_s = {tmp_path / str(seed): random.Random(seed).uniform(0, LATEST_KILL_S) for seed in seeds}

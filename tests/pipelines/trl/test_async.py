@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rlscope_otel.integrations.trl_rollouts import limits_of
 
+from tests.nightly import nightly
 from tests.pipelines.trl.async_record import Recorded, assert_agrees, record
 
 pytestmark = pytest.mark.pipelines
@@ -16,7 +17,12 @@ REGIMES = {
 }
 
 
-@pytest.fixture(scope="module", params=REGIMES, ids=lambda regime: regime.replace(" ", "-"))
+@pytest.fixture(
+    scope="module",
+    # The others are steady too, until a version is due or a sample is too old.
+    params=[nightly("steady"), "syncs every third step", "drops what is stale"],
+    ids=lambda regime: regime.replace(" ", "-"),
+)
 def recorded(request, tmp_path_factory) -> Recorded:
     return record(tmp_path_factory.mktemp("async"), *REGIMES[request.param])
 

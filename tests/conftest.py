@@ -19,12 +19,15 @@ SLOW: Final = (
     "tests/reports/text/test_rules.py",
     "tests/cli",
     # They open or analyse many runs, recorded or made.
+    "tests/alerts/test_finding_gate.py",
     "tests/alerts/test_offline.py",
+    "tests/alerts/test_whole_run.py",
     "tests/analysis",
     "tests/benchmarks",
     "tests/comparison",
     "tests/diagnose",
     "tests/faults",
+    "tests/queries/test_cases.py",
     "tests/test_sample_traces.py",
     "tests/trace",
     # They simulate, or fit the model, many times over.
@@ -34,6 +37,7 @@ SLOW: Final = (
     "tests/model/training/test_scaling_exponent.py",
     # They start processes, build packages, or wait for a clock.
     "tests/alerts/live/test_follow.py",
+    "tests/alerts/live/test_live_clocks.py",
     "tests/alerts/notify/test_real_alertmanager.py",
     "tests/test_packaging.py",
     "tests/test_processors.py",

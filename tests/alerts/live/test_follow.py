@@ -19,6 +19,7 @@ from rlscope.errors import RuleError
 from rlscope.pipeline import check
 from rlscope.trace import small_files
 from tests.alerts.live.growing_run import arrivals, copy_all_but_tables, copy_file, every_rule, make_run
+from tests.nightly import nightly
 from tests.trace_folder import activity, engine_row, train_row, worker, write_rows, write_run
 
 S = 1_000_000_000
@@ -65,7 +66,7 @@ def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
     return sorted(known, key=lambda alert: (alert.start_ns, alert.rule))
 
 
-@pytest.mark.parametrize(("seed", "restarts", "together"), [(0, False, 2), (1, True, 50), (2, True, 2)])
+@pytest.mark.parametrize(("seed", "restarts", "together"), [nightly(0, False, 2), (1, True, 50), (2, True, 2)])
 def test_files_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     tmp_path: Path, seed: int, restarts: bool, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +85,7 @@ def without_sql_and_steps(rules: RuleSet) -> RuleSet:
     return replace(rules, rules=tuple(plain))
 
 
-@pytest.mark.parametrize(("seed", "restarts"), [(3, False), (4, False), (5, True)])
+@pytest.mark.parametrize(("seed", "restarts"), [nightly(3, False), (4, False), (5, True)])
 def test_what_no_window_reaches_is_left_out_and_the_judgement_is_the_same(
     tmp_path: Path, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

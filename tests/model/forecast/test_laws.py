@@ -243,10 +243,14 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
 )
 
 
-@pytest.mark.parametrize("block", [0, *(nightly(each) for each in range(1, BLOCKS))])
-def test_the_laws_hold_of_every_generated_run(block: int) -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [range(0, RUNS, 2 * BLOCKS), *(nightly(range(block, RUNS, BLOCKS)) for block in range(BLOCKS))],
+    ids=lambda seeds: f"from {seeds.start} by {seeds.step}",
+)
+def test_the_laws_hold_of_every_generated_run(seeds: range) -> None:
     with few_draws():
-        runs = {seed: told(seed) for seed in range(block, RUNS, BLOCKS)}
+        runs = {seed: told(seed) for seed in seeds}
     modelled = {seed: run for seed, run in runs.items() if not isinstance(run.model, NoModelResult)}
     broken = [
         f"{law.__name__}, seed {seed} ({run.drawn.kind}): {what}"

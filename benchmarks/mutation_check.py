@@ -9,6 +9,10 @@ runs. Both checkouts need `coverage` in their .venv.
 
     python benchmarks/mutation_check.py record CHECKOUT lines.json -m "not cluster"
     python benchmarks/mutation_check.py kill CHECKOUT lines.json --mutants 60 --seed 0
+
+Where only a few modules can tell, as of one package, nothing needs to be recorded: `few` runs them all on each mutant.
+
+    python benchmarks/mutation_check.py few CHECKOUT --package rlscope/model/analytic --tests tests/model/analytic
 """
 
 import argparse
@@ -100,10 +104,10 @@ def mutants(root: Path, file: Path) -> Iterator[Mutant]:
     yield from visit(ast.parse(source), "", False)
 
 
-def drawn(root: Path, count: int, seed: int) -> list[Mutant]:
-    """Mutants of lines that are drawn at random, one of each line."""
+def drawn(root: Path, package: str, count: int, seed: int) -> list[Mutant]:
+    """Mutants of lines of a package that are drawn at random, one of each line."""
     lines: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
-    for file in sorted((root / "rlscope").rglob("*.py")):
+    for file in [root / package] if package.endswith(".py") else sorted((root / package).rglob("*.py")):
         for mutant in mutants(root, file):
             lines[mutant.file, mutant.line].append(mutant)
     draws = random.Random(seed)
@@ -113,8 +117,9 @@ def drawn(root: Path, count: int, seed: int) -> list[Mutant]:
 def pytest(
     root: Path, module: str, *arguments: str, under: tuple[str, ...] = (), timeout_s: float | None = None
 ) -> int:
-    """The exit status of a test module that runs by itself."""
-    command = [".venv/bin/python", *under, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", module]
+    """The exit status of a test module that runs by itself, or of several with a space between them."""
+    command = [".venv/bin/python", *under, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command += module.split()
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MUTATION_MODULE": module}
     out = subprocess.DEVNULL
     return subprocess.run(
@@ -122,7 +127,13 @@ def pytest(
     ).returncode
 
 
-def record(root: Path, out: Path, arguments: list[str]) -> None:
+def modules_of(root: Path, tests: list[str]) -> list[Path]:
+    """The test modules below these folders, or these modules."""
+    named = [root / each for each in tests]
+    return sorted(path for each in named for path in ([each] if each.is_file() else each.rglob("test_*.py")))
+
+
+def record(root: Path, out: Path, tests: list[str], arguments: list[str]) -> None:
     """Keep the seconds of each test module and the lines that it executes. Modules that fail are left out and named."""
     data, settings = out.with_suffix(".coverage"), out.with_suffix(".coveragerc")
     settings.write_text(
@@ -130,7 +141,7 @@ def record(root: Path, out: Path, arguments: list[str]) -> None:
         "context = ${MUTATION_MODULE}\ndisable_warnings = no-data-collected\n"
     )
     seconds: dict[str, float] = {}
-    for path in sorted([*root.glob("tests/**/test_*.py"), *root.glob("instrumentation/tests/**/test_*.py")]):
+    for path in modules_of(root, tests):
         module, began = str(path.relative_to(root)), time.monotonic()
         status = pytest(root, module, *arguments, under=("-m", "coverage", "run", f"--rcfile={settings}"))
         if status == 0:
@@ -149,7 +160,8 @@ def executing(root: Path, mutant: Mutant, lines: dict[str, dict[str, list[str]]]
     """The test modules that execute the line of a mutant, or functions that name what an imported line is for."""
     if not isinstance(mutant.executed, str):
         first, last = mutant.executed
-        return {each for line in range(first, last + 1) for each in lines[mutant.file].get(str(line), ())}
+        known = lines.get(mutant.file, {})
+        return {each for line in range(first, last + 1) for each in known.get(str(line), ())}
     found: set[str] = set()
     for file, executed in lines.items():
         text, imports = (root / file).read_text().splitlines(), statements_of_functions(root / file)
@@ -167,15 +179,21 @@ def statements_of_functions(file: Path) -> set[int]:
     return {line for each in functions for line in range(each.body[0].lineno, (each.end_lineno or 0) + 1)}
 
 
-def killer(root: Path, mutant: Mutant, kept: dict[str, Any]) -> str | None:
-    """The first test module that fails with the mutant."""
+def by_time(root: Path, mutant: Mutant, kept: dict[str, Any]) -> list[str]:
+    """The test modules that execute a mutant, the quickest first."""
+    return sorted(executing(root, mutant, kept["lines"]) & kept["seconds"].keys(), key=kept["seconds"].__getitem__)
+
+
+def killer(
+    root: Path, mutant: Mutant, modules: list[str], arguments: list[str], seconds: dict[str, float]
+) -> str | None:
+    """The first test module that fails with the mutant. seconds: what each takes without one, where that is known."""
     file = root / mutant.file
     source, (start, end) = file.read_bytes(), mutant.span
-    modules = sorted(executing(root, mutant, kept["lines"]) & kept["seconds"].keys(), key=kept["seconds"].__getitem__)
     try:
         file.write_bytes(source[:start] + mutant.after.encode() + source[end:])
         for module in modules:
-            if pytest(root, module, "-x", *kept["arguments"], timeout_s=5 * kept["seconds"][module] + 120):
+            if pytest(root, module, "-x", *arguments, timeout_s=5 * seconds.get(module, 60) + 120):
                 return module
     except subprocess.TimeoutExpired:
         return f"{module} (does not end)"
@@ -186,18 +204,24 @@ def killer(root: Path, mutant: Mutant, kept: dict[str, Any]) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How many mutants of rlscope/ a suite kills.")
-    parser.add_argument("what", choices=("record", "kill"))
+    parser.add_argument("what", choices=("record", "kill", "few"))
     parser.add_argument("checkout", type=lambda text: Path(text).resolve())
-    parser.add_argument("lines", type=lambda text: Path(text).resolve())
+    parser.add_argument("lines", nargs="?", type=lambda text: Path(text).resolve())
+    parser.add_argument("--tests", nargs="+", default=["tests", "instrumentation/tests"])
+    parser.add_argument("--package", default="rlscope")
     parser.add_argument("--mutants", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     given, of_pytest = parser.parse_known_args()
     if given.what == "record":
-        record(given.checkout, given.lines, of_pytest)
+        record(given.checkout, given.lines, given.tests, of_pytest)
         return
-    kept, killed = json.loads(given.lines.read_text()), 0
-    for mutant in drawn(given.checkout, given.mutants, given.seed):
-        by = killer(given.checkout, mutant, kept)
+    kept: dict[str, Any] = {"seconds": {}, "arguments": of_pytest}
+    if given.what == "kill":
+        kept = json.loads(given.lines.read_text())
+    killed = 0
+    for mutant in drawn(given.checkout, given.package, given.mutants, given.seed):
+        modules = [" ".join(given.tests)] if given.what == "few" else by_time(given.checkout, mutant, kept)
+        by = killer(given.checkout, mutant, modules, kept["arguments"], kept["seconds"])
         killed += by is not None
         change = f"{mutant.before} -> {mutant.after}".replace("\n", " ")
         print(f"{'killed' if by else 'SURVIVED':8}  {mutant.file}:{mutant.line}  {change:.160}  {by or ''}", flush=True)

@@ -261,10 +261,6 @@ def test_the_side_that_is_mostly_in_no_recorded_state_is_named(role: str, gpu_s:
     assert judged(timeline(filled((role, "unattributed", None, gpu_s), waits))).unrecorded_side == side
 
 
-def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:
-    assert judged(timeline(BUSY)).unknown_reason is None
-
-
 def turns(waits_gpu_s: float, barrier_gpu_s: float) -> list[State]:
     """Trainers that wait for samples, and samplers that wait at the barrier, each of 100 GPU-seconds."""
     return filled(
@@ -338,12 +334,10 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() ->
     [
         ({"samplers": 0.05}, "samplers", ()),
         ({"samplers": 0.0499}, "balanced", ()),
-        ({"samplers": 0.30, "trainers": 0.28}, "samplers", ("trainers",)),
-        ({"samplers": 0.30, "trainers": 0.2799}, "samplers", ()),
-        ({"samplers": 0.06, "trainers": 0.0499}, "samplers", ()),
+        ({"samplers": 0.30, "trainers": 0.30}, "samplers", ("trainers",)),
         ({"samplers": 0.30, "weight_updates": 0.30}, "samplers", ()),
     ],
-    ids=["worth 5%", "a little less", "a tie", "no tie", "a tie that is worth nothing", "a tie that cost nothing"],
+    ids=["worth 5%", "a little less", "a tie", "a tie that cost nothing"],
 )
 def test_the_ranking_says_balanced_below_5_percent_and_names_ties(
     gains: dict[Cause, float], bottleneck: str, tied: tuple[str, ...]

@@ -61,13 +61,6 @@ def traces(draw: st.DrawFn, *, disjoint_rows: bool = False) -> dict[str, list[Ro
     }
 
 
-def moved(tables: dict[str, list[Row]], by_ns: int) -> dict[str, list[Row]]:
-    return {
-        table: [{**row, "start_ns": row["start_ns"] + by_ns, "end_ns": row["end_ns"] + by_ns} for row in rows]
-        for table, rows in tables.items()
-    }
-
-
 def counted(tables: dict[str, list[Row]]) -> Counter[str]:
     """Each nanosecond given, one by one, to the span or row that covers it and began last."""
     names = {"wait": "wait", "generate": "generating", "publish": "publishing_weights", "apply": "applying_weights"}
@@ -143,17 +136,6 @@ def test_the_intervals_of_each_state_add_up_to_the_ledger_and_leave_no_gap(
         totals[row["worker_id"], row["state"], row["reason"]] += row["end_ns"] - row["start_ns"]
     assert [0, *intervals["end_ns"]] == [*intervals["start_ns"], EXTENT_NS]
     assert not has_gpu or totals == states
-
-
-@costly
-@given(traces(), st.integers(10, 10**18))
-def test_moving_the_clock_moves_nothing_between_states(tables: dict[str, list[Row]], by_ns: int) -> None:
-    with TemporaryDirectory() as folder:
-        here = write_run(Path(folder) / "here", [worker("w", "sampler", 0, EXTENT_NS)], **tables)
-        there = write_run(
-            Path(folder) / "there", [worker("w", "sampler", by_ns, by_ns + EXTENT_NS)], **moved(tables, by_ns)
-        )
-        assert states_of(here) == states_of(there, origin_ns=by_ns)
 
 
 @pytest.mark.parametrize("rows_disjoint", [True, False])

@@ -18,11 +18,10 @@ from rlscope.cli import app
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.recommend import _uncertainties
-from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
+from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.observed import OtherRun
-from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity
+from rlscope.model.system import Admission
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
 from rlscope.reports.documents.layouts import scaling_json
@@ -32,7 +31,7 @@ from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
 from rlscope.reports.text.names import WARNINGS, scaling_sentence
 from rlscope.trace.store import open_run
-from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
 
 MS = 10**6
@@ -156,18 +155,6 @@ def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path:
     assert not (own / "report.html").exists()
 
 
-QUESTION = ModelConfig(
-    admission=Admission(queue_capacity_samples=512),
-    settings=Settings(),
-    form=None,
-    prior=None,
-    granularity=Granularity(gpus_per_engine=1),
-    most_staleness=None,
-    remaining_steps=None,
-    gpu_hour_price=None,
-)
-
-
 @cache
 def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
     """A run of the known truth with so many trainer GPUs."""
@@ -179,7 +166,9 @@ def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
 @cache
 def model(*others: OtherRun) -> ModelResult:
     """Two trainer GPUs and six engines; training scales perfectly."""
-    return model_run(observed(), None, replace(QUESTION, others=others))
+    return model_run(
+        observed(), None, replace(QUESTION, admission=Admission(queue_capacity_samples=512), others=others)
+    )
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:

@@ -312,14 +312,6 @@ def test_no_pass_runs_more_than_slots_and_cache_hold(recorded: Recorded) -> None
     assert tokens <= (recorded.world.kv_capacity_tokens or tokens)
 
 
-def test_the_rate_of_a_stretch_is_that_of_the_analysis(tmp_path: Path) -> None:
-    outcome = simulate_world(SMALL, BALANCED, 20, 0, tmp_path / "run")
-    analysis = analyze(tmp_path / "run")
-    assert analysis.run.window is not None
-    first_step = analysis.run.window.first_step
-    assert analysis.throughput.steady_tokens_per_s == pytest.approx(outcome.tokens_per_s(first_step), rel=1e-8)
-
-
 def test_the_cache_that_overflows_preempts_and_the_one_that_does_not_never_does(tmp_path: Path) -> None:
     counts: list[int] = []
     for name in ("the cache overflows", "no limits"):

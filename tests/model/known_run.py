@@ -1,15 +1,18 @@
 """Stretches of runs whose truth is known: every pass and every step takes exactly what a given system says."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.forecast.result import ModelConfig
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.kept import kept
 
 LENGTHS = LengthLaw(np.array([100.0, 200.0, 300.0]), np.array([0.25, 0.5, 0.25]))
@@ -20,6 +23,17 @@ TRUTH = System(
     WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )
 TODAY = Layout(trainer_gpus=2, sampler_gpus=6, max_running=64)
+QUESTION = ModelConfig(
+    admission=Admission(),
+    settings=Settings(),
+    form=None,
+    prior=None,
+    granularity=Granularity(gpus_per_engine=1),
+    most_staleness=None,
+    remaining_steps=None,
+    gpu_hour_price=None,
+)
+"""What is asked of a run of which nothing else is known."""
 
 
 def steady(system: System = TRUTH, layout: Layout = TODAY) -> SteadyState:
@@ -86,10 +100,22 @@ def observed(
     )
 
 
+def calibration_of(run: Observed, admission: Admission | None = None, **known: Any) -> Calibration:
+    """What the model takes a run for."""
+    return calibrate(run, admission or Admission(), None, np.random.default_rng(0), **known)
+
+
 @kept
 def calibrated() -> Calibration:
     """What the model takes that run for."""
-    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
+    return calibration_of(observed())
+
+
+def slowed(run: Observed, *factors: float) -> Observed:
+    """The run, with passes of its first engines that take so many times as long."""
+    by_engine = np.ones(run.engines)
+    by_engine[: len(factors)] = factors
+    return replace(run, passes=replace(run.passes, busy_s=run.passes.busy_s * by_engine[run.passes.engine]))
 
 
 def longer(run: Observed, change_ratio: float) -> Observed:

@@ -1,26 +1,13 @@
 """Small systems for the event simulator: every limit, policy and cost once, with few enough samples to be quick."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdateCost, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """flat_s + per_request_s * b."""
-
-    flat_s: float
-    per_request_s: float
-    kv_s_per_token: float = 0.0
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        return self.flat_s + self.per_request_s * np.asarray(running, dtype=np.float64)
-
+from tests.model.golden_system import Affine
 
 LENGTHS = LengthLaw.lognormal(30, 0.6, max_output_tokens=150)
 WORKLOAD = Workload(LENGTHS, prompt_tokens=12.5, group_size=4, samples_per_step=24, trained_prompt_tokens=12.5)
@@ -41,113 +28,61 @@ def with_admission(system: System, **limits: object) -> System:
     return replace(system, admission=Admission(**limits))  # type: ignore[arg-type]
 
 
-CASES: dict[str, tuple[System, Layout, Settings]] = {
-    "trainer waits": (STARVED, LAYOUT, Settings()),
-    "trainer behind, queue waits": (with_admission(BUSY, queue_capacity_samples=48), LAYOUT, Settings()),
-    "oldest dropped": (
-        with_admission(BUSY, queue_capacity_samples=26, queue_policy="drop_oldest"),
-        LAYOUT,
-        Settings(),
+def with_workload(system: System, **changes: object) -> System:
+    return replace(system, workload=replace(system.workload, **changes))  # type: ignore[arg-type]
+
+
+def with_engine(system: System, **changes: object) -> System:
+    return replace(system, engine=replace(system.engine, **changes))  # type: ignore[arg-type]
+
+
+def case(system: System, **settings: object) -> tuple[System, Layout, Settings]:
+    return system, LAYOUT, Settings(**settings)  # type: ignore[arg-type]
+
+
+AWAY = with_workload(STARVED, environment_s=0.4)
+OVERFLOWING = replace(with_engine(STARVED, kv_capacity_tokens=270), update=replace(UPDATE, kv_kept=False))
+PUBLICATION_WAITS = {"max_staleness": 1, "queue_capacity_samples": 48, "staleness_policy": "publication_waits"}
+OLDEST_DROPPED = {"queue_capacity_samples": 26, "queue_policy": "drop_oldest"}
+CASES = {
+    "trainer waits": case(STARVED),
+    "trainer behind, queue waits": case(with_admission(BUSY, queue_capacity_samples=48)),
+    "oldest dropped": case(with_admission(BUSY, **OLDEST_DROPPED)),
+    "dropped by age": case(with_admission(BUSY, queue_capacity_samples=48, staleness_policy="drop", max_staleness=1)),
+    "staleness admission": case(with_admission(STARVED, max_staleness=1)),
+    "in-flight limit": case(with_admission(BUSY, max_in_flight_samples=40)),
+    "capped publication": case(with_admission(BUSY, **PUBLICATION_WAITS)),
+    "synchronous": case(with_admission(STARVED, max_staleness=0), publication="drained"),
+    "drained": case(STARVED, publication="drained"),
+    "oldest first": case(with_admission(BUSY, queue_capacity_samples=60), queue_order="oldest_first"),
+    "cache overflows": case(with_engine(STARVED, kv_capacity_tokens=270)),
+    "cache is computed again": case(replace(STARVED, update=replace(UPDATE, kv_kept=False))),
+    "late weights": case(replace(STARVED, update=replace(UPDATE, delay_s=2.5))),
+    "environment": case(AWAY),
+    "environment, cache overflows": case(with_workload(OVERFLOWING, environment_s=0.4, environment_kv_held=True)),
+    "environment, cache let go": case(with_workload(OVERFLOWING, environment_s=0.4, environment_kv_voided=True)),
+    "environment, drained": case(AWAY, publication="drained"),
+    "turnaround": case(with_workload(AWAY, turnaround_s=0.4)),
+    "delivered within the turnaround": case(with_workload(AWAY, turnaround_s=0.4, delivered_after_ratio=0.25)),
+    "delivered at once": case(with_workload(AWAY, turnaround_s=0.3, delivered_after_ratio=0.0)),
+    "environment and turnaround": case(with_workload(AWAY, turnaround_s=0.1)),
+    "waits that vary": case(with_workload(AWAY, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
+    "filtered groups": case(with_workload(STARVED, kept_ratio=0.7)),
+    "a straggler": case(STARVED, engine_slowness=(1.0, 1.0, 1.8)),
+    "noisy steps": case(BUSY, step_noise=0.3),
+    "no groups": case(with_workload(STARVED, group_size=1)),
+    "uneven batches": case(with_workload(STARVED, samples_per_step=22)),
+    "more places than the batch": case(with_engine(STARVED, max_running=5)),
+    "one by one": case(with_workload(STARVED, delivery="sample", kept_ratio=0.8)),
+    "one by one, in-flight limit": case(
+        with_workload(with_admission(BUSY, max_in_flight_samples=40), delivery="sample"), queue_order="lifo"
     ),
-    "dropped by age": (
-        with_admission(BUSY, queue_capacity_samples=48, staleness_policy="drop", max_staleness=1),
-        LAYOUT,
-        Settings(),
-    ),
-    "staleness admission": (with_admission(STARVED, max_staleness=1), LAYOUT, Settings()),
-    "in-flight limit": (with_admission(BUSY, max_in_flight_samples=40), LAYOUT, Settings()),
-    "capped publication": (
-        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48, staleness_policy="publication_waits"),
-        LAYOUT,
-        Settings(),
-    ),
-    "synchronous": (with_admission(STARVED, max_staleness=0), LAYOUT, Settings(publication="drained")),
-    "drained": (STARVED, LAYOUT, Settings(publication="drained")),
-    "oldest first": (with_admission(BUSY, queue_capacity_samples=60), LAYOUT, Settings(queue_order="oldest_first")),
-    "cache overflows": (replace(STARVED, engine=replace(ENGINE, kv_capacity_tokens=270)), LAYOUT, Settings()),
-    "cache is computed again": (replace(STARVED, update=replace(UPDATE, kv_kept=False)), LAYOUT, Settings()),
-    "late weights": (replace(STARVED, update=replace(UPDATE, delay_s=2.5)), LAYOUT, Settings()),
-    "environment": (replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)), LAYOUT, Settings()),
-    "environment, cache overflows": (
-        replace(
-            STARVED,
-            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_held=True),
-            engine=replace(ENGINE, kv_capacity_tokens=270),
-            update=replace(UPDATE, kv_kept=False),
-        ),
-        LAYOUT,
-        Settings(),
-    ),
-    "environment, cache let go": (
-        replace(
-            STARVED,
-            workload=replace(WORKLOAD, environment_s=0.4, environment_kv_voided=True),
-            engine=replace(ENGINE, kv_capacity_tokens=270),
-            update=replace(UPDATE, kv_kept=False),
-        ),
-        LAYOUT,
-        Settings(),
-    ),
-    "environment, drained": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)),
-        LAYOUT,
-        Settings(publication="drained"),
-    ),
-    "turnaround": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4)),
-        LAYOUT,
-        Settings(),
-    ),
-    "delivered within the turnaround": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.4, delivered_after_ratio=0.25)),
-        LAYOUT,
-        Settings(),
-    ),
-    "delivered at once": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.3, delivered_after_ratio=0.0)),
-        LAYOUT,
-        Settings(),
-    ),
-    "environment and turnaround": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, turnaround_s=0.1)),
-        LAYOUT,
-        Settings(),
-    ),
-    "waits that vary": (
-        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
-        LAYOUT,
-        Settings(),
-    ),
-    "filtered groups": (replace(STARVED, workload=replace(WORKLOAD, kept_ratio=0.7)), LAYOUT, Settings()),
-    "a straggler": (STARVED, LAYOUT, Settings(engine_slowness=(1.0, 1.0, 1.8))),
-    "noisy steps": (BUSY, LAYOUT, Settings(step_noise=0.3)),
-    "no groups": (replace(STARVED, workload=replace(WORKLOAD, group_size=1)), LAYOUT, Settings()),
-    "uneven batches": (replace(STARVED, workload=replace(WORKLOAD, samples_per_step=22)), LAYOUT, Settings()),
-    "more places than the batch": (replace(STARVED, engine=replace(ENGINE, max_running=5)), LAYOUT, Settings()),
-    "one by one": (replace(STARVED, workload=replace(WORKLOAD, delivery="sample", kept_ratio=0.8)), LAYOUT, Settings()),
-    "one by one, in-flight limit": (
-        replace(with_admission(BUSY, max_in_flight_samples=40), workload=replace(WORKLOAD, delivery="sample")),
-        LAYOUT,
-        Settings(queue_order="lifo"),
-    ),
-    "newest first": (with_admission(BUSY, queue_capacity_samples=60), LAYOUT, Settings(queue_order="lifo")),
-    "newest first, oldest dropped": (
-        with_admission(BUSY, queue_capacity_samples=26, queue_policy="drop_oldest"),
-        LAYOUT,
-        Settings(queue_order="lifo"),
-    ),
-    "in-flight limit with training": (
-        with_admission(BUSY, max_in_flight_samples=60, in_flight_until_trained=True),
-        LAYOUT,
-        Settings(),
-    ),
-    "taken as they come": (with_admission(STARVED, queue_capacity_samples=8), LAYOUT, Settings(taking="as_they_come")),
-    "taken as they come, capped publication": (
-        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48, staleness_policy="publication_waits"),
-        LAYOUT,
-        Settings(taking="as_they_come"),
-    ),
-    "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
+    "newest first": case(with_admission(BUSY, queue_capacity_samples=60), queue_order="lifo"),
+    "newest first, oldest dropped": case(with_admission(BUSY, **OLDEST_DROPPED), queue_order="lifo"),
+    "in-flight limit with training": case(with_admission(BUSY, max_in_flight_samples=60, in_flight_until_trained=True)),
+    "taken as they come": case(with_admission(STARVED, queue_capacity_samples=8), taking="as_they_come"),
+    "taken as they come, capped publication": case(with_admission(BUSY, **PUBLICATION_WAITS), taking="as_they_come"),
+    "free prefill": case(with_engine(STARVED, prefill_tokens_per_s=None)),
 }
 
 PULLED = (
@@ -175,5 +110,5 @@ PULLED = (
 )
 """Cases that are also run with engines that take groups themselves."""
 for name in PULLED:
-    system, layout, settings = CASES[name]
-    CASES[f"{name}, pulled"] = (system, layout, replace(settings, dispatch="pulled"))
+    pulled, layout, settings = CASES[name]
+    CASES[f"{name}, pulled"] = pulled, layout, replace(settings, dispatch="pulled")

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import calibrate
 from rlscope.model.observed import Observed, PreemptionCounts
-from rlscope.model.system import Admission
-from tests.model.known_run import LENGTHS, TODAY, observed
+from tests.model.known_run import LENGTHS, TODAY, calibration_of, observed
 
 AWAY = 12.0
 """Samples of an engine."""
@@ -25,7 +23,7 @@ def holding(of_away: float) -> Observed:
 
 @pytest.mark.parametrize(("of_away", "is_held"), [(1.0, True), (0.501, True), (0.499, False), (0.0, False)])
 def test_kv_is_held_where_the_caches_hold_at_least_half_of_it(of_away: float, is_held: bool):
-    workload = calibrate(holding(of_away), Admission(), None, np.random.default_rng(0)).system.workload
+    workload = calibration_of(holding(of_away)).system.workload
     assert workload.environment_kv_held is is_held
 
 
@@ -53,7 +51,7 @@ def recomputing(of_away: float, **changed: object) -> Observed:
     ],
 )
 def test_kv_outside_is_voided_where_updates_have_at_least_half_of_it_computed_again(run: Observed, is_voided: bool):
-    workload = calibrate(run, Admission(), None, np.random.default_rng(0)).system.workload
+    workload = calibration_of(run).system.workload
     assert workload.environment_kv_voided is is_voided
 
 
@@ -61,5 +59,5 @@ def test_without_a_recorded_cache_or_a_wait_nothing_is_held():
     run = holding(1.0)
     unknown = replace(run, passes=replace(run.passes, kv_tokens=np.full(run.passes.running.size, np.nan)))
     for each in (unknown, replace(run, environment_samples=0.0)):
-        workload = calibrate(each, Admission(), None, np.random.default_rng(0)).system.workload
+        workload = calibration_of(each).system.workload
         assert not workload.environment_kv_held

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import calibrate, engine_of
-from rlscope.model.system import Admission
-from tests.model.known_run import TRUTH, observed
+from rlscope.model.calibration import engine_of
+from tests.model.known_run import TRUTH, calibration_of, observed
 
 EVERY_FOURTH = np.array([0, 0, 0, 1] * 9 + [0, 0, 0, 0])
 
@@ -19,7 +18,7 @@ EVERY_FOURTH = np.array([0, 0, 0, 1] * 9 + [0, 0, 0, 0])
 def test_steps_of_a_version_take_their_own_batches_or_share_them(batches_per_step: float, batches: int):
     run = observed()
     run = replace(run, steps=replace(run.steps, published=EVERY_FOURTH), batches_per_step=batches_per_step)
-    calibration = calibrate(run, Admission(), None, np.random.default_rng(0), draw_count=20)
+    calibration = calibration_of(run, draw_count=20)
     workload = calibration.system.workload
     assert calibration.steps_per_version == 4.0  # not 40 steps over 9 publications
     assert (workload.samples_per_step, workload.batches_per_version) == (4 * 256, batches)

@@ -11,6 +11,11 @@ NOON_NS = 1_767_268_800 * S
 """2026-01-01 12:00:00 UTC."""
 
 
+def at(seconds: float) -> int:
+    """So many seconds after noon."""
+    return NOON_NS + round(seconds * S)
+
+
 def alert(rule: str = "starved", start_s: float = 0, end_s: float | None = None, **changes: Any) -> Alert:
     """A warning that fires from start_s after noon."""
     severity = changes.pop("severity", "warning")
@@ -20,15 +25,15 @@ def alert(rule: str = "starved", start_s: float = 0, end_s: float | None = None,
         "labels": {"severity": severity, "run": "monday"},
         "annotations": {"summary": f"{rule} since long"},
         "value": 0.5,
-        "start_ns": NOON_NS + round(start_s * S),
-        "end_ns": None if end_s is None else NOON_NS + round(end_s * S),
+        "start_ns": at(start_s),
+        "end_ns": None if end_s is None else at(end_s),
         "cost_gpu_s": None,
     }
     return Alert(**(fields | changes))
 
 
 def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Message:
-    return Message(receiver, {"alertname": alerts[0].rule}, alerts, NOON_NS + round(now_s * S))
+    return Message(receiver, {"alertname": alerts[0].rule}, alerts, at(now_s))
 
 
 def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:

@@ -6,11 +6,7 @@ import pytest
 from rlscope.alerts.notify import couriers as couriers_module
 from rlscope.alerts.notify.couriers import Couriers, pause_s
 from tests.alerts.notify.conftest import Listener
-from tests.alerts.notify.given import NOON_NS, S, alert, receiver
-
-
-def at(seconds: float) -> int:
-    return NOON_NS + round(seconds * S)
+from tests.alerts.notify.given import alert, at, receiver
 
 
 def look(couriers: Couriers, seconds: float) -> None:

@@ -4,11 +4,7 @@ import pytest
 
 from rlscope.alerts.notify.outbox import Outbox, of_run
 from rlscope.analysis.result import Alert
-from tests.alerts.notify.given import NOON_NS, S, alert, receiver
-
-
-def at(seconds: float) -> int:
-    return NOON_NS + round(seconds * S)
+from tests.alerts.notify.given import alert, at, receiver
 
 
 def outbox(*alerts: Alert, **changes: object) -> Outbox:

@@ -43,11 +43,6 @@ def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, updat
     assert bound.trained_tokens_per_s * bound.step_s == pytest.approx(1024 * LENGTHS.mean_tokens)
 
 
-def test_without_an_update_the_best_whole_split_comes_within_a_hundredth_of_the_bound() -> None:
-    best = min(each.step_s for each in steady_states(system(), [layout(12)]) if isinstance(each, SteadyState))
-    assert work_conservation_bound(system(), 16).step_s == pytest.approx(best, rel=0.01)
-
-
 def test_trainers_that_hardly_need_gpus_leave_the_bound_to_the_samplers() -> None:
     fast = system(trainer=Trainer(1e9, seen_gpus=8, scaling_exponent=1e-3))
     bound = work_conservation_bound(fast, 16, 64.0)

@@ -52,11 +52,6 @@ def test_a_percentile_is_the_smallest_staleness_that_so_many_do_not_exceed(q: fl
     assert percentile(StalenessTerms(0.023, 0.0), CONSTANT, q) == staleness
 
 
-def test_the_mean_of_samples_is_the_sum_of_their_distribution() -> None:
-    above = updates_at_least(TERMS, oldest_token_law(LENGTHS, 8), np.arange(1, 40))
-    assert above.sum() == pytest.approx(oldest_token_mean(TERMS, LENGTHS, 8), rel=2e-3)
-
-
 def test_tokens_and_samples_drawn_one_by_one_are_as_old_as_the_forms_say() -> None:
     # Groups of 4 that start at a uniform phase and tokens at their own place: staleness floor(y - U) + 1.
     rng = np.random.default_rng(5)

@@ -22,6 +22,12 @@ def true_s(running: Reals, kv_tokens: Reals, curve: PNormCurve | ExpertHitCurve 
     return curve.pass_s(running) + curve.kv_s_per_token * kv_tokens
 
 
+def seen_to(most: float, curve: PNormCurve | ExpertHitCurve = TRUTH) -> DecodePoints:
+    """Passes of batches up to so many requests, exactly as the curve says."""
+    seen = most >= RUNNING
+    return DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS, curve)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
+
+
 def fitted(points: DecodePoints, prior: HardwarePrior | None, form: Form | None = None) -> CurveFit:
     fit = fit_decode_curve(points, prior, np.random.default_rng(7), form=form)
     assert fit is not None
@@ -34,7 +40,7 @@ def worst_ratio(fit: CurveFit, running: Reals, kv_tokens: Reals) -> float:
 
 
 def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
-    fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS), None)
+    fit = fitted(seen_to(512), None)
     assert fit.form == "pnorm"
     assert worst_ratio(fit, RUNNING, KV_TOKENS) < 0.02
     assert fit.curve.kv_s_per_token == pytest.approx(4.4e-8, rel=0.03)
@@ -44,10 +50,9 @@ def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
 
 
 def test_hardware_carries_a_narrow_run_beyond_what_it_saw() -> None:
-    seen = RUNNING <= 64
-    points = DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
+    points, beyond = seen_to(64), RUNNING > 64
     with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
-    assert worst_ratio(with_hardware, RUNNING[~seen], KV_TOKENS[~seen]) < 0.1
+    assert worst_ratio(with_hardware, RUNNING[beyond], KV_TOKENS[beyond]) < 0.1
     low_s, high_s = with_hardware.pass_interval(512, 512_000)[1:]
     assert low_s < true_s(np.array(512.0), np.array(512_000.0)) < high_s
     assert high_s - low_s < np.subtract(*alone.pass_interval(512, 512_000)[:0:-1])
@@ -185,10 +190,7 @@ EXPERTS_SHAPE = ModelShape(
 
 
 def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
-    seen = RUNNING <= 256
-    points = DecodePoints.of(
-        RUNNING[seen], true_s(RUNNING, KV_TOKENS, EXPERTS)[seen], rows=100, kv_tokens=KV_TOKENS[seen]
-    )
+    points = seen_to(256, EXPERTS)
     fit = fitted(points, None)
     assert fit.form == "expert_hit"
     assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
@@ -198,10 +200,7 @@ def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
 
 def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
     prior = hardware_prior(EXPERTS_SHAPE, find_device("NVIDIA H200"), 1)
-    seen = RUNNING <= 32
-    points = DecodePoints.of(
-        RUNNING[seen], true_s(RUNNING, KV_TOKENS, EXPERTS)[seen], rows=100, kv_tokens=KV_TOKENS[seen]
-    )
+    points = seen_to(32, EXPERTS)
     fit = fitted(points, prior)
     assert fit.form == "expert_hit"
     truth_s = float(true_s(np.array(256.0), np.array(256_000.0), EXPERTS))
@@ -211,7 +210,7 @@ def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
 
 @pytest.mark.parametrize("form", ["softplus", "sigmoid"])
 def test_other_forms_fit_what_the_run_saw(form: Form) -> None:
-    fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS), PRIOR, form=form)
+    fit = fitted(seen_to(512), PRIOR, form=form)
     assert fit.form == form
     assert fit.mape_ratio is not None and fit.mape_ratio < 0.03
 
@@ -226,7 +225,7 @@ def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
 
 
 def test_the_error_on_left_out_passes_is_found_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS)
+    points = seen_to(512)
     fits = list[Reals]()
 
     def counted(density: LogDensity, starts: Reals, least: Reals) -> Reals:
@@ -262,8 +261,7 @@ def test_passes_that_take_as_long_at_every_batch_size_may_go_on_to_and_most_like
 
 
 def test_draws_have_the_forms_in_proportion_to_how_well_they_explain_the_passes() -> None:
-    seen = RUNNING <= 64
-    points = DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
+    points = seen_to(64)
     fit = fitted(points, None)
     assert set(fit.form_weights) == {"pnorm", "softplus", "sigmoid"}
     assert sum(fit.form_weights.values()) == pytest.approx(1.0)
@@ -276,8 +274,7 @@ def test_draws_have_the_forms_in_proportion_to_how_well_they_explain_the_passes(
 
 
 def test_a_draw_departs_from_its_form_only_beyond_the_batches_seen() -> None:
-    seen = RUNNING <= 64
-    points = DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
+    points = seen_to(64)
     known, unknown = fitted(points, PRIOR), fitted(points, None)
     for fit, elasticity_sd in ((known, 0.08), (unknown, 0.2)):
         tilts = [curve.tilt for curve in fit.draws if isinstance(curve, FormCurve) and curve.tilt]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.arrays import Reals
-from rlscope.model.calibration import calibrate
+from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import (
     Action,
@@ -25,7 +25,7 @@ from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdateCost, possible_layouts
 from tests.model.few_draws import few_draws
-from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.known_run import TODAY, TRUTH, calibration_of, observed, slowed
 
 DRAWS = 60
 PLAIN = Grounds(long_enough=True, current_p95_steps=1)
@@ -229,7 +229,7 @@ def ranked(
 ) -> tuple[Ranking, Recommendation, Forecasts]:
     """What is said of a run of which only these other layouts are possible."""
     with draws or few_draws():
-        found = calibrate(run, admission, None, np.random.default_rng(0))
+        found = calibration_of(run, admission)
         found = replace(found, draws=found.draws[:20])
         forecasts = forecast_layouts(found, layouts(found.layout))
         advice = recommend(found, forecasts, grounds)
@@ -247,6 +247,12 @@ def of_small(name: str) -> Observed:
     system, layout = systems[name]
     batches = tuple(layout.max_running * share // 8 for share in (1, 2, 4, 6, 8))
     return observed(system, layout, batches=batches, steps=24)
+
+
+def counterfactuals(found: Calibration, grounds: Grounds = PLAIN) -> Counterfactuals:
+    """What changes of a run would do, by few draws."""
+    found = replace(found, draws=found.draws[:3])
+    return Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
 
 
 def first_of(ranking: Ranking, what: ActionWhat) -> Action:
@@ -353,20 +359,16 @@ def test_a_slow_engine_is_a_fix_of_the_samplers():
     run = observed(
         SMALL, replace(STARVED, trainer_gpus=5, sampler_gpus=3), batches=(4, 8, 8, 8, 4, 8, 8, 8, 4), steps=24
     )
-    # Engines 0 to 2 in turn; the first takes three times as long.
-    passes = replace(run.passes, busy_s=np.where(run.passes.engine == 0, 3.0, 1.0) * run.passes.busy_s)
-    ranking, _, _ = ranked(replace(run, passes=passes))
+    ranking, _, _ = ranked(slowed(run, 3.0))
     found = first_of(ranking, "slow_engines")
     assert (found.kind, found.cause, found.before, found.after) == ("fix", "samplers", None, None)
 
 
 def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_all_are_together():
     starved = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
-    found = calibrate(observed(SMALL, starved, steps=24), Admission(), None, np.random.default_rng(0))
+    found = calibration_of(observed(SMALL, starved, steps=24))
     # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
-    slowed = replace(found, draws=found.draws[:3], engine_slowness=(7 / 3, 7 / 9, 7 / 9))
-    counterfactuals = Counterfactuals(slowed, forecast_layouts(slowed, ()).today, PLAIN, Settings())
-    made = counterfactuals._evened(9 / 7)
+    made = counterfactuals(replace(found, engine_slowness=(7 / 3, 7 / 9, 7 / 9)))._evened(9 / 7)
     assert made is not None
     assert made.gain_ratio.value == pytest.approx(2 / 7, abs=0.06)
 
@@ -404,20 +406,14 @@ def test_checkpoints_of_a_run_that_trains_all_the_time_are_worth_their_share_of_
 
 def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
     run, grounds = saving(of_small("trainers"), 1.0, rewards_s=3.0)
-    found = calibrate(run, Admission(), None, np.random.default_rng(0))
-    found = replace(found, draws=found.draws[:3])
-    counterfactuals = Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
-    assert counterfactuals._checkpoint_s(run) == pytest.approx(1.0)
-    assert Counterfactuals(found, forecast_layouts(found, ()).today, PLAIN, Settings())._checkpoint_s(run) == 0.0
+    found = calibration_of(run)
+    assert counterfactuals(found, grounds)._checkpoint_s(run) == pytest.approx(1.0)
+    assert counterfactuals(found)._checkpoint_s(run) == 0.0
 
 
 def test_every_limit_is_moved_by_a_step():
     admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
-    found = calibrate(of_small("samplers"), admission, None, np.random.default_rng(0))
-    found = replace(found, draws=found.draws[:3])
-    moved = [
-        each for each in Counterfactuals(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each
-    ]
+    moved = [each for each in counterfactuals(calibration_of(of_small("samplers"), admission))._limits() if each]
     assert {each.what: (each.cause, each.before, each.after) for each in moved} == {
         "staleness_cap": ("staleness_cap", 1, 2),
         "in_flight_limit": ("staleness_cap", 96, 192),
@@ -457,13 +453,13 @@ def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admis
     ],
 )
 def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[float, float], is_staler: bool):
-    found = calibrate(of_small("samplers"), Admission(128, max_staleness=4), None, np.random.default_rng(0))
-    found = replace(found, draws=found.draws[:3])
+    found = calibration_of(of_small("samplers"), Admission(128, max_staleness=4))
     grounds = replace(PLAIN, capped=True, current_p95_steps=4)
-    counterfactuals = Counterfactuals(found, forecast_layouts(found, ()).today, grounds, Settings())
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
-    made = counterfactuals._action("change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness))
+    made = counterfactuals(found, grounds)._action(
+        "change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness)
+    )
     assert made.is_staler is is_staler
 
 

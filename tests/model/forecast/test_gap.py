@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.bound import work_conservation_bound
-from rlscope.model.calibration import calibrate
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
 from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.observed import Observed
-from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
-from tests.model.known_run import TODAY, TRUTH, calibrated, observed, steady
+from rlscope.model.system import Granularity, Layout, possible_layouts
+from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed, steady
 
 
 def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:
@@ -32,7 +31,12 @@ def lost(gap: Gap) -> dict[GapCause, float]:
 
 def test_the_bars_add_up_exactly_and_begin_with_what_no_split_of_today_s_limit_reaches():
     gap = gap_of(observed(), forecasts_of(8, SPLITS, (16, 64, 256)))
-    assert gap.bound_tokens_per_s - sum(lost(gap).values()) == pytest.approx(gap.achieved_tokens_per_s, rel=1e-12)
+    left = gap.bound_tokens_per_s
+    for step in gap.steps:
+        left -= step.lost_tokens_per_s
+        assert left == pytest.approx(step.left_tokens_per_s, rel=1e-12)
+    assert left == pytest.approx(gap.achieved_tokens_per_s, rel=1e-12)
+    assert gap.achieved_tokens_per_s == observed().trained_tokens_per_s
     assert [step.cause for step in gap.steps[:3]] == ["running_limit", "whole_gpus", "layout_imbalance"]
 
 
@@ -102,7 +106,7 @@ def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
     assert work_conservation_bound(even, 8, 64.0).trainer_gpus == pytest.approx(4.0, rel=0.01)
     layout = Layout(4, 4, 64)
     run = observed(even, layout, noise=0.0)
-    found = replace(calibrate(run, Admission(), None, np.random.default_rng(0)), system=even)
+    found = replace(calibration_of(run), system=even)
     forecasts = forecast_layouts(found, possible_layouts(8, SPLITS, (64,)))
     gap = explain_gap(found, run, forecasts, run.trained_tokens_per_s)
     assert lost(gap)["whole_gpus"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)

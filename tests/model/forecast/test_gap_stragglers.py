@@ -17,7 +17,7 @@ from rlscope.model.forecast.gap import (
 from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
-from tests.model.known_run import observed, steady
+from tests.model.known_run import observed, slowed, steady
 
 CURVE = PNormCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
@@ -88,8 +88,7 @@ def test_passes_that_prefill_tell_nothing():
 
 def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
     run = observed()
-    slow = run.passes.engine == 0
-    straggling = replace(run, passes=replace(run.passes, busy_s=np.where(slow, 3.0, 1.0) * run.passes.busy_s))
+    straggling = slowed(run, 3.0)
     lost = {}
     for each in (run, straggling):
         calibration = calibrate(each, Admission(), None, np.random.default_rng(1))

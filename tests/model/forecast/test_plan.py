@@ -374,34 +374,36 @@ EXPERTS = SMALL_PLAN.replace(
 )
 
 
+def without_routing(plan: PlanInputs) -> PlanInputs:
+    return replace(plan, training=replace(plan.training, routing_s_per_token=None))
+
+
+def routing_cost_s(plan: PlanInputs) -> float:
+    """What routing adds to a token's seconds on a GPU."""
+    with_it, without = (planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, without_routing(plan)))
+    return 1.0 / with_it - 1.0 / without
+
+
 def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_path: Path) -> None:
     plan = plan_from(tmp_path, EXPERTS)
     # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
     routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
     assert plan.training.routing_s_per_token is not None
     assert plan.training.routing_s_per_token.value == pytest.approx(routing_s)
-    free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
-    rates = [planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, free)]
-    assert 1.0 / rates[0] - 1.0 / rates[1] == pytest.approx(routing_s)
-    assert is_unsure(plan, "expert_routing") and not is_unsure(free, "expert_routing")
+    assert routing_cost_s(plan) == pytest.approx(routing_s)
+    assert is_unsure(plan, "expert_routing") and not is_unsure(without_routing(plan), "expert_routing")
 
 
 def test_every_pass_over_a_token_is_routed(tmp_path: Path) -> None:
     again = EXPERTS + "[training]\nrecompute_activations = true\nextra_forward_passes = 2\n"
-    costs = []
-    for text in (EXPERTS, again):
-        plan = plan_from(tmp_path, text)
-        free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
-        rates = [planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, free)]
-        costs.append(1.0 / rates[0] - 1.0 / rates[1])
-    assert costs[1] == pytest.approx(2.0 * costs[0])  # six forward passes' worth instead of three
+    once, twice = (routing_cost_s(plan_from(tmp_path, text)) for text in (EXPERTS, again))
+    assert twice == pytest.approx(2.0 * once)  # six forward passes' worth instead of three
 
 
 @pytest.mark.parametrize("stated", ["mfu_ratio = 0.1", "tokens_per_gpu_s = 5000"])
 def test_a_stated_share_of_the_peak_or_rate_has_the_routing_in_it(tmp_path: Path, stated: str) -> None:
     plan = plan_from(tmp_path, f"{EXPERTS}[training]\n{stated}\n")
-    free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
-    assert planned_system(plan, {}).trainer == planned_system(free, {}).trainer
+    assert planned_system(plan, {}).trainer == planned_system(without_routing(plan), {}).trainer
     assert not is_unsure(plan, "expert_routing")
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rlscope.model.forecast.layouts import Preemption, preemption_seen, preemption_simulated
-from rlscope.model.forecast.result import ModelConfig, model_run
+from rlscope.model.forecast.result import model_run
 from rlscope.model.forecast.what_if import Change, what_if
 from rlscope.model.observed import Observed, PreemptionCounts
-from rlscope.model.simulate import Settings, Simulated, simulate
-from rlscope.model.system import Admission, Granularity, Layout, System
+from rlscope.model.simulate import Simulated, simulate
+from rlscope.model.system import Layout, System
 from tests.model.few_draws import few_draws
-from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
 from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED
 
 PREFILLING = replace(TRUTH.engine, prefill_tokens_per_s=1000.0)
@@ -73,9 +73,8 @@ def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_count
 
 
 def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
-    question = ModelConfig(Admission(), Settings(), None, None, Granularity(1), None, None, None)
     with few_draws():
-        model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, question)
+        model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, QUESTION)
         few, many = (what_if(model, Change(max_running=running)).predicted for running in (32, 128))
     assert TODAY.max_running == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.calibration import Calibration, UncalibratableError
 from rlscope.model.forecast.replay import (
     UNITS,
     Observable,
@@ -19,7 +19,7 @@ from rlscope.model.forecast.replay import (
 from rlscope.model.observed import Delivered, Observed, SeenLoad, SeenScheduling
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission
-from tests.model.known_run import TODAY, TRUTH, calibrated, observed
+from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed
 
 PLAIN = Scheduling("group", Settings(), Admission())
 
@@ -155,7 +155,7 @@ def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
     """A run of that scheduling with fast trainers: its loads and rate are those of a simulation with another seed."""
     fast = replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=80_000.0))
     run = observed(fast)
-    calibration = calibrate(run, Admission(), None, np.random.default_rng(0))
+    calibration = calibration_of(run)
     system = scheduled(calibration, scheduling).system
     truth = simulate(system, TODAY, steps=60, seed=77, settings=scheduling.settings)
     factor = truth.step_s / float(run.steps.period_s.mean())
@@ -232,7 +232,7 @@ def test_a_layout_that_cannot_be_simulated_is_replayed_by_the_closed_form():
 
 def test_a_synchronous_run_is_replayed_by_the_closed_form_of_its_step():
     synchronous = replace(observed(), staleness=((0, 1_000),))
-    calibration = calibrate(synchronous, Admission(), None, np.random.default_rng(0))
+    calibration = calibration_of(synchronous)
     replay = replay_run(calibration, synchronous, (PLAIN,))
     assert replay.method == "synchronous_form"
     by_name = {each.name: each.replayed for each in replay.compared}
@@ -252,4 +252,4 @@ def test_a_scheduling_is_set_in_every_draw():
 def test_samples_that_none_of_the_deliveries_names_cannot_be_calibrated():
     run = replace(observed(), delivered=Delivered(trained_tokens=0, dropped_tokens=0, filtered_tokens=0))
     with pytest.raises(UncalibratableError, match="do `samples` and `deliveries` use the same"):
-        calibrate(run, Admission(), None, np.random.default_rng(0))
+        calibration_of(run)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.calibration import Calibration, UncalibratableError
 from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import (
@@ -21,24 +21,13 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
-from rlscope.model.numerics.changepoints import drift
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
-from rlscope.model.training.step_time import trainer_step
 from tests.model.few_draws import few_draws
-from tests.model.known_run import LENGTHS, TODAY, TRUTH, calibrated, longer, observed, steady
+from tests.model.known_run import LENGTHS, QUESTION, TODAY, TRUTH, calibrated, calibration_of, longer, observed, steady
 
-QUESTION = ModelConfig(
-    admission=Admission(),
-    settings=Settings(),
-    form=None,
-    prior=None,
-    granularity=Granularity(gpus_per_engine=1),
-    most_staleness=None,
-    remaining_steps=100,
-    gpu_hour_price=2.0,
-)
+PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0)
 
 
 def forecasts_of(found: Calibration) -> Forecasts:
@@ -48,7 +37,7 @@ def forecasts_of(found: Calibration) -> Forecasts:
 def told(run: Observed) -> tuple[Recommendation, Ranking]:
     """What is said of a run of which every split is possible, at its own limit on running requests."""
     with few_draws():
-        found, grounds = calibrate(run, Admission(), None, np.random.default_rng(0)), Grounds(long_enough=True)
+        found, grounds = calibration_of(run), Grounds(long_enough=True)
         forecasts = forecasts_of(found)
         advice = recommend(found, forecasts, grounds)
         return advice, rank_actions(found, run, forecasts, advice, grounds, Settings())
@@ -63,7 +52,7 @@ def warnings_of(run: Observed, question: ModelConfig) -> Collection[str]:
 @cache
 def model() -> ModelResult:
     run = observed()
-    return model_run(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+    return model_run(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), PRICED)
 
 
 def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
@@ -85,13 +74,13 @@ def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
 def test_time_between_passes_is_part_of_a_pass():
     run = observed()
     slow = replace(run, passes=replace(run.passes, between_s=0.002 * run.passes.passes))
-    curve = calibrate(slow, Admission(), None, np.random.default_rng(0)).system.engine.curve
+    curve = calibration_of(slow).system.engine.curve
     plain = calibrated().system.engine.curve
     assert curve.pass_s(64.0) - plain.pass_s(64.0) == pytest.approx(0.002, rel=0.05)
 
 
 def test_the_most_that_ran_is_today_s_limit_where_the_setting_is_never_reached():
-    found = calibrate(replace(observed(), max_running=512), Admission(), None, np.random.default_rng(0))
+    found = calibration_of(replace(observed(), max_running=512))
     assert found.layout.max_running == 64
     assert "limit_below_setting" in found.warnings
 
@@ -100,14 +89,14 @@ def test_a_run_that_publishes_nothing_cannot_be_calibrated():
     run = observed()
     silent = replace(run, steps=replace(run.steps, published=np.zeros(40, dtype=np.int64)))
     with pytest.raises(UncalibratableError, match="no policy version was published"):
-        calibrate(silent, Admission(), None, np.random.default_rng(0))
+        calibration_of(silent)
 
 
 def test_steps_without_tokens_cannot_be_calibrated():
     run = observed()
     silent = replace(run, steps=replace(run.steps, tokens=np.zeros(40, dtype=np.int64)))
     with pytest.raises(UncalibratableError, match="how many tokens"):
-        calibrate(silent, Admission(), None, np.random.default_rng(0))
+        calibration_of(silent)
 
 
 def test_a_prediction_meets_what_an_equal_stretch_achieves():
@@ -128,17 +117,6 @@ def test_a_stretch_that_runs_at_half_the_speed_is_not_what_was_predicted():
     speed = next(each for each in found.compared if each.quantity == "tokens_per_s")
     assert speed.residual_ratio == pytest.approx(-0.5, abs=0.02)
     assert not speed.agrees
-
-
-def test_the_gap_adds_up_exactly_from_the_bound_to_what_was_achieved():
-    gap = model().gap
-    left = gap.bound_tokens_per_s
-    for step in gap.steps:
-        left -= step.lost_tokens_per_s
-        assert left == pytest.approx(step.left_tokens_per_s, rel=1e-12)
-    assert gap.achieved_tokens_per_s == pytest.approx(observed().trained_tokens_per_s, rel=1e-12)
-    assert gap.steps[-1].left_tokens_per_s == gap.achieved_tokens_per_s
-    assert all(step.lost_tokens_per_s >= 0 for step in gap.steps if step.cause != "unexplained")
 
 
 def test_the_gap_names_the_split_of_the_gpus_when_trainers_are_the_slower_side():
@@ -180,7 +158,7 @@ def beside_another_run() -> Calibration:
     """
     run = observed()
     other = OtherRun("other", 4, replace(run.steps, train_s=run.steps.train_s / 1.5))
-    return calibrate(run, Admission(), None, np.random.default_rng(0), others=(other,))
+    return calibration_of(run, others=(other,))
 
 
 def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
@@ -191,25 +169,10 @@ def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
     assert spreads["trainer_scaling"] < 0.08
 
 
-def test_every_draw_of_training_takes_the_time_that_was_seen_elsewhere_up_to_the_error_of_two_runs():
-    found = beside_another_run()
-    workload, update = found.system.workload, found.system.update
-    seconds = np.array(
-        [
-            [float(trainer_step(each.trainer, workload, update, gpus).compute_s) for gpus in (2, 4)]
-            for each in found.draws
-        ]
-    )
-    seen_s = observed().steps.train_s.mean()
-    assert np.quantile(seconds[:, 0], [0.05, 0.95]) == pytest.approx([seen_s, seen_s], rel=0.01)
-    # Two deviations are 6%; with one overhead for all, the exponents alone would make 20% between them.
-    assert np.quantile(seconds[:, 1], [0.05, 0.95]) == pytest.approx([seen_s / 1.5, seen_s / 1.5], rel=0.06)
-
-
 def test_a_run_in_its_best_layout_keeps_it():
     layouts = possible_layouts(8, Granularity(1), (64,))
     best = max(layouts, key=lambda layout: steady(layout=layout).trained_tokens_per_s)
-    found = calibrate(observed(layout=best), Admission(), None, np.random.default_rng(0))
+    found = calibration_of(observed(layout=best))
     advice = recommend(found, forecast_layouts(found, layouts), Grounds(long_enough=True))
     assert advice.advice == "keep"
     assert advice.reason in ("best_already", "small_gain")
@@ -224,9 +187,7 @@ def test_a_short_stretch_changes_only_what_gains_more_than_the_model_may_err():
 
 
 def test_no_forecast_is_staler_than_a_cap_that_drops():
-    found = calibrate(
-        observed(), Admission(256, max_staleness=2, staleness_policy="drop"), None, np.random.default_rng(0)
-    )
+    found = calibration_of(observed(), Admission(256, max_staleness=2, staleness_policy="drop"))
     forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
     ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
     assert len(ages) > 3
@@ -262,19 +223,9 @@ def test_lengths_that_drift_are_said_to():
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
-@pytest.mark.parametrize(("change_ratio", "reason"), [(0.05, "worthwhile"), (1.0, "lengths_drift")])
-def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change(change_ratio: float, reason: str):
-    run = longer(observed(), change_ratio)
-    found = calibrate(run, Admission(), None, np.random.default_rng(0))
-    lengths = drift(run.steps.response_tokens / run.steps.samples)
-    advice = recommend(found, forecasts_of(found), Grounds(long_enough=True, lengths=lengths, capped=True))
-    assert advice.reason == reason
-    assert advice.best.layout.trainer_gpus > TODAY.trainer_gpus
-
-
 def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_assumed():
     run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, max_running=256)
-    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    found = calibration_of(run)
     best = forecast_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
     assert best.grade == "assumed"
 
@@ -369,25 +320,13 @@ def test_a_run_that_waits_for_its_environment_is_told_so():
     state = steady(waiting, best)
     outside = 60.0 * state.trained_tokens_per_s / LENGTHS.mean_tokens
     run = replace(observed(waiting, best), environment_samples=outside)
-    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    found = calibration_of(run)
     assert found.system.workload.environment_s == pytest.approx(60.0, rel=0.05)
     advice, ranking = told(run)
     assert ranking.cause == "environment"
     assert ranking.first is not None
     assert (ranking.first.kind, ranking.first.what) == ("fix", "environment")
     assert advice.advice == "keep"
-
-
-def test_with_one_batch_size_a_larger_batch_is_only_extrapolated():
-    run = observed(batches=(64,))
-    found = calibrate(run, Admission(), None, np.random.default_rng(0))
-    assert "one_batch_size" in found.curve.warnings
-    forecasts = forecast_layouts(found, (replace(TODAY, max_running=256),))
-    wide = forecasts.others[0]
-    assert wide.grade in ("assumed", "measured")
-    narrow = found.curve.pass_interval(64.0, 64.0 * 80.0)
-    far = found.curve.pass_interval(256.0, 256.0 * 80.0)
-    assert (far.high_s - far.low_s) / far.median_s > 5.0 * (narrow.high_s - narrow.low_s) / narrow.median_s
 
 
 def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():
@@ -431,7 +370,7 @@ def test_a_full_batch_is_efficient_and_a_single_request_is_not():
 
 def test_a_run_at_one_batch_size_has_no_efficient_batch():
     run = observed(batches=(64,))
-    assert batch_efficiency(calibrate(run, Admission(), None, np.random.default_rng(0)), run) is None
+    assert batch_efficiency(calibration_of(run), run) is None
 
 
 @pytest.mark.parametrize(

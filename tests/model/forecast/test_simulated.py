@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import simulated as simulated_forecasts
 from rlscope.model.forecast.layouts import Forecast, StalenessForecast, forecast_layouts
 from rlscope.model.forecast.simulated import (
@@ -18,10 +18,9 @@ from rlscope.model.forecast.simulated import (
     slow_engines,
     slowness_at,
 )
-from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts
-from tests.model.known_run import TRUTH, observed
+from tests.model.known_run import TRUTH, calibration_of, observed, slowed
 
 DRAWS = np.full(4000, 100.0)
 TODAY = Layout(4, 4, 32)
@@ -34,7 +33,7 @@ def forecast(layout: Layout, tokens_per_s: float = 100.0) -> Forecast:
 
 @cache
 def capped() -> Calibration:
-    return calibrate(observed(), Admission(max_in_flight_samples=300), None, np.random.default_rng(0))
+    return calibration_of(observed(), Admission(max_in_flight_samples=300))
 
 
 def test_a_doubtful_layout_that_was_not_asked_is_moved_as_its_neighbours_were() -> None:
@@ -81,21 +80,13 @@ def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doub
     assert rates == sorted(rates, reverse=True)
 
 
-def with_slow_engines(*factors: float) -> Observed:
-    """The run, with passes of the first engines that take so many times as long."""
-    run = observed(noise=0.0)
-    by_engine = np.ones(run.engines)
-    by_engine[: len(factors)] = factors
-    return replace(run, passes=replace(run.passes, busy_s=run.passes.busy_s * by_engine[run.passes.engine]))
-
-
 @pytest.mark.parametrize(("factor", "is_slow"), [(1.24, False), (1.26, True)])
 def test_an_engine_a_quarter_slower_than_the_median_is_slow(factor: float, is_slow: bool) -> None:
-    assert (slow_engines(with_slow_engines(factor), TRUTH.engine.curve) is not None) == is_slow
+    assert (slow_engines(slowed(observed(noise=0.0), factor), TRUTH.engine.curve) is not None) == is_slow
 
 
 def test_slow_engines_come_first_and_all_engines_together_keep_their_speed() -> None:
-    found = slow_engines(with_slow_engines(1.5, 2.0), TRUTH.engine.curve)
+    found = slow_engines(slowed(observed(noise=0.0), 1.5, 2.0), TRUTH.engine.curve)
     assert found is not None
     assert len(found) == 6
     # Speeds of 1/2, 2/3 and four times 1 have a mean of 31/36: that is the speed 1 of the curve.
@@ -128,7 +119,7 @@ def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(mon
 
 
 def test_every_layout_of_a_run_with_slow_engines_is_simulated() -> None:
-    plain = calibrate(observed(), Admission(), None, np.random.default_rng(0))
+    plain = calibration_of(observed())
     slow = replace(plain, engine_slowness=(2.0, *[0.9] * 5))
     starved = Layout(6, 2, 64)
     assert not is_doubtful(plain, starved)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from rlscope.errors import ImpossibleChangeError
-from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.decode.curves import SpedUpCurve
 from rlscope.model.forecast.change import (
     Change,
@@ -20,10 +19,9 @@ from rlscope.model.forecast.change import (
     with_trainer_speed,
 )
 from rlscope.model.forecast.layouts import drawn_rates
-from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
+from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import WhatIf, asked_layouts, forecast_change, what_if
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.simulate import Settings
 from rlscope.model.system import (
     Admission,
     Granularity,
@@ -35,18 +33,8 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.warnings import ModelWarning
-from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.known_run import QUESTION, TRUTH, observed, steady
 
-QUESTION = ModelConfig(
-    admission=Admission(),
-    settings=Settings(),
-    form=None,
-    prior=None,
-    granularity=Granularity(1),
-    most_staleness=None,
-    remaining_steps=None,
-    gpu_hour_price=None,
-)
 CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), max_output_tokens=400)
 
 
@@ -60,12 +48,6 @@ def model(**changed: object) -> ModelResult:
 def synchronous_model() -> ModelResult:
     run = observed()
     return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
-
-
-def truth(system: System, layout: Layout = TODAY) -> SteadyState:
-    state = steady_states(system, (layout,))[0]
-    assert isinstance(state, SteadyState)
-    return state
 
 
 def rate(found: WhatIf) -> float:
@@ -129,7 +111,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
     ],
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
-    found, expected = what_if(model(), change), truth(system)
+    found, expected = what_if(model(), change), steady(system)
     # What the fit errs at this context; engines that are slower fill batches beyond those that the run had, where the
     # truth lies in the outer tenth of the draws.
     error_ratio, outside = (0.12, 0.01) if change.engine_speed else (0.07, 0.05)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap
 
 from rlscope.model.numerics.bootstrap import (
     LEAST_BLOCKS,
@@ -97,21 +96,6 @@ def test_an_interval_is_that_of_the_resampled_rates_moved_outwards() -> None:
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_related_steps_make_a_wider_interval() -> None:
-    rng = np.random.default_rng(1)
-    spread = {
-        memory: np.mean(
-            [
-                (found := ratio_of_sums(10 + related(300, memory, seed), np.ones(300), rng, draws=200)).high - found.low
-                for seed in range(10)
-            ]
-        )
-        for memory in (0.0, 0.6)
-    }
-    # The mean of a series with memory 0.6 has 2.5 times the deviation of one without.
-    assert 1.8 < spread[0.6] / spread[0.0] < 3.0
-
-
 def test_many_blocks_need_no_widening_and_two_are_the_least_that_count() -> None:
     assert few_blocks_factor(100_000, 1) == pytest.approx(1.0, abs=1e-3)
     assert few_blocks_factor(10, 1) == pytest.approx(1.833 / 1.645 * (10 / 9) ** 0.5, rel=1e-3)
@@ -122,18 +106,3 @@ def test_many_blocks_need_no_widening_and_two_are_the_least_that_count() -> None
 def test_sums_that_make_no_ratio_are_refused(above: list[float], below: list[float]) -> None:
     with pytest.raises(ValueError, match="ratio of sums"):
         ratio_of_sums(above, below, np.random.default_rng(0))
-
-
-def test_blocks_of_one_step_are_the_bootstrap_of_scipy() -> None:
-    rng = np.random.default_rng(3)
-    tokens, seconds = rng.gamma(9.0, 100.0, 60), rng.gamma(25.0, 1.0, 60)
-    indices = block_draws(np.random.default_rng(1), 60, 1, 20_000)
-    ours = np.quantile(tokens[indices].sum(axis=1) / seconds[indices].sum(axis=1), [0.05, 0.95])
-    theirs = bootstrap(
-        (tokens, seconds),
-        lambda above, below, axis: above.sum(axis=axis) / below.sum(axis=axis),
-        n_resamples=20_000, paired=True, confidence_level=0.90, method="percentile", rng=np.random.default_rng(2),
-    ).confidence_interval  # fmt: skip
-    # Of 20,000 resamples the ends of the interval are known to about one per cent of its width.
-    width = theirs.high - theirs.low
-    np.testing.assert_allclose(ours, [theirs.low, theirs.high], atol=0.03 * width)

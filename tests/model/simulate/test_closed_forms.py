@@ -21,7 +21,7 @@ from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model import golden_system
 from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
-from tests.model.simulated_systems import Affine
+from tests.model.golden_system import Affine
 from tests.nightly import nightly
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, max_output_tokens=500)

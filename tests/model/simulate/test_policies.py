@@ -15,6 +15,7 @@ from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Sample
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
+from tests.model.golden_system import Affine
 from tests.model.simulated_systems import (
     BUSY,
     CASES,
@@ -23,9 +24,9 @@ from tests.model.simulated_systems import (
     PULLED,
     STARVED,
     WORKLOAD,
-    Affine,
     constant,
     with_admission,
+    with_workload,
 )
 
 ONE_BY_ONE = System(
@@ -341,6 +342,13 @@ def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
     assert [cap.allows(version) for version in (2, 3)] == [True, False]
 
 
+def gate_of(admission: Admission) -> tuple[Gate, GroupQueue, Samples]:
+    """The gate of steps of 24 samples in groups of 4, its queue and the samples."""
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    queue = GroupQueue(admission, "fifo", samples)
+    return Gate(admission, 24, 4, queue), queue, samples
+
+
 @pytest.mark.parametrize(
     ("limits", "started"),
     [
@@ -354,8 +362,7 @@ def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
 )
 def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
     admission = Admission(**limits)  # type: ignore[arg-type]
-    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-    gate = Gate(admission, 24, 4, GroupQueue(admission, "fifo", samples))
+    gate, _, _ = gate_of(admission)
     while gate.hold() is None and gate.started < 100:
         gate.started += 1
     assert gate.started == started
@@ -376,8 +383,7 @@ def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most: int, running: int
 def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_trained_on() -> None:
     for until_trained, started in ((False, 16), (True, 10)):
         admission = Admission(max_in_flight_samples=40, in_flight_until_trained=until_trained)
-        samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-        gate = Gate(admission, 24, 4, GroupQueue(admission, "fifo", samples))
+        gate, _, _ = gate_of(admission)
         gate.started, gate.taken = 10, 6
         while gate.hold() is None:
             gate.started += 1
@@ -403,7 +409,7 @@ def test_what_is_in_flight_keeps_to_the_limit_with_the_batch_in_training() -> No
 def test_samples_by_themselves_wait_for_no_group() -> None:
     """Four engines' worth of samples in flight are all that a limit lets run, where none of them waits for a group."""
     whole = with_admission(STARVED, max_in_flight_samples=24 + 24)
-    alone = replace(whole, workload=replace(WORKLOAD, delivery="sample"))
+    alone = with_workload(whole, delivery="sample")
     groups, singles = (simulate(each, LAYOUT, steps=60, seed=1) for each in (whole, alone))
     assert singles.trained_tokens_per_s > 1.05 * groups.trained_tokens_per_s
     assert singles.staleness.tokens.mean < groups.staleness.tokens.mean
@@ -411,7 +417,7 @@ def test_samples_by_themselves_wait_for_no_group() -> None:
 
 
 def test_limits_count_samples_where_they_are_delivered_by_themselves() -> None:
-    uneven = replace(STARVED, workload=replace(WORKLOAD, delivery="sample"))
+    uneven = with_workload(STARVED, delivery="sample")
     run = simulate(with_admission(uneven, max_in_flight_samples=26), LAYOUT, steps=20, seed=1)
     assert run.mean_in_flight_samples <= 26
     whole = with_admission(STARVED, max_in_flight_samples=23)
@@ -421,9 +427,7 @@ def test_limits_count_samples_where_they_are_delivered_by_themselves() -> None:
 
 def test_what_was_thrown_away_may_be_started_again() -> None:
     admission = Admission(max_staleness=1, max_in_flight_samples=1000)
-    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-    queue = GroupQueue(admission, "fifo", samples)
-    gate = Gate(admission, 24, 4, queue)
+    gate, queue, _ = gate_of(admission)
     gate.started = 12
     assert gate.hold() == "staleness_cap"
     gate.filtered = 1
@@ -436,9 +440,7 @@ def test_what_was_thrown_away_may_be_started_again() -> None:
 
 def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
     admission = Admission(max_in_flight_samples=40)
-    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-    queue = GroupQueue(admission, "fifo", samples)
-    gate = Gate(admission, 24, 4, queue)
+    gate, queue, samples = gate_of(admission)
     gate.started = 10
     holds = []
     for group in range(6):
@@ -521,7 +523,7 @@ def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_wil
 
 def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
     def filtered(kept_ratio: float) -> System:
-        return replace(STARVED, workload=replace(WORKLOAD, lengths=constant(3), kept_ratio=kept_ratio))
+        return with_workload(STARVED, lengths=constant(3), kept_ratio=kept_ratio)
 
     assert simulate(filtered(0.05), LAYOUT, steps=4, seed=1).steps == 2
     with pytest.raises(NeverTrains, match="finished while the trainer waited"):
@@ -678,7 +680,7 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
 def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
     ahead: float, versions: float
 ) -> None:
-    early = replace(STARVED, workload=replace(WORKLOAD, prefetched_batches=ahead))
+    early = with_workload(STARVED, prefetched_batches=ahead)
     plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
     assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
     assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
@@ -689,7 +691,7 @@ def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it
 
 def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> None:
     dropping = with_admission(BUSY, max_staleness=2, staleness_policy="drop")
-    early = replace(dropping, workload=replace(WORKLOAD, prefetched_batches=1.0))
+    early = with_workload(dropping, prefetched_batches=1.0)
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
 
@@ -713,13 +715,8 @@ def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come()
     assert run.empty_place_s["backpressure"] > 0
     assert sum(run.step_trained_tokens) > 0
     with pytest.raises(ValueError, match="the queue's capacity of 3"):
-        simulate(
-            with_admission(STARVED, queue_capacity_samples=3),
-            LAYOUT,
-            steps=4,
-            seed=1,
-            settings=Settings(taking="as_they_come"),
-        )
+        small = with_admission(STARVED, queue_capacity_samples=3)
+        simulate(small, LAYOUT, steps=4, seed=1, settings=Settings(taking="as_they_come"))
 
 
 @pytest.mark.parametrize(("until_trained", "least"), [(False, 4), (True, 24)])
@@ -735,9 +732,7 @@ def test_a_limit_in_flight_lets_go_of_what_was_taken_unless_it_counts_until_the_
 
 
 def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
-    early = replace(
-        with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, prefetched_batches=2.0)
-    )
+    early = with_workload(with_admission(STARVED, queue_capacity_samples=24), prefetched_batches=2.0)
     assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
 
 
@@ -750,13 +745,11 @@ def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
 )
 def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(ahead: float, policy: str, words: str) -> None:
     capped = with_admission(STARVED, max_staleness=1, staleness_policy=policy)
-    early = replace(capped, workload=replace(WORKLOAD, prefetched_batches=ahead))
+    early = with_workload(capped, prefetched_batches=ahead)
     with pytest.raises(ValueError, match=words):
         simulate(early, LAYOUT, steps=4, seed=1)
 
 
 def test_a_law_of_one_length_is_drawn_as_it_is() -> None:
-    lengths, kept = Draws(
-        replace(WORKLOAD, lengths=LengthLaw(np.array([7.0]), np.array([1.0]))), 0, 0.0, np.random.default_rng(0)
-    ).groups(3)
+    lengths, kept = Draws(replace(WORKLOAD, lengths=constant(7)), 0, 0.0, np.random.default_rng(0)).groups(3)
     assert (lengths, kept) == ([7] * 12, [True] * 3)

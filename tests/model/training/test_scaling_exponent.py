@@ -49,7 +49,7 @@ def drawn_step_s(found: TrainingRate, gpus: int) -> np.ndarray:
     return found.overhead_draws + 1e6 / (found.rate_draws * found.seen_gpus * speedup)
 
 
-@pytest.mark.parametrize("gpus", [2, 4, 16, 32])
+@pytest.mark.parametrize("gpus", [2, 32])
 @pytest.mark.parametrize("overhead_s", [0.0, 5.0])
 @pytest.mark.parametrize("exponent", [0.7, 0.9, 1.0])
 def test_the_exponent_is_recovered_from_one_other_run(gpus: int, overhead_s: float, exponent: float) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
 from rlscope.model.decode.prior import LogNormal
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of, layouts_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
@@ -181,7 +182,7 @@ def test_many_splits_are_tried_in_larger_steps(small: PlanResult) -> None:
 def test_a_layout_compared_with_itself_gains_nothing(small: PlanResult) -> None:
     best, last = small.candidates[0], small.candidates[-1]
     slowest = [each for each in small.candidates if each.drawn_tokens_per_s is not None][-1]
-    assert gain_over(best, best) == (0.0, 0.0, 0.0)
+    assert gain_over(best, best) == Estimate(0.0, 0.0, 0.0)
     gain = gain_over(slowest, best)
     assert gain is not None and gain.value < 0.0
     assert last.drawn_tokens_per_s is None
@@ -389,7 +390,7 @@ def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_pat
     # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
     routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
     assert plan.training.routing_s_per_token is not None
-    assert plan.training.routing_s_per_token.value == pytest.approx(routing_s)
+    assert plan.training.routing_s_per_token.median == pytest.approx(routing_s)
     assert routing_cost_s(plan) == pytest.approx(routing_s)
     assert is_unsure(plan, "expert_routing") and not is_unsure(without_routing(plan), "expert_routing")
 
@@ -411,4 +412,4 @@ def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the
     assert plan_from(tmp_path, SMALL_PLAN).training.routing_s_per_token is None
     routing = plan_from(tmp_path, EXPERTS.replace("hidden_size = 2048\n", "")).training.routing_s_per_token
     assert routing is not None
-    assert routing.value == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))
+    assert routing.median == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))

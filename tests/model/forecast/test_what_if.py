@@ -8,6 +8,7 @@ import pytest
 
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.decode.curves import SpedUpCurve
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import (
     Change,
     changed_systems,
@@ -64,7 +65,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
             said.forecasts.today.staleness,
             said.forecasts.today.timing,
         )
-        assert found.gain_ratio == (0.0, 0.0, 0.0)
+        assert found.gain_ratio == Estimate(0.0, 0.0, 0.0)
         assert found.warnings == (() if said.replay.explains else (ModelWarning.NOT_EXPLAINED,))
 
 
@@ -127,7 +128,7 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
 
 
 def test_what_the_run_does_not_wait_for_brings_nothing_and_surely_so():
-    assert what_if(model(), Change(engine_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-4)
+    assert what_if(model(), Change(engine_speed=2.0)).gain_ratio == Estimate(*[pytest.approx(0.0, abs=1e-4)] * 3)
     assert what_if(model(), Change(trainer_speed=0.5)).gain_ratio.value == pytest.approx(-0.49, abs=0.02)
 
 

@@ -102,6 +102,11 @@ class _Fault:
         place, parent, part = _follow(error["loc"], schema)
         if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == error["loc"][-1:]:
             return cls._unknown_key(place, parent)
+        if error["loc"][-1:] == ("[key]",):
+            known = part.get("propertyNames", {}).get("enum", ())
+            name = str(error["input"])
+            found, expected = f"unknown key {_shown(name)}", "one of " + ", ".join(known)
+            return cls((*place, name), found, expected, did_you_mean(name, known), True)
         expected, known = describe(part, schema), part.get("enum", ())
         if kind.startswith("union_tag"):
             place, known = (*place, part["discriminator"]["propertyName"]), tuple(part["discriminator"]["mapping"])
@@ -290,7 +295,7 @@ def _follow(loc: Sequence[str | int], schema: Schema) -> tuple[Place, Schema, Sc
         if "discriminator" in part:
             parent, part = part, _resolved({"$ref": part["discriminator"]["mapping"][key]}, schema)
             continue
-        if len(_choices(part)) > 1 or key == "[key]":
+        if len(_choices(part)) > 1 or key == "[key]" or loc[len(place) + 1 :] == ("[key]",):
             break
         place, parent = (*place, key), part
         elsewhere = part.get("items" if isinstance(key, int) else "additionalProperties")

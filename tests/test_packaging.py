@@ -1,4 +1,4 @@
-"""The questions and the page's templates are found in a checkout and are inside the wheel and the sdist."""
+"""The questions, templates and tables of frameworks are in a checkout, the wheel and the sdist."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from rlscope.trace.questions import macros_sql, queries_folder, questions
 
 ROOT = Path(__file__).parent.parent
 QUERIES = sorted(path.relative_to(ROOT / "queries").as_posix() for path in (ROOT / "queries").rglob("*.sql"))
+FRAMEWORKS = sorted(path.name for path in (ROOT / "rlscope" / "frameworks").glob("*.toml"))
 TEMPLATES = sorted(path.name for path in (ROOT / "rlscope" / "reports" / "templates").iterdir() if path.is_file())
 
 
@@ -36,10 +37,11 @@ def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
 
 
 @pytest.mark.services
-def test_the_wheel_holds_every_question_and_template_and_no_test(wheel: Path) -> None:
+def test_the_wheel_holds_every_question_template_and_framework_and_no_test(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in QUERIES if f"rlscope/queries/{name}" not in names] == []
     assert [name for name in TEMPLATES if f"rlscope/reports/templates/{name}" not in names] == []
+    assert FRAMEWORKS and [name for name in FRAMEWORKS if f"rlscope/frameworks/{name}" not in names] == []
     assert {name.split("/")[0] for name in names} == {"rlscope", "rlscope-0.1.0.dist-info"}
 
 

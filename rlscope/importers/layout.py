@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from rlscope.importers.dialect import Party, PhaseKind, PhaseMetric
-from rlscope.importers.steps import PartySteps, Step, phase_value
+from rlscope.frameworks.table import PhaseKind, PhaseMetric, Process
+from rlscope.importers.steps import ProcessSteps, Step, phase_value
 
 _LATE_RATIO: Final = 0.05
 """Tolerance for rows written late: the steps may last longer than the time between their rows by this share."""
@@ -55,41 +55,41 @@ class _Durations:
         return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
 
 
-def placed_steps(steps: PartySteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
+def placed_steps(steps: ProcessSteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
     """Place each step after the previous one. Without times, the first starts at the origin."""
     return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_is_inside(steps)))
 
 
-def _counted(steps: PartySteps, is_separate: bool) -> PartySteps:
+def _counted(steps: ProcessSteps, is_separate: bool) -> ProcessSteps:
     """Keep only the phases that count in this kind of run."""
     left_out = "colocated" if is_separate else "separate"
-    phases = tuple(phase for phase in steps.party.phases if phase.when != left_out)
-    return replace(steps, party=replace(steps.party, phases=phases))
+    phases = tuple(phase for phase in steps.process.order if phase.when != left_out)
+    return replace(steps, process=replace(steps.process, order=phases))
 
 
-def open_ratio(steps: PartySteps, is_separate: bool) -> float | None:
+def open_ratio(steps: ProcessSteps, is_separate: bool) -> float | None:
     """Return the median share of a step that its phases leave, negative if they exceed it; None without any steps."""
     ratios: list[float] = []
     auto_inside, steps = _auto_is_inside(steps), _counted(steps, is_separate)
     for step in steps.steps:
-        durations = _durations(steps.party, step, auto_inside, None)
+        durations = _durations(steps.process, step, auto_inside, None)
         if durations.step_s > 0.0 and durations.inside:
             ratios.append(1.0 - durations.inside_s / durations.step_s)
     return median(ratios) if ratios else None
 
 
-def _durations(party: Party, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
+def _durations(process: Process, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
     parts: dict[str, list[tuple[PhaseKind, float]]] = {"before": [], "inside": [], "after": []}
     rest: tuple[int, PhaseKind] | None = None
-    for phase in party.phases:
+    for phase in process.order:
         where = phase.where if phase.where != "auto" else ("inside" if auto_inside else "before")
         seconds = _phase_s(phase, step, previous)
-        if phase.name is None:
+        if phase.metric is None:
             rest = len(parts["inside"]), phase.kind
         elif seconds:
             parts[where].append((phase.kind, seconds * step.count))
     inside_s = sum(seconds for _, seconds in parts["inside"])
-    stated = next((step.count * step.values[name] for name in party.step if step.values.get(name, 0.0) > 0.0), None)
+    stated = next((step.count * step.values[name] for name in process.step if step.values.get(name, 0.0) > 0.0), None)
     if rest is not None and stated is not None and stated > inside_s:
         parts["inside"].insert(rest[0], (rest[1], stated - inside_s))
     return _Durations(
@@ -105,24 +105,24 @@ def _phase_s(phase: PhaseMetric, step: Step, previous: Step | None) -> float | N
     return max(0.0, seconds - (before or 0.0))
 
 
-def _auto_is_inside(steps: PartySteps) -> bool:
+def _auto_is_inside(steps: ProcessSteps) -> bool:
     """Return whether phases whose place differs between releases lie inside the step: the sums then close better."""
-    if not any(phase.where == "auto" for phase in steps.party.phases):
+    if not any(phase.where == "auto" for phase in steps.process.order):
         return True
     inside, outside = list[float](), list[float]()
     for step in steps.steps:
-        as_inside = _durations(steps.party, step, True, None)
+        as_inside = _durations(steps.process, step, True, None)
         inside.append(abs(as_inside.step_s - as_inside.inside_s))
-        as_before = _durations(steps.party, step, False, None)
+        as_before = _durations(steps.process, step, False, None)
         outside.append(abs(as_before.step_s - as_before.inside_s))
     return sum(inside) <= sum(outside)
 
 
-def _place(steps: PartySteps, origin_ns: int, auto_inside: bool) -> Iterator[PlacedStep]:
+def _place(steps: ProcessSteps, origin_ns: int, auto_inside: bool) -> Iterator[PlacedStep]:
     durations: list[_Durations] = []
     previous: Step | None = None
     for step in steps.steps:
-        durations.append(_durations(steps.party, step, auto_inside, previous))
+        durations.append(_durations(steps.process, step, auto_inside, previous))
         previous = step
     ends_ns = _ends_ns(steps.steps, [sum(each.lengths_ns()) for each in durations], origin_ns)
     for step, each, end_ns in zip(steps.steps, durations, ends_ns, strict=True):
@@ -152,10 +152,10 @@ def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> 
     return ends_ns
 
 
-def contradicts_times(steps: PartySteps, is_separate: bool) -> bool:
+def contradicts_times(steps: ProcessSteps, is_separate: bool) -> bool:
     """Return whether the steps last longer than the time between their rows, so that the row times mean nothing."""
     counted, auto_inside = _counted(steps, is_separate), _auto_is_inside(steps)
-    lengths_ns = [sum(_durations(counted.party, step, auto_inside, None).lengths_ns()) for step in counted.steps]
+    lengths_ns = [sum(_durations(counted.process, step, auto_inside, None).lengths_ns()) for step in counted.steps]
     stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]
     if len(stamps) < 2:
         return False

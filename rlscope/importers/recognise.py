@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.format import counted
+from rlscope.frameworks import frameworks
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
@@ -200,7 +201,7 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
         return ImportFileError.of(
             path,
             found=f"no metric that {framework} writes",
-            expected=kinds + (f" ({known})" if (known := known_names(framework)) else ""),
+            expected=kinds + _names_of(framework),
             next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
     if form := _unreadable_form(path):
@@ -211,6 +212,12 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
         expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
         next_step="docs/importers.md lists the files of each framework.",
     )
+
+
+def _names_of(framework: str) -> str:
+    """Return the metrics of a framework in brackets; empty if its table has none."""
+    known = next((known_names(each) for each in frameworks() if each.name == framework), "")
+    return f" ({known})" if known else ""
 
 
 _UNPACK: Final = "Unpack it and pass the files inside."

@@ -5,17 +5,17 @@ the trainer waits for their samples.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, Literal
 
-from rlscope.importers.dialect import PhaseKind
-from rlscope.importers.dialects import DIALECTS
+from rlscope.frameworks import frameworks
+from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
-from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
+from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
@@ -25,26 +25,12 @@ _SUM_RATIO: Final = 0.01
 """Tolerance, as a share of the step: a sum of phases this close equals the step to the printed digits."""
 _SHOWN_GAPS: Final = 5
 _LONGEST_NAME: Final = 200
-_ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
-    PhaseKind.GENERATE: ("generate", None),
-    PhaseKind.WAIT_SAMPLES: ("wait", "samples"),
-    PhaseKind.WAIT_CAP: ("wait", "staleness_cap"),
-    PhaseKind.WAIT_BARRIER: ("wait", "barrier"),
-    PhaseKind.REWARD: ("reward", None),
-    PhaseKind.LOGPROBS: ("logprobs", None),
-    PhaseKind.OTHER: ("other", None),
-    PhaseKind.CRITIC: ("train", None),
-    PhaseKind.SWITCH: ("weight_update", None),
-    PhaseKind.UPDATE: ("weight_update", None),
-    PhaseKind.CHECKPOINT: ("checkpoint", None),
-    PhaseKind.EVAL: ("eval", None),
-}
 _SAMPLER: Final = "sampler"
 _GENERATES: Final = "samplers generate while the trainer waits for samples"
 
 
 def _read(
-    framework: str, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
+    framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
     log = _settled(read_steps(source, framework, target, progress), target, options)
     if log.is_config_unread:
@@ -55,8 +41,8 @@ def _read(
 
 def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
     """Decide whether samplers have their own GPUs: by the file, else by the options, else refuse a verdict."""
-    if log.dialect.adds_up and not log.is_separate:
-        ratios = [open_ratio(each, is_separate=False) for each in log.parties]
+    if log.framework.placement.separate_unless_phases_add_up and not log.is_separate:
+        ratios = [open_ratio(each, is_separate=False) for each in log.processes]
         return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
     if log.is_stated:
         return log
@@ -66,27 +52,29 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
         return log
     why = "the config that it prints cannot be parsed" if log.is_config_unread else "the file does not state which"
     target.refuse_verdict(
-        f"these {log.dialect.title} metrics look the same whether samplers have their own GPUs or share the "
+        f"these {log.framework.title} metrics look the same whether samplers have their own GPUs or share the "
         f"trainer's, and {why}; pass --gpus colocated=N or --gpus trainer=N,sampler=N"
     )
     return log
 
 
 def step_importers() -> tuple[Importer, ...]:
-    """Return one importer for each framework with a dialect."""
-    titles = {dialect.framework: dialect.title for dialect in DIALECTS}
-    return tuple(
-        Importer(name, f"step metrics of {title}", partial(recognise_steps, name), partial(_read, name))
-        for name, title in titles.items()
-    )
+    """Return one importer for each framework whose table has phases."""
+    return tuple(step_importer(each) for each in frameworks() if each.phases)
+
+
+def step_importer(framework: Framework) -> Importer:
+    """Return the importer of a framework's step metrics."""
+    kind = f"step metrics of {framework.title or framework.name}"
+    return Importer(framework.name, kind, partial(recognise_steps, framework), partial(_read, framework))
 
 
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows of a log of steps."""
-    for each in log.parties:
+    for each in log.processes:
         if contradicts_times(each, log.is_separate):
             target.note(
-                f"Some {each.party.worker} steps are longer than the time between their rows, so the row times are "
+                f"Some {each.worker_id} steps are longer than the time between their rows, so the row times are "
                 "not used"
             )
             for step in each.steps:
@@ -96,15 +84,15 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
             continue
         if all(step.end_ns is None for step in each.steps):
             target.clock = "relative"
-        worker_id = each.party.worker
-        role = "colocated" if each.party.role == "trainer" and not log.is_separate else each.party.role
+        worker_id = each.worker_id
+        role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
         _check_coverage(worker_id, each, placed, log, target)
         _check_sums(each, log, target)
         target.add_worker(worker_id, role, host=log.host, gpu_count=_gpus(log, each, role, target, options))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
-        if each.party.role == "trainer":
+        if each.process.role == "trainer":
             _fill_trainer(log, worker_id, placed, target)
-            if log.is_separate and not any(other.party.role == "sampler" for other in log.parties):
+            if log.is_separate and not any(other.process.role == "sampler" for other in log.processes):
                 _infer_sampler(log, placed, target, options)
         else:
             _fill_sampler(worker_id, placed, target)
@@ -116,7 +104,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
 
 def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add readings of GPUs with a known worker: by the user's options, or the only worker if the roles share GPUs."""
-    shared = None if log.is_separate or not log.parties else log.parties[0].party.worker
+    shared = None if log.is_separate or not log.processes else log.processes[0].worker_id
     unowned: set[int] = set()
     for each in log.gpu_readings:
         owner = options.gpu_owners.get(each.gpu, shared)
@@ -145,7 +133,7 @@ def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) ->
 
 
 def _gpus(
-    log: StepLog, steps: PartySteps | None, role: str, target: ImportTarget, options: ImportOptions
+    log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTarget, options: ImportOptions
 ) -> int | None:
     """Return a worker's GPUs: from the options, the config or the rates; otherwise 1, with a note."""
     if role == "controller":
@@ -153,9 +141,9 @@ def _gpus(
     side = "trainer" if role == "colocated" else role
     stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
     derived = derived_gpus(steps) if steps is not None and not stated else None
-    if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
+    if derived is not None and log.is_separate and steps is not None and steps.process.gpu_work is not None:
         target.note(
-            f"The throughput logged by {log.dialect.title} implies {derived} GPUs. Whether this includes samplers "
+            f"The throughput logged by {log.framework.title} implies {derived} GPUs. Whether this includes samplers "
             "depends on the release, so the number is not used"
         )
         derived = None
@@ -169,7 +157,7 @@ def _gpus(
 
 
 def _check_coverage(
-    worker_id: str, steps: PartySteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget
+    worker_id: str, steps: ProcessSteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget
 ) -> None:
     """Report how many of the steps were logged. If more than a few are missing, leave out their time."""
     numbers = [step.number for step in steps.steps]
@@ -178,7 +166,7 @@ def _check_coverage(
             f"{steps.repeated:,} duplicate {worker_id} steps in the file (a resumed run, or two runs in one file); the "
             "last one is used, and the time of the others is left out"
         )
-    if log.dialect.means_over_steps or not numbers:
+    if log.framework.rows_are_means or not numbers:
         return
     spanned = numbers[-1] - numbers[0] + 1
     target.say_coverage(worker_id, len(numbers) / spanned)
@@ -203,14 +191,14 @@ def _gaps(numbers: Sequence[int]) -> str:
     return shown + (f" and {len(gaps) - _SHOWN_GAPS:,} more gaps" if len(gaps) > _SHOWN_GAPS else "")
 
 
-def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
+def _check_sums(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> None:
     """Refuse a verdict if the phases do not add up to the step, because a name was then misunderstood."""
     left = open_ratio(steps, log.is_separate)
-    if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.dialect.closes else 1.0):
+    if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.framework.phases_add_up else 1.0):
         return
     amount = f"exceed the step by {-left:.1%}" if left < 0.0 else f"leave {left:.1%} of the step unexplained"
     target.refuse_verdict(
-        f"the known {log.dialect.title} phases {amount} in the median; the release may use metric names that rlscope "
+        f"the known {log.framework.title} phases {amount} in the median; the release may use metric names that rlscope "
         "does not know"
     )
 
@@ -244,7 +232,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
 
 def _columns(log: StepLog, step: Step) -> dict[str, object]:
     found: dict[str, object] = {}
-    for column, names in log.dialect.columns.items():
+    for column, names in log.framework.columns.items():
         value = next((step.values[name] for name in names if name in step.values), None)
         if value is not None and math.isfinite(value):
             found[column] = round(value) if column in ("tokens", "samples") else value
@@ -255,7 +243,7 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
     kind = piece.kind
     if kind is PhaseKind.TAKE:
         kind = PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
-    activity, reason = _ACTIVITIES[kind]
+    activity, reason = ACTIVITIES[kind]
     target.add(
         "activities",
         {
@@ -321,7 +309,7 @@ def _report(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: 
     """Add the framework's own metrics, unchanged."""
     for each in placed:
         for name, value in each.step.values.items():
-            if log.dialect.reported and name.startswith(log.dialect.reported) and len(name) <= _LONGEST_NAME:
+            if log.framework.reported and name.startswith(log.framework.reported) and len(name) <= _LONGEST_NAME:
                 target.add(
                     "reported",
                     {

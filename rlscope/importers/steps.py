@@ -1,6 +1,6 @@
-"""Reads metrics with a framework's dialect: one list of steps for each process that logs.
+"""Reads metrics with a framework's table: one list of steps for each process that logs.
 
-Only values that the dialect names are kept, so that a log of gigabytes takes a few kilobytes per step. `layout.py`
+Only values that the table names are kept, so that a log of gigabytes takes a few kilobytes per step. `layout.py`
 places the steps in time.
 """
 
@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any, Final
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import frameworks
+from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process
 from rlscope.importers.console import CONSOLE
-from rlscope.importers.dialect import Dialect, Party, Paths, PhaseMetric
-from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
     LONGEST_S,
@@ -53,10 +53,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class PartySteps:
+class ProcessSteps:
     """The steps of one process that logs, in order."""
 
-    party: Party
+    worker_id: str
+    process: Process
     steps: tuple[Step, ...]
     repeated: int = 0
     """Number of steps written again with other values, by a resumed run or by another run."""
@@ -64,16 +65,16 @@ class PartySteps:
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The contents of a metrics file, read with a dialect."""
+    """The contents of a metrics file, read with a framework's table."""
 
-    dialect: Dialect
+    framework: Framework
     era: str | None
     is_separate: bool
     is_stated: bool
     """Whether the file states `is_separate`; otherwise the user's options take precedence."""
     is_doubtful: bool
     """Whether `is_separate` is only inferred from the staleness that the framework reports."""
-    parties: tuple[PartySteps, ...]
+    processes: tuple[ProcessSteps, ...]
     config: Mapping[str, Any]
     host: str | None
     gpu_readings: tuple[GpuReading, ...] = ()
@@ -81,19 +82,27 @@ class StepLog:
 
     def gpus(self, role: str) -> int | None:
         """Return the GPUs of a role, from the framework's config."""
-        return self._whole(self.dialect.gpus.get(role, ()))
+        return whole_setting(self.config, self.framework.settings.get(f"{role}_gpus", ()))
 
     def settings(self) -> dict[str, int]:
         """Return the entries for run.json's config that the framework's config states."""
-        found = {name: self._whole(products) for name, products in self.dialect.settings.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return stated_settings(self.config, self.framework)
 
-    def _whole(self, products: tuple[Paths, ...]) -> int | None:
-        for paths in products:
-            factors = [setting(self.config, path) for path in paths]
-            if all(isinstance(each, int) and not isinstance(each, bool) and 0 < each <= MOST_STEPS for each in factors):
-                return math.prod(int(each) for each in factors)
-        return None
+
+def stated_settings(config: Mapping[str, Any], framework: Framework) -> dict[str, int]:
+    """Return the entries for run.json's config that a framework's config states."""
+    wanted = {name: products for name, products in framework.settings.items() if not name.endswith("r_gpus")}
+    found = {name: whole_setting(config, products) for name, products in wanted.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def whole_setting(config: Mapping[str, Any], products: Names) -> int | None:
+    """Return the first product of settings that the config states; None if it states none."""
+    for product in products:
+        factors = [setting(config, path) for path in product.split(" * ")]
+        if all(isinstance(each, int) and not isinstance(each, bool) and 0 < each <= MOST_STEPS for each in factors):
+            return math.prod(int(each) for each in factors)
+    return None
 
 
 def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
@@ -140,68 +149,56 @@ def carrier_of(source: ImportSource) -> Carrier | None:
     return next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
 
 
-def _bare(dialect: Dialect, name: str) -> str:
-    return next((name.removeprefix(each) for each in dialect.strip if name.startswith(each)), name)
+def _bare(framework: Framework, name: str) -> str:
+    return next((name.removeprefix(each) for each in framework.recognise.strip if name.startswith(each)), name)
 
 
-def recognise_steps(framework: str, source: ImportSource) -> str | None:
+def recognise_steps(framework: Framework, source: ImportSource) -> str | None:
     """Return which of the framework's step metrics a file contains; None if there are none."""
-    names = names_in(source)
-    dialect = _dialect_of(framework, names)
-    return None if dialect is None else f"metrics named {_known_names(dialect)}"
+    release = _release_of(framework, names_in(source))
+    return None if release is None else f"metrics named {_alternatives(release)}"
 
 
-def _known_names(dialect: Dialect) -> str:
-    return " or ".join(" and ".join(f"`{name}`" for name in names) for names in dialect.known_by)
+def _alternatives(framework: Framework) -> str:
+    return " or ".join(" and ".join(f"`{name}`" for name in names) for names in framework.known_by)
 
 
-def _dialect_of(framework: str, names: frozenset[str]) -> Dialect | None:
-    for dialect in DIALECTS:
-        if dialect.framework != framework:
-            continue
-        bare = {_bare(dialect, name) for name in names}
-        if any(set(names) <= bare for names in dialect.known_by):
-            return dialect
-    return None
+def _release_of(framework: Framework, names: frozenset[str]) -> Framework | None:
+    bare = {_bare(framework, name) for name in names}
+    releases = framework.releases()
+    return next((each for each in releases if any(set(group) <= bare for group in each.known_by)), None)
 
 
-def _limits(dialect: Dialect) -> dict[str, float]:
+def _limits(framework: Framework) -> dict[str, float]:
     """Return the most that the metrics of times and counts can be, by name."""
-    limits: dict[str, float] = {}
-    for party in dialect.parties:
-        phases = [name for phase in party.phases for name in (phase.name, *phase.also, *phase.minus) if name]
-        limits |= dict.fromkeys((*party.step, *phases), LONGEST_S)
+    limits = {name: LONGEST_S for process in framework.phases.values() for name in process.names}
     for column in ("tokens", "samples"):
-        limits |= dict.fromkeys(dialect.columns.get(column, ()), MOST)
+        limits |= dict.fromkeys(framework.columns.get(column, ()), MOST)
     return limits
 
 
-def _wanted(dialect: Dialect) -> frozenset[str]:
+def _wanted(framework: Framework) -> frozenset[str]:
     names: set[str] = set()
-    for party in dialect.parties:
-        names.update(party.step, party.known_by, party.gpu_ratio or (), party.gpu_work or ())
-        for phase in party.phases:
-            names.update((phase.name or "", *phase.also, *phase.minus))
-    for columns in dialect.columns.values():
-        names.update(columns)
-    return frozenset(names)
+    for process in framework.phases.values():
+        names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
+    return frozenset(names.union(*framework.columns.values()))
 
 
 def _collect(
-    rows: Iterator[MetricRow], dialect: Dialect, tally: Tally
-) -> tuple[tuple[PartySteps, ...], frozenset[str]]:
-    """Return the steps of each party, and all metric names. Rows with out-of-range values are left out."""
-    limits, wanted, reported = _limits(dialect), _wanted(dialect), dialect.reported
-    by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
+    rows: Iterator[MetricRow], framework: Framework, tally: Tally
+) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
+    """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
+    limits, wanted, reported = _limits(framework), _wanted(framework), framework.reported
+    by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
     met: set[str] = set()
-    repeated = [0] * len(by_party)
+    repeated = dict.fromkeys(by_worker, 0)
     for row in rows:
-        values = {_bare(dialect, name): value for name, value in row.values.items()}
+        values = {_bare(framework, name): value for name, value in row.values.items()}
         met |= values.keys()
         kept = {name: value for name, value in values.items() if name in wanted or name.startswith(reported)}
-        owner = _party_of(dialect, kept)
+        owner = _owner_of(framework, kept)
         try:
-            number = _step_number(dialect, row, values)
+            number = _step_number(framework, row, values)
             for name in limits.keys() & kept.keys():
                 if not math.isnan(kept[name]):
                     amount(kept[name], limits[name])
@@ -209,35 +206,35 @@ def _collect(
             tally.bad_lines += 1
             continue
         if owner is None:
-            for steps in by_party:
+            for steps in by_worker.values():
                 if number in steps:
                     steps[number].values.update(kept)
             continue
-        steps = by_party[owner]
+        steps = by_worker[owner]
         known = number if number is not None else max(steps, default=0) + 1
         step = steps.setdefault(known, Step(known, None))
-        if _is_another(step.values, kept, dialect.parties[owner]):
+        if _is_another(step.values, kept, framework.phases[owner]):
             repeated[owner] += 1
             step.values = {}
         step.values.update(kept)
         step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
-    parties = tuple(
-        PartySteps(party, _in_order(steps), times)
-        for party, steps, times in zip(dialect.parties, by_party, repeated, strict=True)
+    processes = tuple(
+        ProcessSteps(worker_id, framework.phases[worker_id], _in_order(steps), repeated[worker_id])
+        for worker_id, steps in by_worker.items()
         if steps
     )
-    if dialect.means_over_steps:
-        for each in parties:
+    if framework.rows_are_means:
+        for each in processes:
             _count_steps(each.steps)
-    for each in parties:
-        if each.party.late_when in met:
+    for each in processes:
+        if each.process.late_when in met:
             _move_step_times(each)
-    return parties, frozenset(met)
+    return processes, frozenset(met)
 
 
-def _is_another(held: Mapping[str, float], found: Mapping[str, float], party: Party) -> bool:
+def _is_another(held: Mapping[str, float], found: Mapping[str, float], process: Process) -> bool:
     """Whether a row is of another attempt at a step: it has the same time metrics with other values."""
-    names = [name for name in (*party.step, *party.known_by) if name in held and name in found]
+    names = [name for name in (*process.step, *process.marks) if name in held and name in found]
     return any(held[name] != found[name] for name in names)
 
 
@@ -249,14 +246,14 @@ def _count_steps(steps: tuple[Step, ...]) -> None:
         steps[0].count = min(max(1, steps[0].number), steps[1].count)
 
 
-def _move_step_times(steps: PartySteps) -> None:
+def _move_step_times(steps: ProcessSteps) -> None:
     """Give each step the time in the next step's row; no row has the time of the last step."""
     for before, step in pairwise(steps.steps):
-        for name in steps.party.step:
+        for name in steps.process.step:
             before.values.pop(name, None)
             if name in step.values and step.number == before.number + 1:
                 before.values[name] = step.values[name]
-    for name in steps.party.step:
+    for name in steps.process.step:
         steps.steps[-1].values.pop(name, None)
 
 
@@ -270,41 +267,40 @@ def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
     return tuple(ordered)
 
 
-def _party_of(dialect: Dialect, values: Mapping[str, float]) -> int | None:
-    for index, party in enumerate(dialect.parties):
-        if any(name in values for name in party.known_by):
-            return index
-    return None
+def _owner_of(framework: Framework, values: Mapping[str, float]) -> str | None:
+    """Return the process that logged a row; None if no name identifies it."""
+    return next((id_ for id_, process in framework.phases.items() if values.keys() & set(process.marks)), None)
 
 
-def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) -> int | None:
-    stated = next((values[name] for name in dialect.step_names if name in values), None)
+def _step_number(framework: Framework, row: MetricRow, values: Mapping[str, float]) -> int | None:
+    stated = next((values[name] for name in framework.recognise.step if name in values), None)
     stated = row.step if stated is None or math.isnan(stated) else stated
     return None if stated is None else whole(stated, MOST_STEPS)
 
 
-def read_steps(source: ImportSource, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
+def read_steps(source: ImportSource, framework: Framework, target: ImportTarget, progress: Progress) -> StepLog:
     """Read a metrics file. Raises ImportFileError if it contains no step of the framework."""
-    carrier, dialect = carrier_of(source), _dialect_of(framework, names_in(source))
-    if carrier is None or dialect is None:
+    carrier, release = carrier_of(source), _release_of(framework, names_in(source))
+    if carrier is None or release is None:
         raise _no_steps(source, framework)
     tally = Tally()
-    parties, met = _collect(carrier.rows(source.path, tally, progress), dialect, tally)
-    if not parties:
+    processes, met = _collect(carrier.rows(source.path, tally, progress), release, tally)
+    if not processes:
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
-    era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
+    era = next((era for prefix, era in release.eras.items() if any(name.startswith(prefix) for name in met)), None)
     config = {**tally.overrides, **tally.config}
-    is_separate = _is_separate(dialect, met, config)
-    is_stated = is_separate or bool(tally.config) or not dialect.unsettled_when
-    is_doubtful = not is_stated and _is_shown(dialect.unsettled_when, (), met, config)
+    unsettled = release.placement.unsettled_metrics
+    is_separate = _is_separate(release.placement, met, config)
+    is_stated = is_separate or bool(tally.config) or not unsettled
+    is_doubtful = not is_stated and _is_shown(unsettled, {}, met, config)
     return StepLog(
-        dialect,
+        release,
         era,
-        is_separate or (is_doubtful and _trains_behind(dialect, parties)),
+        is_separate or (is_doubtful and _trains_behind(release.placement, processes)),
         is_stated,
         is_doubtful,
-        parties,
+        processes,
         config,
         tally.host,
         tuple(tally.gpu_readings),
@@ -312,30 +308,28 @@ def read_steps(source: ImportSource, framework: str, target: ImportTarget, progr
     )
 
 
-def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any]) -> bool:
-    if _is_shown(dialect.colocated_when, dialect.colocated_config, met, config):
+def _is_separate(placement: Placement, met: frozenset[str], config: Mapping[str, Any]) -> bool:
+    if _is_shown(placement.colocated_metrics, placement.colocated_settings, met, config):
         return False
-    return dialect.is_separate or _is_shown(dialect.separate_when, dialect.separate_config, met, config)
+    return placement.separate or _is_shown(placement.separate_metrics, placement.separate_settings, met, config)
 
 
-def _trains_behind(dialect: Dialect, parties: tuple[PartySteps, ...]) -> bool:
+def _trains_behind(placement: Placement, processes: tuple[ProcessSteps, ...]) -> bool:
     """Whether the framework reports a step that trained on samples of earlier weights."""
     return any(
         step.values.get(name, most) > most
-        for each in parties
+        for each in processes
         for step in each.steps
-        for name, most in dialect.behind.items()
+        for name, most in placement.behind.items()
     )
 
 
-def _is_shown(
-    marks: tuple[str, ...], settings: tuple[tuple[str, str], ...], met: frozenset[str], config: Mapping[str, Any]
-) -> bool:
+def _is_shown(marks: Names, settings: Mapping[str, str], met: frozenset[str], config: Mapping[str, Any]) -> bool:
     """Whether the file contains one of these names, or the config has one of these settings."""
     for mark in marks:
         if mark in met or (mark.endswith("/") and any(name.startswith(mark) for name in met)):
             return True
-    for path, word in settings:
+    for path, word in settings.items():
         value = setting(config, path)
         if word == ">":
             if isinstance(value, int | float) and value > 0:
@@ -347,45 +341,46 @@ def _is_shown(
 
 def tells_samplers(source: ImportSource) -> bool:
     """Whether a metrics file contains sampler steps, so that the samplers' work need not be inferred."""
-    names = names_in(source)
-    return any(
-        party.role == "sampler" and names.intersection(party.known_by) for each in DIALECTS for party in each.parties
-    )
+    return _has_steps_of("sampler", source)
 
 
 def has_trainer_steps(source: ImportSource) -> bool:
     """Whether a metrics file contains trainer steps."""
+    return _has_steps_of("trainer", source)
+
+
+def _has_steps_of(role: str, source: ImportSource) -> bool:
     names = names_in(source)
-    for each in DIALECTS:
+    for each in (release for framework in frameworks() for release in framework.releases()):
         bare = {_bare(each, name) for name in names}
-        if any(party.role == "trainer" and bare.intersection(party.known_by) for party in each.parties):
+        if any(process.role == role and bare.intersection(process.marks) for process in each.phases.values()):
             return True
     return False
 
 
-def known_names(framework: str) -> str:
-    """Return the metrics that identify a framework's files, as a phrase; empty if it has no dialect."""
-    names = " or ".join(_known_names(each) for each in DIALECTS if each.framework == framework)
+def known_names(framework: Framework) -> str:
+    """Return the metrics that identify a framework's files, as a phrase; empty if its table has none."""
+    names = " or ".join(filter(None, map(_alternatives, framework.releases())))
     return f"metrics named {names}" if names else ""
 
 
-def _no_steps(source: ImportSource, framework: str) -> ImportFileError:
+def _no_steps(source: ImportSource, framework: Framework) -> ImportFileError:
     return ImportFileError.of(
         source.path,
-        found=f"no step of {framework}",
+        found=f"no step of {framework.name}",
         expected=known_names(framework),
         next_step="Pass the file that contains them, or omit --as.",
     )
 
 
-def derived_gpus(steps: PartySteps) -> int | None:
-    """Return the number of GPUs that the party's rates imply; None unless it is within 1% of an integer."""
-    party, ratios = steps.party, list[float]()
+def derived_gpus(steps: ProcessSteps) -> int | None:
+    """Return the number of GPUs that the process's rates imply; None unless it is within 1% of an integer."""
+    process, ratios = steps.process, list[float]()
     for step in steps.steps:
-        if party.gpu_ratio is not None:
-            above, below = (step.values.get(name) for name in party.gpu_ratio)
-        elif party.gpu_work is not None:
-            tokens, seconds, rate = (step.values.get(name) for name in party.gpu_work)
+        if process.gpu_ratio is not None:
+            above, below = (step.values.get(name) for name in process.gpu_ratio)
+        elif process.gpu_work is not None:
+            tokens, seconds, rate = (step.values.get(name) for name in process.gpu_work)
             above, below = tokens, None if seconds is None or rate is None else seconds * rate
         else:
             return None
@@ -399,7 +394,7 @@ def derived_gpus(steps: PartySteps) -> int | None:
 
 def phase_value(phase: PhaseMetric, values: Mapping[str, float]) -> float | None:
     """Return the seconds of a phase in a step, at least 0; None if not recorded."""
-    value = next((values[name] for name in (phase.name or "", *phase.also) if name in values), None)
+    value = next((values[name] for name in (phase.metric or "", *phase.also) if name in values), None)
     if value is None or not math.isfinite(value):
         return None
     return max(0.0, value - sum(values.get(name, 0.0) for name in phase.minus))

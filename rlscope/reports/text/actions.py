@@ -8,6 +8,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
 from rlscope.diagnose.evidence import Direction
+from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.layouts import StalenessForecast
@@ -23,34 +24,6 @@ _COSTS: Final[Mapping[Cost, str]] = {
     "engine_restart": "a restart of the engines",
     "engineering": "engineering work",
 }
-_SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
-    "trl": {
-        "running_limit": "--max-num-seqs",
-        "staleness_cap": "max_staleness",
-        "in_flight_limit": "max_inflight_tasks",
-        "publish_every": "weight_sync_steps",
-    },
-    "verl": {
-        "running_limit": "actor_rollout_ref.rollout.max_num_seqs",
-        "publish_every": "async_training.trigger_parameter_sync_step",
-        "layout": "trainer.n_gpus_per_node and rollout.n_gpus_per_node",
-    },
-    "areal": {
-        "running_limit": "max_num_seqs",
-        "staleness_cap": "rollout.max_head_offpolicyness",
-        "running_samples_limit": "rollout.max_concurrent_rollouts",
-    },
-    "prime": {"staleness_cap": "orchestrator.max_off_policy_steps"},
-    "skyrl": {
-        "staleness_cap": "trainer.fully_async.max_staleness_steps",
-        "in_flight_limit": "trainer.fully_async.num_parallel_generation_workers",
-    },
-    "pipelinerl": {"staleness_cap": "finetune.max_lag", "publish_every": "finetune.weight_update_interval"},
-    "miles": {"staleness_cap": "--max-weight-staleness", "in_flight_limit": "--async-max-concurrent-samples"},
-    "vllm": {"running_limit": "--max-num-seqs"},
-    "sglang": {"running_limit": "--max-running-requests"},
-}
-"""Names of settings by a part of the framework's name; the first match is used."""
 _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
     "running_limit": "max_running",
     "staleness_cap": "max_staleness",
@@ -304,11 +277,9 @@ def _caps(action: Action, cap: int | None) -> tuple[int, int] | None:
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
     """Return the name of the setting in the run's framework; None if unknown."""
-    framework = str(run.settings.get("framework", "")).lower()
-    for name, settings in _SETTINGS.items():
-        if name in framework and action.what in settings:
-            return settings[action.what]
-    return _RUN_SETTINGS.get(action.what)
+    framework = framework_of(run.settings.get("framework"))
+    named: Mapping[str, str] = framework.actions if framework else {}
+    return named.get(action.what) or _RUN_SETTINGS.get(action.what)
 
 
 def cost_of(action: Action) -> Cost:

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
+from rlscope.frameworks import framework_of
 from rlscope.trace.imported import Certainty, Imported
 
 Status = Literal["there", "in part", "missing"]
@@ -26,23 +27,9 @@ class Check(NamedTuple):
     """The line of code, the flag or the file that adds it; empty if nothing is missing."""
 
 
-_ENGINE_LOGS: Final[Mapping[str, str]] = {
-    "verl": (
-        "set actor_rollout_ref.rollout.disable_log_stats=False and RAY_DEDUP_LOGS=0, keep the engines' output, and "
-        "pass it with --engine-log 'PATTERN'"
-    ),
-    "areal": "start SGLang with log_level=info, and pass its output with --engine-log 'PATTERN'",
-    "prime-rl": "pass the run folder, whose logs/latest/inference.log has it, or that file with --engine-log",
-}
 _ANY_ENGINE_LOG: Final = (
     "pass the output of SGLang (log level info) or vLLM (without disable_log_stats) with --engine-log 'PATTERN'"
 )
-_SAMPLE_FILES: Final[Mapping[str, str]] = {
-    "prime-rl": "pass the run folder, whose rollouts/step_*/ hold every call",
-    "slime": "run miles with its dashboard and pass the dashboard folder",
-    "areal": "pass the folder of rollout dumps and sessions",
-    "nemo-rl": "keep the train_data_step*.jsonl files beside the log",
-}
 _ANY_SAMPLE_FILES: Final = (
     "start SGLang with --export-metrics-to-file and pass its sglang-request-metrics-*.log with --with, or record the "
     "next run with hooks (docs/frameworks.md)"
@@ -199,7 +186,7 @@ def _passes(run: Checkup) -> Check:
 
 def _samples(run: Checkup) -> Check:
     how = (
-        _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
+        _sample_files(run.imported)
         if run.imported
         else (
             "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) "
@@ -223,7 +210,7 @@ def _versions(run: Checkup) -> Check:
 
 def _deliveries(run: Checkup) -> Check:
     how = (
-        _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
+        _sample_files(run.imported)
         if run.imported
         else ('call run.delivery(id, "trained", queued_ns=..., step=step, consumer_version=version) for each sample')
     )
@@ -277,4 +264,10 @@ def _settings(run: Checkup) -> Check:
 
 
 def _engine_log(imported: Imported) -> str:
-    return _ENGINE_LOGS.get(imported.framework, _ANY_ENGINE_LOG)
+    framework = framework_of(imported.framework)
+    return (framework and framework.doctor.engine_log) or _ANY_ENGINE_LOG
+
+
+def _sample_files(imported: Imported) -> str:
+    framework = framework_of(imported.framework)
+    return (framework and framework.doctor.sample_files) or _ANY_SAMPLE_FILES

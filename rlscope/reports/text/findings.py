@@ -1,12 +1,13 @@
 """Writes a finding as text: its title, its evidence as a sentence, its remedy. The texts are those of its rule."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
+from rlscope.frameworks import framework_of
 from rlscope.reports.text.states import state_of
 
 if TYPE_CHECKING:
@@ -14,108 +15,9 @@ if TYPE_CHECKING:
 
     from rlscope.model.forecast.actions import Action
 
+_RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
+"""Actions on the settings that limit how far samplers run ahead."""
 _RULES: Final = {rule.name: rule for rule in RULES}
-
-
-class _Knobs(NamedTuple):
-    """Settings of a framework that its remedies are about; None: not known."""
-
-    running: str | None
-    """Requests that an engine runs at once."""
-    ahead: str | None
-    """Lead of the samplers over training."""
-    sampler_gpus: str | None
-    publish_every: str | None = None
-    """Interval between publications of weights."""
-    checkpoints: str | None = None
-    """Interval between checkpoints."""
-    evaluation: str | None = None
-    """Interval between evaluations."""
-
-
-_KNOBS: Final[Mapping[str, _Knobs]] = {
-    "verl": _Knobs(
-        "actor_rollout_ref.rollout.max_num_seqs",
-        "async_training.staleness_threshold",
-        "rollout.n_gpus_per_node",
-        "async_training.trigger_parameter_sync_step, or trainer.v1.separate_async.parameter_sync_step",
-        checkpoints="trainer.save_freq",
-        evaluation="trainer.test_freq",
-    ),
-    "trl": _Knobs(
-        "--max-num-seqs of the vLLM server",
-        "max_staleness and max_inflight_tasks",
-        None,
-        "weight_sync_steps",
-        checkpoints="save_steps",
-        evaluation="eval_steps",
-    ),
-    "prime-rl": _Knobs(
-        "inference.vllm.max_num_seqs",
-        "orchestrator.max_off_policy_steps and orchestrator.concurrency.max_inflight",
-        "deployment.num_infer_gpus",
-        checkpoints="ckpt.interval",
-    ),
-    "skyrl": _Knobs(
-        "generator.inference_engine.max_num_seqs",
-        "trainer.fully_async.max_staleness_steps and trainer.fully_async.num_parallel_generation_workers",
-        "generator.inference_engine.num_engines",
-        checkpoints="trainer.ckpt_interval",
-        evaluation="trainer.eval_interval",
-    ),
-    "nemo-rl": _Knobs(
-        "policy.generation.vllm_kwargs.max_num_seqs",
-        "grpo.async_grpo.max_trajectory_age_steps",
-        "policy.generation.colocated.resources.gpus_per_node",
-        checkpoints="checkpointing.save_period",
-        evaluation="grpo.val_period",
-    ),
-    "openrlhf": _Knobs(
-        None,
-        "--train.async_queue_size",
-        "--vllm.num_engines",
-        checkpoints="--ckpt.save_steps",
-        evaluation="--eval.steps",
-    ),
-    "open-instruct": _Knobs(
-        None, "--async_steps", "--vllm_num_engines", checkpoints="--save_freq", evaluation="--local_eval_every"
-    ),
-    "areal": _Knobs(
-        "sglang.max_running_requests or vllm.max_num_seqs",
-        "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts",
-        None,
-        checkpoints="saver.freq_steps",
-        evaluation="evaluator.freq_steps",
-    ),
-    "roll": _Knobs(
-        None, "async_generation_ratio", "actor_infer.device_mapping", checkpoints="save_steps", evaluation="eval_steps"
-    ),
-    "pipelinerl": _Knobs(
-        "actor.llm_max_rollouts",
-        "finetune.max_lag, in samples",
-        "world.actor_fraction",
-        "finetune.weight_update_interval, in samples",
-        checkpoints="finetune.save_checkpoint_steps",
-        evaluation="eval_every_n_versions",
-    ),
-    "slime": _Knobs(
-        "--sglang-server-concurrency",
-        None,
-        "--rollout-num-gpus",
-        "--update-weights-interval",
-        checkpoints="--save-interval",
-        evaluation="--eval-interval",
-    ),
-    "miles": _Knobs(
-        "--sglang-server-concurrency",
-        "--max-weight-staleness",
-        "--rollout-num-gpus",
-        "--update-weights-interval",
-        checkpoints="--save-interval",
-        evaluation="--eval-interval",
-    ),
-}
-"""By what the name of the framework begins with; read in the sources that docs/importers.md names."""
 
 
 WITHOUT_TURNS: Final = frozenset({"starved_trainer", "lockstep", "overproduction"})
@@ -187,23 +89,26 @@ def _addresses(action: "Action", rule: FindingRule) -> bool:
 
 def _settings_sentence(rule: FindingRule, framework: object) -> str:
     """Return the settings of the framework that the remedy is about; empty if unknown."""
-    name = str(framework or "").lower()
-    found = next((start for start in _KNOBS if name.startswith(start)), None)
-    if found is None:
+    table = framework_of(framework)
+    if table is None:
         return ""
-    known = _KNOBS[found]
+    named: Mapping[str, str] = table.actions
+    limits = [named[name] for name in _RUN_AHEAD if name in named]
     by_rule: Mapping[str, Mapping[str, str | None]] = {
         "starved_trainer": {
-            "requests per engine": known.running,
-            "how far samplers run ahead": known.ahead,
-            "sampler GPUs": known.sampler_gpus,
+            "requests per engine": named.get("running_limit"),
+            "how far samplers run ahead": named.get("ahead") or " and ".join(limits) or None,
+            "sampler GPUs": named.get("sampler_gpus"),
         },
-        "weight_update_cost": {"how often weights are published": known.publish_every},
-        "checkpoint_cost": {"how often it saves": known.checkpoints, "how often it evaluates": known.evaluation},
+        "weight_update_cost": {"how often weights are published": named.get("publish_every")},
+        "checkpoint_cost": {
+            "how often it saves": named.get("checkpoints"),
+            "how often it evaluates": named.get("evaluation"),
+        },
     }
     parts = by_rule.get(rule.name, {})
     words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)
-    return f"In {found}: {words}." if words else ""
+    return f"In {table.name}: {words}." if words else ""
 
 
 def _lower(words: str) -> str:

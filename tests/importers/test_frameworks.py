@@ -1,4 +1,4 @@
-"""Every dialect: its names are its own, its phases fill the step, and what it cannot say is said."""
+"""Every framework: its names are its own, its phases fill the step, and what it cannot say is said."""
 
 import csv
 import json
@@ -9,8 +9,8 @@ from zlib import crc32
 import pytest
 
 from rlscope.api import analyze, doctor
-from rlscope.importers.dialect import Dialect, Party, PhaseKind
-from rlscope.importers.dialects import DIALECTS
+from rlscope.frameworks import frameworks
+from rlscope.frameworks.table import Framework, PhaseKind, Process
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
@@ -19,43 +19,45 @@ from rlscope.importers.steps import has_trainer_steps, tells_samplers
 from rlscope.trace.store import open_run
 
 SECOND = 10**9
-PARTIES = [pytest.param(each, party, id=f"{each.framework}-{party.worker}-{each.known_by[0][0]}")
-           for each in DIALECTS for party in each.parties]  # fmt: skip
+RELEASES = [release for each in frameworks() for release in each.releases() if release.phases]
+PROCESSES = [pytest.param(each, worker_id, id=f"{each.name}-{worker_id}-{each.known_by[0][0]}")
+             for each in RELEASES for worker_id in each.phases]  # fmt: skip
 
 
-def metrics_of(dialect: Dialect, party: Party, step: int) -> dict[str, float]:
+def metrics_of(framework: Framework, process: Process, step: int) -> dict[str, float]:
     """One second for each phase, and the step that they make; a phase of what is left is 2 s."""
-    named = [phase for phase in party.phases if phase.name is not None]
+    named = [phase for phase in process.order if phase.metric is not None]
     counted = [phase for phase in named if phase.where != "before" and phase.when != "colocated"]
-    values = {phase.name or "": 1.0 + sum(1.0 for name in phase.minus) for phase in named}
-    values |= {phase.name or "": float(step) for phase in named if phase.is_cumulative}
-    rest = 2.0 * any(phase.name is None for phase in party.phases)
-    values |= dict.fromkeys(party.step[:1], len(counted) + rest)
-    values |= dict.fromkeys(dialect.step_names[:1], float(step))
+    values = {phase.metric or "": 1.0 + sum(1.0 for name in phase.minus) for phase in named}
+    values |= {phase.metric or "": float(step) for phase in named if phase.is_cumulative}
+    rest = 2.0 * any(phase.metric is None for phase in process.order)
+    values |= dict.fromkeys(process.step[:1], len(counted) + rest)
+    values |= dict.fromkeys(framework.recognise.step[:1], float(step))
     return values
 
 
-def write(path: Path, dialect: Dialect, party: Party, steps: range) -> Path:
-    rows = [{"_step": step, "_timestamp": 1.7e9 + 100 * step, **metrics_of(dialect, party, step)} for step in steps]
+def write(path: Path, framework: Framework, process: Process, steps: range) -> Path:
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 100 * step, **metrics_of(framework, process, step)} for step in steps]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-@pytest.mark.parametrize(("dialect", "party"), PARTIES)
+@pytest.mark.parametrize(("framework", "worker_id"), PROCESSES)
 def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
-    tmp_path: Path, dialect: Dialect, party: Party
+    tmp_path: Path, framework: Framework, worker_id: str
 ) -> None:
-    path = write(tmp_path / "m.jsonl", dialect, party, range(1, 6))
-    if recognise(path).importer.kind != f"step metrics of {dialect.title}":
+    process = framework.phases[worker_id]
+    path = write(tmp_path / "m.jsonl", framework, process, range(1, 6))
+    if recognise(path).importer.kind != f"step metrics of {framework.title}":
         pytest.skip("the run folder's own importer reads this file")
     assert (has_trainer_steps(open_source(path)), tells_samplers(open_source(path))) == (
-        party.role == "trainer",
-        party.role == "sampler",
+        process.role == "trainer",
+        process.role == "sampler",
     )
     imported = import_run(path, tmp_path / "run")
-    assert imported.framework == dialect.framework and imported.refusal is None
+    assert imported.framework == framework.name and imported.refusal is None
     with open_run(tmp_path / "run") as run:
-        worker = f"worker_id = '{party.worker}'"
+        worker = f"worker_id = '{worker_id}'"
         pieces = (
             f"SELECT start_ns, end_ns FROM activities WHERE {worker} "
             f"UNION ALL SELECT start_ns, end_ns FROM train_steps WHERE {worker} "
@@ -65,22 +67,21 @@ def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
         overlaps = run.connection.sql(
             f"SELECT count(*) FROM ({pieces}) a JOIN ({pieces}) b ON a.start_ns < b.start_ns AND b.start_ns < a.end_ns"
         ).fetchall()[0][0]
-    step_s = metrics_of(dialect, party, 1).get(party.step[0] if party.step else "", None)
-    counted = len([phase for phase in party.phases if phase.when != "colocated"])
+    step_s = metrics_of(framework, process, 1).get(process.step[0] if process.step else "", None)
+    counted = len([phase for phase in process.order if phase.when != "colocated"])
     assert covered_ns / SECOND == pytest.approx(5 * (step_s or counted), rel=0.35)
     assert overlaps == 0
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: f"{each.framework}-{each.known_by[0][0]}")
-def test_the_table_of_a_dialect_is_sound(dialect: Dialect) -> None:
-    for party in dialect.parties:
-        names = [name for phase in party.phases for name in (phase.name, *phase.also) if name]
+@pytest.mark.parametrize("framework", RELEASES, ids=lambda each: f"{each.name}-{each.known_by[0][0]}")
+def test_the_phases_of_a_table_are_sound(framework: Framework) -> None:
+    for process in framework.phases.values():
+        names = [name for phase in process.order for name in (phase.metric, *phase.also) if name]
         assert len(names) == len(set(names)), "a metric is named once"
-        assert not set(names) & set(party.step), "the whole step is none of its phases"
-        assert sum(phase.name is None for phase in party.phases) <= 1
-        if party.role == "trainer":
-            assert any(phase.kind is PhaseKind.TRAIN for phase in party.phases)
-    assert set(dialect.columns) <= {"tokens", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "samples"}
+        assert not set(names) & set(process.step), "the whole step is none of its phases"
+        assert sum(phase.metric is None for phase in process.order) <= 1
+        if process.role == "trainer":
+            assert any(phase.kind is PhaseKind.TRAIN for phase in process.order)
 
 
 def prime_rl_pair(folder: Path, kept: list[int]) -> tuple[Path, Path]:

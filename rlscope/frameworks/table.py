@@ -1,0 +1,285 @@
+"""The table of a framework: its metrics, console lines, settings, advice and documentation, read from a TOML file.
+
+A framework's metrics are the same in every file format, so one table serves all importers. Durations are in seconds,
+and the phases of a process are listed in program order. A metric whose time lies inside another phase is left out,
+because it would be counted twice.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from rlscope.errors import ImportFileError
+from rlscope.input_file import FileKind, read_source
+
+TABLE_FILE: Final = FileKind(
+    "a table of a framework", "docs/importers.md#your-own-framework shows a table.", error=ImportFileError
+)
+
+
+class PhaseKind(StrEnum):
+    """Activity of a worker during a phase."""
+
+    GENERATE = "generate"
+    TAKE = "take"
+    """Generates if the roles share their GPUs; waits for samples if they do not."""
+    WAIT_SAMPLES = "samples"
+    WAIT_CAP = "staleness_cap"
+    WAIT_BARRIER = "barrier"
+    REWARD = "reward"
+    LOGPROBS = "logprobs"
+    OTHER = "other"
+    CRITIC = "critic"
+    """Trains a model other than the policy."""
+    TRAIN = "train"
+    UPDATE = "update"
+    """Publishes the policy's weights, or applies them."""
+    SWITCH = "switch"
+    """Moves weights or memory between training and generation, without a new version."""
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    STARTUP = "startup"
+
+
+ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
+    PhaseKind.GENERATE: ("generate", None),
+    PhaseKind.WAIT_SAMPLES: ("wait", "samples"),
+    PhaseKind.WAIT_CAP: ("wait", "staleness_cap"),
+    PhaseKind.WAIT_BARRIER: ("wait", "barrier"),
+    PhaseKind.REWARD: ("reward", None),
+    PhaseKind.LOGPROBS: ("logprobs", None),
+    PhaseKind.OTHER: ("other", None),
+    PhaseKind.CRITIC: ("train", None),
+    PhaseKind.TRAIN: ("train", None),
+    PhaseKind.SWITCH: ("weight_update", None),
+    PhaseKind.UPDATE: ("weight_update", None),
+    PhaseKind.CHECKPOINT: ("checkpoint", None),
+    PhaseKind.EVAL: ("eval", None),
+    PhaseKind.STARTUP: ("startup", None),
+}
+"""Activity and reason in the trace format, by the kind of phase."""
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from error
+    return pattern
+
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+"""Names of metrics or settings; one name may be written without a list."""
+Pattern = Annotated[Text, AfterValidator(_compiles)]
+Role = Literal["trainer", "sampler", "controller"]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Marks a text that must be one of these names."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accept the names only."""
+        return core_schema.literal_schema(list(self.names))
+
+
+Column = Annotated[str, OneOf(("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio"))]
+_STATED: Final = ("samples_per_step", "group_size", "max_output_tokens", "max_running", "max_staleness")
+Setting = Annotated[str, OneOf(("trainer_gpus", "sampler_gpus", *_STATED, "gpus_per_engine", "total_steps"))]
+_LIMITS: Final = (
+    "running_limit",
+    "staleness_cap",
+    "in_flight_limit",
+    "running_samples_limit",
+    "queue_capacity_samples",
+)
+_INTERVALS: Final = ("publish_every", "checkpoints", "evaluation")
+Action = Annotated[str, OneOf(("layout", *_LIMITS, *_INTERVALS, "ahead", "sampler_gpus"))]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMetric:
+    """A metric in seconds and the kind of work that it times."""
+
+    kind: PhaseKind
+    metric: Text | None = None
+    """None for the part of the step that the other phases leave."""
+    minus: Names = ()
+    """Metrics of other phases whose time lies inside this one."""
+    is_cumulative: bool = False
+    """Whether the metric counts from the start of the run."""
+    where: Literal["inside", "before", "after", "auto"] = "inside"
+    """Position relative to the time of the step's metric. auto: inside if the sums then close better, else before."""
+    also: Names = ()
+    """Names of this metric in other releases."""
+    when: Literal["always", "separate", "colocated"] = "always"
+    """Runs in which the phase counts. In other runs it overlaps with the trainer's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The steps that one process logs."""
+
+    order: Annotated[tuple[PhaseMetric, ...], Field(min_length=1)]
+    """The phases, in program order."""
+    step: Names = ()
+    """Names of the metric for the whole step. Without any, the step is the sum of the phases."""
+    known_by: Names = ()
+    """Names that identify the process: any one of them in a row is enough. Without any: the step and the phases."""
+    role: Role = "trainer"
+    late_when: Text | None = None
+    """A metric that only runs write whose rows state the duration of the previous row's step."""
+    gpu_ratio: tuple[Text, Text] | None = None
+    """Two rates whose quotient is the number of GPUs."""
+    gpu_work: tuple[Text, Text, Text] | None = None
+    """Metrics in tokens, seconds, and tokens per second and GPU; together they give the number of GPUs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the metrics in seconds."""
+        return (*self.step, *(name for each in self.order for name in (each.metric, *each.also, *each.minus) if name))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names that identify the process."""
+        return self.known_by or self.names
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """Recognition of a file by its metrics, and where the names and the step are."""
+
+    metrics: Annotated[tuple[Names, ...], Field(min_length=1)] = ()
+    """Groups of names: a file of the framework has all names of at least one group."""
+    strip: Names = ()
+    """Prefixes that a writer puts before all names."""
+    step: Names = ()
+    """Metrics that hold the optimizer step, for files whose records count something else as the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Whether trainers and samplers have GPUs of their own."""
+
+    separate: bool = False
+    """Whether they have, unless a key below shows otherwise."""
+    separate_metrics: Names = ()
+    """Names that only such runs write. A name that ends in / matches as a prefix."""
+    separate_settings: Mapping[str, Text] = field(default_factory=dict[str, str])
+    """Settings of such runs: a dotted path and a word that its value contains, or > for a number above 0."""
+    colocated_metrics: Names = ()
+    colocated_settings: Mapping[str, Text] = field(default_factory=dict[str, str])
+    unsettled_metrics: Names = ()
+    """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
+    behind: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Metrics and the values that they exceed only in runs that train on samples of earlier weights."""
+    separate_unless_phases_add_up: bool = False
+    """Whether phases of a run with shared GPUs add up to its step. If they do not, the GPUs are separate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """Lines of a framework's console."""
+
+    lead: Pattern | None = None
+    """Regular expression of the text before a printed dictionary of metrics; its group `step` is the step."""
+    timer: Pattern | None = None
+    """Regular expression of a timer's line, with the groups `ts`, `name`, `what` and `s`."""
+    timers: Mapping[str, PhaseKind] = field(default_factory=dict[str, PhaseKind])
+    """Timers and what the worker does while they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """Ways to add files that a run lacks, as `rlscope doctor` prints them."""
+
+    engine_log: Text | None = None
+    sample_files: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Names of earlier releases; other sections are those of the table."""
+
+    recognise: Recognition
+    phases: Mapping[str, Process]
+    reported: Names = ()
+    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """The table of one framework."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: Annotated[Text, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", examples=["my-framework"])]
+    """Name of the framework, as `--as` accepts it."""
+    title: str = ""
+    recognise: Recognition = Recognition()
+    phases: Mapping[str, Process] = field(default_factory=dict[str, Process])
+    """The processes that log steps, in most frameworks the trainer alone, by the worker's name."""
+    phases_add_up: bool = False
+    """Whether the phases are known to add up to the step. If their sum is off, the file has unknown names."""
+    rows_are_means: bool = False
+    """Whether a row holds means over the steps since the previous row."""
+    placement: Placement = Placement()
+    console: Console = Console()
+    columns: Mapping[Column, Names] = field(default_factory=dict[str, tuple[str, ...]])
+    """Columns of train_steps and the metrics that fill them."""
+    reported: Names = ()
+    """Prefixes of the framework's other metrics, which are shown unchanged."""
+    settings: Mapping[Setting, Names] = field(default_factory=dict[str, tuple[str, ...]])
+    """Settings of the framework's config, as dotted paths or products of them (`a.nodes * a.gpus`): the first counts
+    whose factors are all known."""
+    actions: Mapping[Action, Text] = field(default_factory=dict[str, str])
+    """The framework's names of the settings that advice is about."""
+    doctor: Remedies = Remedies()
+    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
+    """Prefixes, and the generation of names that each indicates; the first match is used."""
+    earlier: tuple[Earlier, ...] = ()
+    docs: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict[str, Any])
+    """Rows of the tables in docs/frameworks.md and docs/importers.md."""
+
+    @property
+    def known_by(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of names that identify a file; without any in the table: each metric of training."""
+        trained = (each for process in self.phases.values() for each in process.order if each.kind is PhaseKind.TRAIN)
+        return self.recognise.metrics or tuple((each.metric,) for each in trained if each.metric)
+
+    def releases(self) -> tuple["Framework", ...]:
+        """Return the table as it is now, and as it is for earlier releases."""
+        return (self, *(self._at(each) for each in self.earlier))
+
+    def _at(self, release: Earlier) -> "Framework":
+        return replace(
+            self,
+            recognise=release.recognise,
+            phases=release.phases,
+            reported=release.reported,
+            eras=release.eras,
+            placement=Placement(),
+            phases_add_up=False,
+            earlier=(),
+        )
+
+
+_MODEL: Final = TypeAdapter(Framework)
+
+
+def read_table(path: Path) -> Framework:
+    """Read a table. Raises ImportFileError that names the file, the key, and what to do."""
+    return read_source(path, TABLE_FILE).validated(_MODEL)

@@ -17,8 +17,10 @@ from rlscope.cli.app import (
     Gpus,
     GpusPerEngine,
     JsonTo,
+    Phases,
     Ray,
     RunPath,
+    TableFile,
     UtcOffset,
     With,
     Year,
@@ -95,6 +97,8 @@ def analyze(
     gpus_per_node: PerNode = 1,
     also: Also = None,
     framework: As = None,
+    table: TableFile = None,
+    phases: Phases = None,
     gpus: Gpus = None,
     gpus_per_engine: GpusPerEngine = None,
     with_files: With = None,
@@ -116,7 +120,16 @@ def analyze(
 
     _refuse_contradictions(output, json_to, card_format, no_page, quiet)
     options = import_options(
-        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
+        framework,
+        gpus,
+        gpus_per_engine,
+        utc_offset,
+        year,
+        gpu_owner or (),
+        with_files or (),
+        engine_log or (),
+        table,
+        phases,
     )
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:

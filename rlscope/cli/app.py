@@ -82,6 +82,23 @@ As = Annotated[
     str | None,
     typer.Option("--as", metavar="FRAMEWORK", help="Framework that wrote the file, if it cannot be detected."),
 ]
+TableFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--framework",
+        metavar="FILE",
+        help="Your own table of a framework: a TOML file that docs/importers.md describes.",
+    ),
+]
+Phases = Annotated[
+    str | None,
+    typer.Option(
+        "--phases",
+        metavar="PHASE=METRIC,...",
+        help="Metrics in seconds of a framework that rlscope does not know: "
+        "step=time/total,generate=time/sampling,train=time/train_step.",
+    ),
+]
 Gpus = Annotated[
     str | None, typer.Option("--gpus", metavar="ROLE=N,...", help="GPUs by role, for example trainer=8,sampler=8.")
 ]

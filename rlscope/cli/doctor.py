@@ -14,7 +14,9 @@ from rlscope.cli.app import (
     Gpus,
     GpusPerEngine,
     JsonTo,
+    Phases,
     RunPath,
+    TableFile,
     UtcOffset,
     With,
     Year,
@@ -26,6 +28,8 @@ from rlscope.cli.app import (
 def doctor(
     path: RunPath,
     framework: As = None,
+    table: TableFile = None,
+    phases: Phases = None,
     gpus: Gpus = None,
     gpus_per_engine: GpusPerEngine = None,
     with_files: With = None,
@@ -40,7 +44,16 @@ def doctor(
     from rlscope.importers.recognise import also_recognised
 
     options = import_options(
-        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
+        framework,
+        gpus,
+        gpus_per_engine,
+        utc_offset,
+        year,
+        gpu_owner or (),
+        with_files or (),
+        engine_log or (),
+        table,
+        phases,
     )
     notes = Console(stderr=True)
     out = notes if json_to == STDOUT else Console()

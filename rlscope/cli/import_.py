@@ -7,7 +7,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, folded, note_written
+from rlscope.cli.app import (
+    As,
+    EngineLog,
+    GpuOwner,
+    Gpus,
+    GpusPerEngine,
+    Phases,
+    TableFile,
+    UtcOffset,
+    Year,
+    folded,
+    note_written,
+)
 from rlscope.errors import RlscopeError
 
 
@@ -32,6 +44,8 @@ def import_(
         ),
     ],
     framework: As = None,
+    table: TableFile = None,
+    phases: Phases = None,
     gpus: Gpus = None,
     gpus_per_engine: GpusPerEngine = None,
     engine_log: EngineLog = None,
@@ -48,7 +62,7 @@ def import_(
         raise typer.BadParameter("pass the file or folder to import, followed by the run folder to write")
     first, *others, run_dir = paths
     options = import_options(
-        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), others, engine_log or ()
+        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), others, engine_log or (), table, phases
     )
     notes = Console(stderr=True)
     total = sum(path.stat().st_size for path in (first, *others, *options.engine_logs) if path.is_file())

@@ -168,6 +168,8 @@ class Recognition:
     """Prefixes that a writer puts before all names."""
     step: Names = ()
     """Metrics that hold the optimizer step, for files whose records count something else as the step."""
+    hints: Names = ()
+    """Prefixes of other metrics, which only tell that a file without step times looks like the framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class Earlier:
     eras: Mapping[str, Text] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Framework:
     """The table of one framework."""
 
@@ -259,6 +261,23 @@ class Framework:
         """Groups of names that identify a file; without any in the table: each metric of training."""
         trained = (each for process in self.phases.values() for each in process.order if each.kind is PhaseKind.TRAIN)
         return self.recognise.metrics or tuple((each.metric,) for each in trained if each.metric)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of all metrics that an import needs."""
+        names = set[str](self.recognise.step).union(*self.columns.values())
+        for process in self.phases.values():
+            names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
+        return frozenset(names)
+
+    def bare(self, name: str) -> str:
+        """Return a metric's name without the prefix of a writer."""
+        return next((name.removeprefix(each) for each in self.recognise.strip if name.startswith(each)), name)
+
+    def knows(self, name: str) -> bool:
+        """Return whether a metric is one of the framework's."""
+        bare = self.bare(name)
+        return bare in self.wanted or bare.startswith((*self.reported, *self.recognise.hints))
 
     def releases(self) -> tuple["Framework", ...]:
         """Return the table as it is now, and as it is for earlier releases."""

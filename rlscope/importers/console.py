@@ -11,13 +11,14 @@ A progress bar rewrites its line with `\r`, so `\r` ends a line here too.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import tallied_lines, without_repeats
+from rlscope.importers.lines import clean, tallied_lines, without_repeats
 from rlscope.importers.quantities import number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
@@ -43,6 +44,7 @@ _LEAD: Final = re.compile(
     r"|.{0,300}\d+%\|[^{}]{0,300}\]\s*)?(?=\{)"  # a progress bar
 )
 """Text before a printed dictionary of metrics, with the step if the text names it."""
+_PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_STARTS, _MOST_ENDS, _MOST_STRAYS = 4, 64, 4
@@ -199,6 +201,34 @@ def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
         else:
             return value if isinstance(value, dict) else None
     return None
+
+
+def pairs_of(names: Collection[str]) -> Carrier:
+    """Return the carrier of a console that prints these metrics as `name: 1.5` or `name=1.5`, on one line or several.
+
+    A row ends where a name comes again. Its step is the last `step 12`, `step: 12` or `step=12` before that.
+    """
+    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    pair = re.compile(
+        rf"(?<![\w/.])['\"]?({known})['\"]?(?:\s*[:=]\s*|\s*[│|]\s*)['\"]?({_NUMBER})\s*(ms\b|s\b)?(?![\w.])"
+    )
+    return replace(CONSOLE, rows=partial(_pair_rows, pair))
+
+
+def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    step: float | None = None
+    values: dict[str, float] = {}
+    for raw in tallied_lines(path, tally, progress):
+        text = clean(raw.decode("utf-8", errors="replace")).text
+        stated = _PAIR_STEP.search(text)
+        found = [(name, real(value) / (1e3 if unit == "ms" else 1.0)) for name, value, unit in pair.findall(text)]
+        if values and ((stated and real(stated[1]) != step) or any(name in values for name, _ in found)):
+            yield MetricRow(None, step, values)
+            step, values = (None if stated is None else step), {}
+        step = real(stated[1]) if stated else step
+        values.update(found)
+    if values:
+        yield MetricRow(None, step, values)
 
 
 def _fits(source: ImportSource) -> bool:

@@ -6,6 +6,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
+from rlscope.frameworks.table import Framework
 from rlscope.importers.target import ImportOptions, ImportTarget
 
 HEAD_BYTES: Final = 256 * 1024
@@ -21,6 +22,8 @@ class ImportSource:
     path: Path
     head: bytes
     """The first bytes of a file; empty for a folder."""
+    own: Framework | None = None
+    """The user's own table, if any."""
 
     @property
     def text(self) -> str:
@@ -51,9 +54,9 @@ def open_regular(path: Path) -> BufferedReader:
     return path.open("rb")
 
 
-def open_source(path: Path) -> ImportSource:
+def open_source(path: Path, own: Framework | None = None) -> ImportSource:
     """Read the head of a source. Raises OSError if it cannot be read."""
     if path.is_dir():
-        return ImportSource(path, b"")
+        return ImportSource(path, b"", own)
     with open_regular(path) as file:
-        return ImportSource(path, file.read(HEAD_BYTES))
+        return ImportSource(path, file.read(HEAD_BYTES), own)

@@ -109,9 +109,9 @@ def import_run(
         raise OutputError.of(
             folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
         )
-    first = recognise(path, options.framework)
-    others = [_joined(each, first.importer.name) for each in options.with_files]
-    engines = [_joined(each, None) for each in options.engine_logs]
+    first = recognise(path, options.framework, options.own)
+    others = [_joined(each, first.importer.name, options) for each in options.with_files]
+    engines = [_joined(each, None, options) for each in options.engine_logs]
     _refuse_same_steps((first, *others))
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS, given=path)
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
@@ -151,14 +151,14 @@ def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
         )
 
 
-def _joined(path: Path, framework: str | None) -> "Recognised":
+def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recognised":
     """Detect what a further file is; if it is ambiguous, it is taken to be of the same framework."""
     from rlscope.importers.recognise import recognise
 
     try:
-        return recognise(path)
+        return recognise(path, own=options.own)
     except ImportFileError:
-        if framework is None:
+        if framework is None or options.own is not None:
             raise
         return recognise(path, framework)
 

@@ -1,19 +1,25 @@
-"""Parses command-line options for facts that the files do not state: GPUs, time zone, year, further files."""
+"""Parses command-line options for facts that the files do not state: phases, GPUs, time zone, year, further files."""
 
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rlscope_otel.schema import ROLES
 
 from rlscope.errors import ArgumentError, Bounds
+from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
+from rlscope.input_file import did_you_mean
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
 _YEARS: Final = Bounds(2000, 2100)
+OWN: Final = "custom"
+"""Name of the framework of `--phases`."""
+_STEP: Final = "step"
+_PHASES_EXAMPLE: Final = "Example: --phases step=time/total,generate=time/sampling,train=time/train_step."
 
 
 def import_options(
@@ -25,19 +31,68 @@ def import_options(
     gpu_owners: Sequence[str] = (),
     with_files: Sequence[Path] = (),
     engine_logs: Sequence[str] = (),
+    table: Path | None = None,
+    phases: str | None = None,
 ) -> ImportOptions:
-    """Parse options such as `trainer=8,sampler=8` and `0-3=trainer`. Raises ArgumentError if one is invalid."""
+    """Parse options such as `trainer=8,sampler=8` and `0-3=trainer`.
+
+    Raises ArgumentError if one is invalid or contradicts another, ImportFileError if the table is.
+    """
     if year is not None:
         _YEARS.check("--year", year, ArgumentError)
+    _refuse_several({"--as": framework, "--framework": table, "--phases": phases})
+    by_role = {} if gpus is None else _gpus_by_role(gpus)
     return ImportOptions(
         framework=framework,
-        gpus={} if gpus is None else _gpus_by_role(gpus),
+        own=read_table(table) if table is not None else _own_phases(phases, by_role) if phases is not None else None,
+        gpus=by_role,
         gpus_per_engine=gpus_per_engine,
         utc_offset_s=None if utc_offset is None else _offset_s(utc_offset),
         year=year,
         gpu_owners=dict(pair for text in gpu_owners for pair in _owners(text)),
         with_files=tuple(with_files),
         engine_logs=tuple(path for pattern in engine_logs for path in _matches(pattern)),
+    )
+
+
+def _refuse_several(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError.of(
+            " and ".join(given), found="several answers", expected="one framework", next_step="Pass one of them."
+        )
+
+
+def _own_phases(text: str, gpus: Mapping[str, int]) -> Framework:
+    """Return the table of `step=time/total,generate=time/sampling,train=time/train_step`."""
+    step: list[str] = []
+    order: list[PhaseMetric] = []
+    for part in text.split(","):
+        kind, _, metric = (each.strip() for each in part.partition("="))
+        if not metric or kind not in (_STEP, *PhaseKind):
+            raise _bad_phase(part, kind)
+        if kind == _STEP:
+            step.append(metric)
+        else:
+            # Generation is the trainer's own work if it shares its GPUs with the samplers, else its wait.
+            order.append(PhaseMetric(PhaseKind.TAKE if kind == PhaseKind.GENERATE else PhaseKind(kind), metric))
+    if not any(each.kind is PhaseKind.TRAIN for each in order):
+        raise ArgumentError.of(
+            "--phases", found=repr(text), expected="the metric of training", next_step="Add train=METRIC."
+        )
+    is_separate = "sampler" in gpus or any(each.kind is PhaseKind.WAIT_SAMPLES for each in order)
+    process = Process(tuple(order), tuple(step))
+    return Framework(name=OWN, phases={"trainer": process}, placement=Placement(separate=is_separate))
+
+
+def _bad_phase(part: str, kind: str) -> ArgumentError:
+    kinds = (_STEP, *(str(each) for each in PhaseKind))
+    hint = did_you_mean(kind, kinds)
+    return ArgumentError.of(
+        "--phases",
+        found=repr(part.strip()),
+        expected=f"PHASE=METRIC with PHASE one of {', '.join(kinds)}",
+        next_step=f"{hint} {_PHASES_EXAMPLE}" if hint else _PHASES_EXAMPLE,
     )
 
 

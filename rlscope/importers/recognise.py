@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.format import counted
 from rlscope.frameworks import frameworks
+from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
@@ -23,9 +24,10 @@ from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.skyrl import SKYRL_CONSOLE
 from rlscope.importers.slime import SLIME_CONSOLE
-from rlscope.importers.step_rows import step_importers
-from rlscope.importers.steps import CARRIERS, carrier_of, known_names
+from rlscope.importers.step_rows import step_importer, step_importers
+from rlscope.importers.steps import CARRIERS, carrier_of, known_names, names_in
 from rlscope.importers.vllm import VLLM_LOG
+from rlscope.input_file import did_you_mean
 from rlscope.trace.files import RUN_FILE, run_folder, runs_below
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
@@ -47,6 +49,11 @@ _NAMES_LOOKED_AT: Final = 50_000
 _DEEPEST: Final = 5
 _NAMED: Final = 5
 _NEIGHBOURS: Final = 20
+_FEWEST_KEYS: Final = 3
+"""Metrics below which a file is no metrics file: some lines of a log look like a metric."""
+_LOOKS_LIKE_RATIO: Final = 0.5
+"""Least share of a file's metrics that a framework's table names if the file looks like that framework."""
+_OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
 
 
 class Recognised(NamedTuple):
@@ -64,8 +71,8 @@ def framework_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in IMPORTERS))
 
 
-def recognise(path: Path, framework: str | None = None) -> Recognised:
-    """Detect what a file or folder is.
+def recognise(path: Path, framework: str | None = None, own: Framework | None = None) -> Recognised:
+    """Detect what a file or folder is; with a user's own table, whether it is a file of that framework.
 
     Raises ImportFileError if it is unknown or ambiguous, ArgumentError if the framework is unknown.
     """
@@ -73,20 +80,20 @@ def recognise(path: Path, framework: str | None = None) -> Recognised:
         raise ArgumentError.of(
             "--as", found=repr(framework), expected="one of " + ", ".join(framework_names()), next_step="Name one."
         )
-    source = _open(run_folder(path))
+    source = _open(run_folder(path), own)
     if source.path.is_dir() and framework is None:
         _refuse_runs(source.path)
     found = _candidates(source, framework)
     if not found and source.path.is_dir():
-        return _in_folder(path, framework)
+        return _in_folder(path, framework, own)
     if not found:
-        raise _nothing_known(path, framework)
+        raise _nothing_known(source, framework)
     return _the_one(source, found)
 
 
-def _open(path: Path) -> ImportSource:
+def _open(path: Path, own: Framework | None = None) -> ImportSource:
     try:
-        return open_source(path)
+        return open_source(path, own)
     except OSError as error:
         raise ImportFileError.of(
             path,
@@ -114,10 +121,14 @@ def _refuse_runs(folder: Path) -> None:
 def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
     return [
         each
-        for each in IMPORTERS
+        for each in _importers(source.own)
         if framework in (None, each.name) or each.is_companion
         if each.recognise(source) is not None
     ]
+
+
+def _importers(own: Framework | None) -> tuple[Importer, ...]:
+    return IMPORTERS if own is None else (step_importer(own), *(each for each in IMPORTERS if each.is_companion))
 
 
 def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
@@ -131,18 +142,18 @@ def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
     return Recognised(source, first, tuple(each for each in found if each.is_companion and each is not first))
 
 
-def _in_folder(folder: Path, framework: str | None) -> Recognised:
+def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Recognised:
     """Return the best file of a folder; files with timestamps come before those without."""
     by_rank: dict[int, list[Recognised]] = {}
     for path in islice(_files(folder), _FILES_LOOKED_AT):
-        source = _open(path)
+        source = _open(path, own)
         found = _candidates(source, framework)
         if found and any(not each.is_companion for each in found):
             carrier = carrier_of(source)
             rank = CARRIERS.index(carrier) if carrier in CARRIERS else -1
             by_rank.setdefault(rank, []).append(_the_one(source, found))
     if not by_rank:
-        raise _nothing_known(folder, framework)
+        raise _nothing_known(_open(folder, own), framework)
     (first, *same), *others = (by_rank[rank] for rank in sorted(by_rank))
     if same:
         names = [str(each.source.path.relative_to(folder)) for each in (first, *same)]
@@ -195,7 +206,10 @@ def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
             return
 
 
-def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
+def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileError:
+    path = source.path
+    if source.own is not None:
+        return _not_of(source, source.own)
     if framework is not None:
         kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
         return ImportFileError.of(
@@ -204,6 +218,8 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
             expected=kinds + _names_of(framework),
             next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
+    if closest := _closest(source):
+        return closest
     if form := _unreadable_form(path):
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(
@@ -211,6 +227,39 @@ def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
         found="no run",
         expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
         next_step="docs/importers.md lists the files of each framework.",
+    )
+
+
+def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
+    """Return the error for a file without the metrics of the user's own table."""
+    names = sorted({own.bare(name) for name in names_in(source)})
+    near = next(filter(None, (did_you_mean(name, names) for name in sorted(own.wanted - {*names}))), "")
+    step = "Name metrics that the file has." if names else "Pass a metrics file, or a log with `NAME: VALUE` lines."
+    found = f"the metrics {first_few(names)}" if names else "no metrics"
+    return ImportFileError.of(source.path, found=found, expected=known_names(own), next_step=f"{near} {step}".strip())
+
+
+def _closest(source: ImportSource) -> ImportFileError | None:
+    """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
+    names = names_in(source) - {"step", "_step", "time", "_timestamp"}
+    if source.path.is_dir() or len(names) < _FEWEST_KEYS:
+        return None
+    known = {each: sum(map(each.knows, names)) for table in frameworks() for each in table.releases()}
+    nearest = max(known, key=lambda each: known[each])
+    if known[nearest] < _LOOKS_LIKE_RATIO * len(names):
+        return ImportFileError.of(
+            source.path,
+            found=f"{len(names):,} metrics of no framework that rlscope knows: {first_few(sorted(names))}",
+            expected="metrics of " + ", ".join(framework_names()),
+            next_step=f"Name the metrics of the phases, in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
+        )
+    bare = {nearest.bare(name) for name in names}
+    missing = min((sorted({*group} - bare) for group in nearest.known_by), key=len)
+    return ImportFileError.of(
+        source.path,
+        found=f"metrics that look like {nearest.title}, {known[nearest]} of {len(names):,} keys, but no step times",
+        expected=f"also {' and '.join(f'`{name}`' for name in missing)}",
+        next_step=f"Pass the file that has them, or name the metrics of the phases, in seconds: {_OWN_PHASES}.",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process
-from rlscope.importers.console import CONSOLE
+from rlscope.importers.console import CONSOLE, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
     LONGEST_S,
@@ -121,8 +121,10 @@ def names_in(source: ImportSource) -> frozenset[str]:
 @lru_cache(maxsize=16)
 def _names(_path: Path, _bytes: int, source: ImportSource) -> frozenset[str]:
     carrier = carrier_of(source)
-    if carrier is None:
-        return frozenset()
+    return _rows_names(source, carrier) if carrier is not None else frozenset()
+
+
+def _rows_names(source: ImportSource, carrier: Carrier) -> frozenset[str]:
     left = _BYTES_TO_KNOW
 
     def spend(read: int) -> None:
@@ -146,11 +148,16 @@ class _EnoughReadError(Exception):
 
 def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
-    return next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
-
-
-def _bare(framework: Framework, name: str) -> str:
-    return next((name.removeprefix(each) for each in framework.recognise.strip if name.startswith(each)), name)
+    carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
+    own = source.own
+    if (
+        carrier is not CONSOLE
+        or own is None
+        or any(own.bare(name) in own.wanted for name in _rows_names(source, CONSOLE))
+    ):
+        return carrier
+    # The console prints no dictionary or table with these metrics: look for `name: value`.
+    return pairs_of(own.wanted)
 
 
 def recognise_steps(framework: Framework, source: ImportSource) -> str | None:
@@ -164,7 +171,7 @@ def _alternatives(framework: Framework) -> str:
 
 
 def _release_of(framework: Framework, names: frozenset[str]) -> Framework | None:
-    bare = {_bare(framework, name) for name in names}
+    bare = {framework.bare(name) for name in names}
     releases = framework.releases()
     return next((each for each in releases if any(set(group) <= bare for group in each.known_by)), None)
 
@@ -177,23 +184,16 @@ def _limits(framework: Framework) -> dict[str, float]:
     return limits
 
 
-def _wanted(framework: Framework) -> frozenset[str]:
-    names: set[str] = set()
-    for process in framework.phases.values():
-        names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
-    return frozenset(names.union(*framework.columns.values()))
-
-
 def _collect(
     rows: Iterator[MetricRow], framework: Framework, tally: Tally
 ) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
     """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
-    limits, wanted, reported = _limits(framework), _wanted(framework), framework.reported
+    limits, wanted, reported = _limits(framework), framework.wanted, framework.reported
     by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
     met: set[str] = set()
     repeated = dict.fromkeys(by_worker, 0)
     for row in rows:
-        values = {_bare(framework, name): value for name, value in row.values.items()}
+        values = {framework.bare(name): value for name, value in row.values.items()}
         met |= values.keys()
         kept = {name: value for name, value in values.items() if name in wanted or name.startswith(reported)}
         owner = _owner_of(framework, kept)
@@ -349,10 +349,14 @@ def has_trainer_steps(source: ImportSource) -> bool:
     return _has_steps_of("trainer", source)
 
 
+def _tables(source: ImportSource) -> tuple[Framework, ...]:
+    return frameworks() if source.own is None else (source.own,)
+
+
 def _has_steps_of(role: str, source: ImportSource) -> bool:
     names = names_in(source)
-    for each in (release for framework in frameworks() for release in framework.releases()):
-        bare = {_bare(each, name) for name in names}
+    for each in (release for framework in _tables(source) for release in framework.releases()):
+        bare = {each.bare(name) for name in names}
         if any(process.role == role and bare.intersection(process.marks) for process in each.phases.values()):
             return True
     return False

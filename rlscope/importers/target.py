@@ -17,6 +17,7 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schem
 
 from rlscope.errors import OutputError
 from rlscope.format import counted
+from rlscope.frameworks.table import Framework
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
 
@@ -47,6 +48,8 @@ class ImportOptions:
 
     framework: str | None = None
     """`--as`: None detects the framework from the contents of the files."""
+    own: Framework | None = None
+    """`--framework` or `--phases`: the user's own table, which takes the place of rlscope's."""
     gpus: Mapping[str, int] = field(default_factory=dict[str, int])
     """`--gpus trainer=8,sampler=8`: GPUs by role."""
     gpus_per_engine: int | None = None

@@ -1,0 +1,188 @@
+"""A framework that rlscope does not know: by a table, or by the names of its phases."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlscope.api import analyze
+from rlscope.cli import app
+from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
+from rlscope.trace.store import open_run
+
+TABLE = """
+name = "my-rl"
+title = "My RL"
+reported = "rollout/lag"
+
+[phases.trainer]
+step = "time/total"
+order = [
+  { kind = "take", metric = "time/sampling" },
+  { kind = "train", metric = "time/train_step" },
+  { kind = "update", metric = "time/sync" },
+]
+
+[placement]
+separate_metrics = "rollout/lag"
+
+[columns]
+tokens = "batch/tokens"
+
+[actions]
+staleness_cap = "rollout.max_lag"
+"""
+PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
+VALUES = {"loss": 0.5, "time/total": 10.0, "time/sampling": 6.0, "time/train_step": 3.5}
+
+
+def metrics(path: Path, **more: float) -> Path:
+    path.write_text("".join(json.dumps({"step": step, **VALUES, **more}) + "\n" for step in range(1, 11)))
+    return path
+
+
+def spans(folder: Path) -> dict[str, float]:
+    """Seconds by what a worker did."""
+    with open_run(folder) as run:
+        return dict(
+            run.connection.sql(
+                "SELECT worker_id || ' ' || coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 "
+                "FROM activities GROUP BY ALL "
+                "UNION ALL SELECT worker_id || ' train', sum(end_ns - start_ns) / 1e9 FROM train_steps GROUP BY ALL "
+                "UNION ALL SELECT worker_id || ' ' || phase, sum(end_ns - start_ns) / 1e9 "
+                "FROM weight_updates GROUP BY ALL"
+            ).fetchall()
+        )
+
+
+def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
+    table = tmp_path / "my.toml"
+    table.write_text(TABLE)
+    file = metrics(tmp_path / "m.jsonl", **{"time/sync": 0.5, "rollout/lag": 1.0, "batch/tokens": 100.0})
+    imported = import_run(file, tmp_path / "run", import_options(table=table, gpus="trainer=4,sampler=4"))
+    assert (imported.framework, imported.refusal) == ("my-rl", None)
+    assert spans(tmp_path / "run") == pytest.approx(
+        {
+            "trainer samples": 60.0,
+            "trainer train": 35.0,
+            "trainer publish": 5.0,
+            "sampler generate": 60.0,
+            "sampler apply": 5.0,
+        }
+    )
+    with open_run(tmp_path / "run") as run:
+        assert run.connection.sql("SELECT DISTINCT tokens FROM train_steps").fetchall() == [(100,)]
+        assert run.connection.sql("SELECT DISTINCT name, value FROM reported").fetchall() == [("rollout/lag", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.jsonl", "".join(json.dumps({"step": step, **VALUES}) + "\n" for step in range(1, 11))),
+        (
+            "pairs.log",
+            "".join(
+                f"[10:00:{step:02d}] (Driver pid=7) step {step} | loss: 0.5 | time/total: 10.0s | time/sampling: 6 | "
+                "time/train_step=3500ms\n"
+                for step in range(1, 11)
+            ),
+        ),
+        ("block.log", "".join(f"step: {step}\n" + "".join(f"  {name}: {value}\n" for name, value in VALUES.items())
+                              for step in range(1, 11))),
+        ("dictionary.log", "".join(f"{ {'step': step, **VALUES} }\n" for step in range(1, 11))),
+    ],
+    ids=lambda each: each if "." in each and len(each) < 20 else "",
+)  # fmt: skip
+def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    import_run(tmp_path / name, tmp_path / "run", import_options(phases=PHASES))
+    assert spans(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
+    with open_run(tmp_path / "run") as run:
+        assert run.connection.sql("SELECT step FROM train_steps ORDER BY step").fetchall() == [
+            (n,) for n in range(1, 11)
+        ]
+
+
+def test_generation_is_the_trainer_s_wait_if_samplers_have_their_own_gpus(tmp_path: Path) -> None:
+    options = import_options(phases=PHASES, gpus="trainer=4,sampler=4")
+    analysis = analyze(metrics(tmp_path / "m.jsonl"), options=options)
+    shares = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
+    assert shares["trainer", "waiting_for_samples"] == pytest.approx(0.6)
+    assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (4, 4)
+
+
+@pytest.mark.parametrize("command", [("analyze", "--no-page"), ("doctor",)])
+def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path, command: tuple[str, ...]) -> None:
+    file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
+    table.write_text(TABLE)
+    for option in (("--framework", str(table)), ("--phases", PHASES)):
+        ended = CliRunner().invoke(app, [*command, str(file), *option], catch_exceptions=False)
+        assert ended.exit_code == 0, ended.output
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ('name = "x"\n[phase.t]\n', "phase: found unknown key 'phase'.* Did you mean 'phases'"),
+        ('name = "x"\n[phases.t]\norder = [{ kind = "trian", metric = "a" }]\n',
+         r"phases\.t\.order\[0\]\.kind: found 'trian'; expected one of 'generate', .* Did you mean 'train'"),
+        ('name = "x"\n[columns]\nlos = "a"\n', "columns.los: found unknown key 'los'; .* Did you mean 'loss'"),
+        ('name = "x"\n[console]\ntimer = "("\n', r"console\.timer: found '\('; expected a regular expression"),
+        ('name = "My RL"\n', "name: found 'My RL'; expected .* such as 'my-framework'"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_an_error_that_names_the_key(tmp_path: Path, broken: str, error: str) -> None:
+    (tmp_path / "my.toml").write_text(broken)
+    with pytest.raises(ImportFileError, match=rf"my\.toml, {error}"):
+        import_options(table=tmp_path / "my.toml")
+
+
+@pytest.mark.parametrize(
+    ("phases", "error"),
+    [
+        ("gnerate=a,train=b", "'gnerate=a'; expected PHASE=METRIC .* Did you mean 'generate'"),
+        ("train", "'train'; expected PHASE=METRIC"),
+        ("step=a,generate=b", r"expected the metric of training\. Add train=METRIC"),
+    ],
+)
+def test_bad_phases_are_an_error_that_says_what_to_write(phases: str, error: str) -> None:
+    with pytest.raises(ArgumentError, match=f"--phases: found {error}|{error}"):
+        import_options(phases=phases)
+
+
+def test_a_table_does_not_go_with_another_answer(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="--as and --phases: found several answers"):
+        import_options("verl", phases=PHASES)
+
+
+def test_metrics_that_the_file_lacks_are_named_with_the_nearest_that_it_has(tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match=r"expected metrics named `time/trainstep`.*mean 'time/train_step'"):
+        import_run(metrics(tmp_path / "m.jsonl"), tmp_path / "run", import_options(phases="train=time/trainstep"))
+
+
+GRPO = {
+    f"train/{name}": 1.0
+    for name in ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "completions/mean_length", "reward",
+                 "reward_std", "kl", "step_time", "clip_ratio/low_mean")
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({**GRPO, "other": 1.0}, r"look like TRL \(AsyncGRPO\), 11 of 12 keys, but no step times; expected also "
+                                 "`perf/rollout_wait_s` and `perf/step_s`.*--phases step=METRIC"),
+        ({"timing_s/gen": 1.0, "actor/pg_loss": 1.0, "perf/mfu/actor": 1.0},
+         "look like verl, 3 of 3 keys, but no step times; expected also `timing_s/step`"),
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, "found 3 metrics of no framework that rlscope knows: a, b, c;.*--phases"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_was_seen_and_what_came_closest(
+    tmp_path: Path, values: dict[str, float], error: str
+) -> None:
+    (tmp_path / "m.jsonl").write_text(json.dumps({"step": 1, **values}) + "\n")
+    with pytest.raises(ImportFileError, match=error):
+        import_run(tmp_path / "m.jsonl", tmp_path / "run")

@@ -3,7 +3,7 @@
 The page, card and picture use the same words; the page adds charts of all runs on one scale, and every breakdown.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
@@ -15,10 +15,11 @@ from markupsafe import Markup
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
+from rlscope.reports.blocks import Block, Charts, DifferenceRow, Differences, Fold, Heading, Paragraph, Table
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.lengths import IS_TRAINED
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import chart_alone, content_policy, page_scripts, with_pictures
 from rlscope.reports.page.png import FONT, DrawnBar, broken_lines, drawn_bar, drawn_png
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
@@ -26,7 +27,6 @@ from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.brief import RoleBar
 from rlscope.reports.text.comparison import (
     PairWords,
-    RowWords,
     RunWords,
     basis_words,
     letter_of,
@@ -43,6 +43,14 @@ _SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
 """zoom.js is left out because no chart here has a time axis."""
 
 
+class _Section(NamedTuple):
+    anchor: str
+    title: str
+    short: str
+    """The title in the navigation."""
+    blocks: Sequence[Block]
+
+
 class _Page(NamedTuple):
     """The contents of the page."""
 
@@ -52,7 +60,7 @@ class _Page(NamedTuple):
     pairs: list[PairWords]
     bars: list[RoleBar]
     basis: str
-    figures: list[Drawn]
+    sections: list[_Section]
     states: tuple[StateStyle, ...]
     style: Markup
     chart_config: Markup
@@ -62,10 +70,9 @@ class _Page(NamedTuple):
 
 def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
-    page = _page(compared, list(figures_of(compared).values()))
-    return with_pictures(
-        filled("comparison.html", page=page), {each.anchor: each for each in page.figures if each.spec}
-    )
+    figures = list(figures_of(compared).values())
+    html = filled("comparison.html", page=_page(compared, figures))
+    return with_pictures(html, {each.anchor: each for each in figures if each.spec})
 
 
 def comparison_card(compared: RunComparison) -> str:
@@ -80,21 +87,48 @@ def comparison_png(compared: RunComparison) -> bytes:
 
 def _page(compared: RunComparison, figures: list[Drawn]) -> _Page:
     scripts = page_scripts(_SCRIPTS) if figures else ()
-    basis = _basis(compared)
+    basis, pairs = _basis(compared), pairs_in_words(compared)
     return _Page(
         version=metadata.version("rlscope"),
         title=" against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name)),
         runs=runs_in_words(compared),
-        pairs=pairs_in_words(compared),
+        pairs=pairs,
         bars=_bars(compared, basis),
         basis=basis_words(basis),
-        figures=figures,
+        sections=[*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
         states=STATES,
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,
         policy=content_policy(scripts),
     )
+
+
+def _numbers(number: int, pair: PairWords) -> _Section:
+    anchor = f"pair-{number}"
+    return _Section(anchor, f"{pair.title}, in numbers", pair.title, list(_pair_blocks(anchor, pair)))
+
+
+def _pair_blocks(anchor: str, pair: PairWords) -> Iterator[Block]:
+    letter = pair.title.split()[0]
+    yield Paragraph(f"{pair.stretch} {_SIGNIFICANT}", "note")
+    yield Differences(pair.title, letter, pair.rows)
+    if pair.causes:
+        has_share = any(each.share for each in pair.causes)
+        columns = ("", "A", letter, "gain alone, per A's model", *(["share of the change"] if has_share else []))
+        rows = [(*each[:3], each.expected or "not predicted", each.share) for each in pair.causes]
+        yield Heading("Changes")
+        yield Table("Changes", columns, [row[: len(columns)] for row in rows], "stacks")
+    if pair.breakdowns:
+        parts = [(Heading(each.title), Differences(each.title, letter, each.rows)) for each in pair.breakdowns]
+        title = "Breakdown of the change: step period, GPU time, staleness and tokens"
+        yield Fold(f"{anchor}-parts", title, [block for part in parts for block in part])
+
+
+def _charts(figures: Sequence[Drawn]) -> _Section:
+    wide = [each for each in figures if each.figure.wide]
+    narrow = Charts([each for each in figures if not each.figure.wide])
+    return _Section("charts", "All runs on one scale", "Charts", [*wide, narrow])
 
 
 def _basis(compared: RunComparison) -> Basis:
@@ -223,6 +257,10 @@ def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
     return pl.concat(parts).filter(pl.col("reward_mean").is_not_null()) if parts else None
 
 
+_SIGNIFICANT: Final = (
+    'Each interval covers its own row only. "Significant" means after correction for testing all rows, and only if the '
+    "halves of neither run differ by more."
+)
 _NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final[Mapping[str, Figure]] = {
@@ -266,7 +304,7 @@ class _Picture(NamedTuple):
     headline: list[str]
     why: list[str]
     notes: list[str]
-    rows: list[RowWords]
+    rows: list[DifferenceRow]
     letter: str
     bars: list[DrawnBar]
     bar_step_px: int

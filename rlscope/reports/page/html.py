@@ -24,16 +24,17 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
+from rlscope.reports.blocks import Block, Bullets, Callout, Fact, Heading, Nothing, Paragraph
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
-from rlscope.reports.page.figure import WIDTH_PX, Drawn
+from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
-from rlscope.reports.sections import SECTIONS, Section
-from rlscope.reports.sections.findings import FindingsSection, findings_section
-from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
+from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
+from rlscope.reports.sections.findings import callouts
+from rlscope.reports.sections.queries import queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import Brief, Fact, brief_of
+from rlscope.reports.text.brief import Brief, brief_of
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES, StateStyle
 from rlscope.reports.text.verdict import below_actions
@@ -106,31 +107,23 @@ SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
 
 
 class _Made(NamedTuple):
-    """A section with its texts."""
+    """A section with its blocks."""
 
     section: Section
-    words: NamedTuple
+    blocks: Sequence[Block]
 
     @property
-    def no_data(self) -> list[str]:
+    def no_data(self) -> str:
         """Reasons why charts are missing, without duplicates."""
-        reasons = [drawn.figure.empty for drawn in figures_in(self.words) if not drawn.spec]
-        return list(dict.fromkeys(reasons))
+        reasons = [drawn.figure.empty for drawn in figures_in(self.blocks) if not drawn.spec]
+        return "; ".join(dict.fromkeys(reasons))
 
     @property
     def left_out(self) -> str:
         """Reason why the section is left out; empty if it has something to show."""
-        said = str(getattr(self.words, "no_reason", None) or getattr(self.words, "nothing", None) or "")
-        figures = list(figures_in(self.words))
-        is_bare = bool(figures) and not any(drawn.spec for drawn in figures)
-        return said or ("; ".join(self.no_data) if is_bare else "")
-
-
-class NotShown(NamedTuple):
-    """A part of the report that is left out because its data is missing."""
-
-    title: str
-    why: str
+        reasons = [block.reason for block in self.blocks if isinstance(block, Nothing)]
+        is_bare = not any(drawn.spec for drawn in figures_in(self.blocks))
+        return reasons[0] if reasons else self.no_data if is_bare else ""
 
 
 class _Zoom(NamedTuple):
@@ -148,11 +141,10 @@ class _Page(NamedTuple):
     started: str
     duration: str
     first: FirstScreen
-    found: FindingsSection
+    found: list[Callout]
     sections: list[_Made]
     """Sections with something to show."""
-    not_shown: list[NotShown]
-    queries: QueriesSection
+    has_not_shown: bool
     states: tuple[StateStyle, ...]
     actions_title: str
     action_columns: list[str]
@@ -176,7 +168,7 @@ class _Picture(NamedTuple):
 def render(analysis: AnalysisResult) -> str:
     """Return the report as one string of at most PAGE_MAX_BYTES."""
     page = _page(analysis)
-    figures = [figure for made in page.sections for figure in figures_in(made.words)]
+    figures = [figure for made in page.sections for figure in figures_in(made.blocks)]
     return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
 
 
@@ -188,7 +180,7 @@ def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
     live = fitting({anchor: len(spec.encode()) for anchor, spec in specs.items()}, room_bytes)
     for anchor, spec in specs.items():
         shown = _Picture(anchor, spec if anchor in live else None)
-        html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
+        html = html.replace(f"<!--picture {anchor}-->", filled("picture.html", picture=shown))
     return html
 
 
@@ -213,18 +205,20 @@ def _page(analysis: AnalysisResult) -> _Page:
     ]
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
-    # The section on data quality lists the reasons.
-    made = [each for each in every if not each.left_out or (not_shown and each.section.anchor == "data-quality")]
+    made = [_with_not_shown(each, not_shown) for each in every]
+    made = [each for each in made if not each.left_out]
+    make_queries = partial(queries_section, uses=_uses(made))
+    queries = Section("queries", "Queries behind the numbers", "Queries", make_queries, (), "the SQL of every figure")
+    made.append(_Made(queries, queries.make(analysis)))
     return _Page(
         version=metadata.version("rlscope"),
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
         duration=fmt.duration(run.duration_s or None),
         first=first,
-        found=findings_section(analysis),
+        found=callouts(analysis),
         sections=made,
-        not_shown=not_shown,
-        queries=queries_section(analysis, _uses(made)),
+        has_not_shown=bool(not_shown),
         states=STATES,
         actions_title=ACTIONS_TITLE,
         action_columns=[COLUMNS[place] for place in filled_in],
@@ -238,19 +232,29 @@ def _page(analysis: AnalysisResult) -> _Page:
     )
 
 
-def _not_shown(sections: Sequence[_Made]) -> list[NotShown]:
-    """Return the sections that are left out, and the charts left out of other sections."""
-    left_out = [(each.section, each.left_out or "; ".join(each.no_data)) for each in sections]
-    return [NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"]
+def _not_shown(sections: Sequence[_Made]) -> list[str]:
+    """Return the sections that are left out, and the charts left out of other sections, with the reasons."""
+    reasons = [
+        (each.section.title, each.left_out or each.no_data) for each in sections if each.section.anchor != DATA_QUALITY
+    ]
+    return [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
+
+
+def _with_not_shown(made: _Made, not_shown: Sequence[str]) -> _Made:
+    """Return the section on data quality with what is not shown, and any other section as it is."""
+    if made.section.anchor != DATA_QUALITY or not not_shown:
+        return made
+    said = [Paragraph(made.left_out)] if made.left_out else made.blocks
+    return _Made(made.section, [*said, Heading("Not shown"), Bullets(not_shown)])
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
     """Return the places where each query is used: titles of figures, and of sections whose facts and tables need it."""
     uses: dict[str, list[str]] = {}
-    for section, words in sections:
+    for section, blocks in sections:
         for name in section.questions:
             uses.setdefault(name, []).append(f"the section “{section.title}”")
-        for drawn in figures_in(words):
+        for drawn in figures_in(blocks):
             for name in drawn.figure.asked if drawn.spec else ():
                 uses.setdefault(name, []).append(drawn.figure.title)
     return uses

@@ -1,6 +1,7 @@
 """The template engine, and the style sheets, scripts and chart settings beside the templates."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from rlscope.reports.blocks import Block
 from rlscope.text_out import for_html
 
 _CODE: Final = re.compile(r"`([^`\n]+)`")
@@ -18,6 +20,12 @@ CHART_CONFIG: Final = "chart_config.json"
 def filled(template: str, **words: object) -> str:
     """Return the rendered template; every string is escaped."""
     return _environment().get_template(template).render(**words)
+
+
+def shown(blocks: Iterable[Block]) -> Markup:
+    """Return the blocks as HTML: each by the macro that has the name of its class."""
+    macros = _environment().get_template("blocks.html").module
+    return Markup().join(getattr(macros, type(block).__name__.lower())(block) for block in blocks)
 
 
 @cache
@@ -46,5 +54,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["with_code"] = with_code
+    made.filters |= {"shown": shown, "with_code": with_code}
     return made

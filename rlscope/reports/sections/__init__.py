@@ -1,20 +1,21 @@
-"""The sections of the page below its first screen, in order: one module and one template each.
+"""The sections of the page below its first screen, in order: one module each, which turns the analysis into blocks.
 
-The module turns the analysis into words and figures; the template is in `templates/sections/`. The first ones are open,
-the rest folds, and one without anything to show is left out. Parts of an open section fold by the macro `fold`.
+The first ones are open, the rest folds, and one without anything to show is left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block
 from rlscope.reports.sections.alerts import alerts_section
 from rlscope.reports.sections.configuration import configuration_section
 from rlscope.reports.sections.data_quality import data_quality_section
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.gap import gap_section
+from rlscope.reports.sections.glossary import glossary_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.layouts import layouts_section
 from rlscope.reports.sections.ledger import ledger_section
@@ -27,41 +28,25 @@ from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
-from rlscope.reports.text.states import STATES, StateStyle
 
 
 class Section(NamedTuple):
     """One section of the page."""
 
     anchor: str
-    """The target of links; with underscores, the name of its template."""
+    """The target of links."""
     title: str
     short: str
     """The title in the navigation."""
-    make: Callable[[AnalysisResult], NamedTuple]
-    """Function that makes its words and figures, named `section` in the template."""
+    make: Callable[[AnalysisResult], Sequence[Block]]
     questions: tuple[str, ...] = ()
     """The queries behind its facts and tables, besides those of its figures."""
     folded: str = ""
     """Summary shown while the section is folded; empty if the section is open."""
 
-    @property
-    def template(self) -> str:
-        """The file of its template."""
-        return f"sections/{self.anchor.replace('-', '_')}.html"
 
-
-class GlossarySection(NamedTuple):
-    """The states of the ledger with their colors; the terms are in the template."""
-
-    states: tuple[StateStyle, ...] = STATES
-
-
-def _glossary_section(_analysis: AnalysisResult) -> GlossarySection:
-    """Return the glossary, which does not depend on the run."""
-    return GlossarySection()
-
-
+DATA_QUALITY: Final = "data-quality"
+"""Anchor of the section that lists what is not shown."""
 SECTIONS: Final = (
     Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
     Section("findings", "Findings, whole run", "Findings", findings_section),
@@ -87,9 +72,9 @@ SECTIONS: Final = (
     Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, (), "the built-in rules that fired, and when"),
     Section("reported", "Framework metrics", "As reported", reported_section, ("reported_values",),
             "scalars as the framework computed them"),
-    Section("data-quality", "Data quality", "Data quality", data_quality_section,
+    Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
     Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", _glossary_section, (), "terms and colors of this page"),
+    Section("glossary", "Glossary", "Glossary", glossary_section, (), "terms and colors of this page"),
 )  # fmt: skip
 """The sections, in the order of the page."""

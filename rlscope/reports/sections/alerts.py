@@ -1,20 +1,17 @@
 """Built-in alert rules that fired, and when."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.text.rules import NONE_FIRED, FiredRule, fired_rules
+from rlscope.reports.blocks import NO_BREAK_SPACE, Block, Nothing, Table
+from rlscope.reports.text.rules import NONE_FIRED, fired_rules
 
 
-class AlertsSection(NamedTuple):
-    """Content of the section."""
-
-    fired: list[FiredRule]
-    nothing: str
-    """Set if nothing fired."""
-
-
-def alerts_section(analysis: AnalysisResult) -> AlertsSection:
-    """Return the content of the section."""
-    fired = fired_rules(analysis)
-    return AlertsSection(fired, "" if fired else NONE_FIRED)
+def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    rows = [
+        (each.rule, each.severity, each.when, each.what, each.cost.replace(" ", NO_BREAK_SPACE))
+        for each in fired_rules(analysis)
+    ]
+    columns = ("rule", "severity", "when", "value", "cost")
+    return [Table("Built-in alert rules that fired", columns, rows, "stacks")] if rows else [Nothing(NONE_FIRED)]

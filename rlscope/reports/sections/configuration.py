@@ -1,45 +1,47 @@
 """The run's configuration from run.json: any keys, any values."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block, Paragraph, Table
 from rlscope.reports.text.origin import start_words
 
 ROWS_MAX: Final = 200
 _TEXT_MAX: Final = 400
 
 
-class ConfigurationSection(NamedTuple):
-    """Content of the section."""
-
-    facts: list[tuple[str, str]]
-    """Facts of the run."""
-    settings: list[tuple[str, str]]
-    """Its config; the name of a nested setting is its path."""
-    left_out: str
-    """Sentence with the number of settings that are not shown; empty if all are."""
+_NO_SETTINGS: Final = (
+    "run.json has no settings. Pass them to the hooks as `config` so that the analysis knows caps, limits and the "
+    "price per GPU-hour."
+)
 
 
-def configuration_section(analysis: AnalysisResult) -> ConfigurationSection:
-    """Return the content of the section."""
+def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     run = analysis.run
-    settings = sorted(_flat(run.settings))
+    facts = [
+        ("run", run.run_id),
+        ("started", start_words(run.started_ns, analysis.data_quality.imported)),
+        ("duration", fmt.duration(run.duration_s or None)),
+        ("trainer GPUs", fmt.count(run.trainer_gpus if run.total_gpus else None)),
+        ("sampler GPUs", fmt.count(run.sampler_gpus if run.total_gpus else None)),
+        *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
+    ]
+    return [Table("Run", (), facts, "settings"), *_settings(sorted(_flat(run.settings)))]
+
+
+def _settings(settings: Sequence[tuple[str, str]]) -> Iterator[Block]:
+    """Yield the settings, the first ones of many; the name of a nested setting is its path."""
+    if not settings:
+        yield Paragraph(_NO_SETTINGS, "empty")
+        return
+    yield Table("Settings from run.json", (), settings[:ROWS_MAX], "settings")
     more = len(settings) - ROWS_MAX
-    return ConfigurationSection(
-        facts=[
-            ("run", run.run_id),
-            ("started", start_words(run.started_ns, analysis.data_quality.imported)),
-            ("duration", fmt.duration(run.duration_s or None)),
-            ("trainer GPUs", fmt.count(run.trainer_gpus if run.total_gpus else None)),
-            ("sampler GPUs", fmt.count(run.sampler_gpus if run.total_gpus else None)),
-            *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
-        ],
-        settings=settings[:ROWS_MAX],
-        left_out=f"{fmt.counted(more, 'more setting', 'more settings')} in run.json." if more > 0 else "",
-    )
+    if more > 0:
+        yield Paragraph(f"{fmt.counted(more, 'more setting', 'more settings')} in run.json.", "note")
 
 
 def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,16 +1,18 @@
 """Running requests, waiting requests and KV cache of the engines over time."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Block, Charts, Fold, Paragraph
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
-from rlscope.reports.page.figure import Drawn, Figure, drawn_all
+from rlscope.reports.figure import Drawn, Figure, drawn_all
 from rlscope.trace.files import is_integer
 
 _NO_STEPS: Final = "no engine wrote engine steps"
@@ -28,26 +30,25 @@ _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
 
-class EnginesSection(NamedTuple):
-    """Content of the section."""
-
-    figures: list[Drawn]
-    note: str
-    """Explanation of band and lines if there are many engines; empty if each has a line."""
-    flat: str
-    """Sentence shown instead of open charts if every engine runs its limit all the time; empty otherwise."""
-
-
-def engines_section(analysis: AnalysisResult) -> EnginesSection:
-    """Return the content of the section."""
+def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section; the charts fold if they would show flat lines."""
     frame = analysis.answers.get("batch_size")
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
-    note = "" if len(emptiest) <= LINES_MAX else _note(len(emptiest))
+    note = [] if len(emptiest) <= LINES_MAX else [Paragraph(_note(len(emptiest)), "note")]
     none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
     figures = _figures(analysis, sorted(named), none_waited)
     shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
-    return EnginesSection(drawn_all(shown, analysis), note, _flat(analysis))
+    drawn, flat = drawn_all(shown, analysis), _flat(analysis)
+    if flat:
+        title = "Running requests, waiting requests and KV cache over time"
+        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*note, Charts(drawn)])]
+    return [*note, Charts(drawn[:2]), *_more(drawn[2:])]
+
+
+def _more(drawn: Sequence[Drawn]) -> Iterator[Block]:
+    if drawn:
+        yield Fold("engines-more", drawn[0].figure.title, drawn)
 
 
 def _flat(analysis: AnalysisResult) -> str:

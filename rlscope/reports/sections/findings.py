@@ -1,55 +1,44 @@
 """The findings, each with evidence, cost and remedy."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.model.forecast.actions import Action
+from rlscope.reports.blocks import Block, Callout, Fold, Paragraph
 from rlscope.reports.sections.latency import MEASURED
 from rlscope.reports.text import findings
 from rlscope.reports.text.verdict import actions_of, no_findings
 
-
-class FindingWords(NamedTuple):
-    """One finding."""
-
-    anchor: str
-    severity: str
-    title: str
-    sentence: str
-    remedy: str
-    cost: str
-    interval: str
-    figure: str
-    """Title of the chart of engines, if it shows the finding; empty otherwise."""
+_OPEN: Final = 3
 
 
-class FindingsSection(NamedTuple):
-    """Content of the section."""
+def findings_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section: the most expensive findings open, the rest in a fold."""
+    found = callouts(analysis)
+    if not found:
+        return [Paragraph(no_findings(analysis), "empty")]
+    more = found[_OPEN:]
+    return [*found[:_OPEN], *([Fold("findings-more", f"{len(more)} more", more)] if more else [])]
 
-    findings: list[FindingWords]
-    none: str
-    """Shown without findings."""
 
-
-def findings_section(analysis: AnalysisResult) -> FindingsSection:
-    """Return the content of the section."""
+def callouts(analysis: AnalysisResult) -> list[Callout]:
+    """Return the findings, the most expensive first."""
     ranked = actions_of(analysis)
-    found = [_words(number, each, analysis.run, ranked) for number, each in enumerate(analysis.findings, 1)]
-    return FindingsSection(found, no_findings(analysis))
+    return [_callout(number, each, analysis.run, ranked) for number, each in enumerate(analysis.findings, 1)]
 
 
-def _words(number: int, finding: Finding, run: RunFacts, ranked: Sequence[Action]) -> FindingWords:
-    return FindingWords(
-        f"finding-{number}",
-        finding.severity,
-        findings.title(finding),
-        findings.sentence(finding),
-        findings.remedy(finding, ranked, run.settings.get("framework")),
-        "" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
-        _interval(finding, run),
-        MEASURED if finding.rule == "straggling_engine" else "",
+def _callout(number: int, finding: Finding, run: RunFacts, ranked: Sequence[Action]) -> Callout:
+    return Callout(
+        anchor=f"finding-{number}",
+        severity=finding.severity,
+        title=findings.title(finding),
+        cost="" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
+        when=_interval(finding, run),
+        text=findings.sentence(finding),
+        remedy=findings.remedy(finding, ranked, run.settings.get("framework")),
+        chart=("figure-pass-latency", MEASURED) if finding.rule == "straggling_engine" else None,
     )
 
 

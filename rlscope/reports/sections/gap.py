@@ -1,50 +1,48 @@
 """Losses from the upper bound to the measured throughput, predicted against measured, and measured against replayed."""
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Block, Heading, Nothing, Paragraph, Table
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import gap_frame
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text.names import preemption_sentence
 
 
-class GapSection(NamedTuple):
-    """Content of the section."""
-
-    no_reason: str | None
-    """Why there is no model result; None if there is one."""
-    baseline: str = ""
-    batches: str | None = None
-    preemptions: str | None = None
-    gap: Drawn | None = None
-    prediction_title: str = model_words.PREDICTION_TITLE
-    prediction: str = ""
-    compared: tuple[model_words.ComparedRow, ...] = ()
-    replay_title: str = model_words.REPLAY_TITLE
-    replay: str = ""
-    replayed: tuple[model_words.ReplayRow, ...] = ()
-
-
-def gap_section(analysis: AnalysisResult) -> GapSection:
-    """Return the content of the section."""
+def gap_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     result = analysis.model
     if not isinstance(result, ModelResult):
-        return GapSection(model_words.no_result_sentence(result))
-    return GapSection(
-        no_reason=None,
-        baseline=model_words.baseline_sentence(result),
-        batches=model_words.batch_sentence(result),
-        preemptions=preemption_sentence(result),
-        gap=drawn_frame(_GAP, "figure-gap", gap_frame(result), analysis.run),
-        prediction=model_words.prediction_sentence(result),
-        compared=tuple(model_words.compared_rows(result)),
-        replay=model_words.replay_sentence(result),
-        replayed=tuple(model_words.replay_rows(result)),
+        return [Nothing(model_words.no_result_sentence(result))]
+    told = (
+        model_words.baseline_sentence(result),
+        model_words.batch_sentence(result),
+        preemption_sentence(result),
     )
+    gap = drawn_frame(_GAP, "figure-gap", gap_frame(result), analysis.run)
+    return [Paragraph(" ".join(filter(None, told)), "lead"), gap, *_predicted(result), *_replayed(result)]
+
+
+def _predicted(result: ModelResult) -> Iterator[Block]:
+    title, rows = model_words.PREDICTION_TITLE, model_words.compared_rows(result)
+    yield Heading(title)
+    if rows:
+        yield Table(title, ("", "predicted", "measured", "measured vs predicted"), rows, "compared")
+    ranges = " Ranges in brackets are 90% intervals. “As predicted” means that they overlap." if rows else ""
+    yield Paragraph(model_words.prediction_sentence(result) + ranges, "note")
+
+
+def _replayed(result: ModelResult) -> Iterator[Block]:
+    title, columns = model_words.REPLAY_TITLE, ("", "measured", "replayed", "replayed vs measured")
+    yield Heading(title)
+    yield Table(title, columns, model_words.replay_rows(result), "compared")
+    scope = "Measured over the steady state; times are shares of all GPUs of that side."
+    yield Paragraph(f"{model_words.replay_sentence(result)} {scope}", "note")
 
 
 _GAP: Final = Figure(

@@ -1,36 +1,32 @@
 """Time of a forward pass by batch size: measured, fitted, and where the layouts operate."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Block
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts import sampling
 from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
-from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
+from rlscope.reports.figure import Figure, drawn, drawn_frame
 from rlscope.reports.sections.workers import slow_engine_of
 from rlscope.reports.text.names import FORMS, GRADES
 
 
-class LatencySection(NamedTuple):
-    """Content of the section."""
-
-    figures: list[Drawn]
-
-
-def latency_section(analysis: AnalysisResult) -> LatencySection:
+def latency_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Make the section: the fitted curve if there is one, and engines beside each other where that shows something."""
     result, slow = analysis.model, slow_engine_of(analysis.findings)
     measured = drawn(_MEASURED._replace(draw=partial(sampling.pass_latency, slow_engine=slow)), analysis)
     if not isinstance(result, ModelResult):
-        return LatencySection([measured])
+        return [measured]
     fitted = drawn_frame(_fitted_figure(result), "figure-pass-curve", curve_frame(result), analysis.run)
     passes = analysis.answers.get("pass_latency")
     shows_batches = slow is not None or (passes is not None and passes["running"].n_unique() > 1)
     has_several = passes is not None and passes["worker_id"].n_unique() > 1 and shows_batches
-    return LatencySection([fitted, measured] if has_several else [fitted])
+    return [fitted, measured] if has_several else [fitted]
 
 
 def _fitted_figure(result: ModelResult) -> Figure:

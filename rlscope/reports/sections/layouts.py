@@ -1,33 +1,19 @@
 """Predicted throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Heading, Instead, Nothing, Paragraph, Table
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, is_over_splits, sweep_frame
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
-
-
-class LayoutsSection(NamedTuple):
-    """Content of the section."""
-
-    no_reason: str | None
-    """Why there is no model result; None if there is one."""
-    figures: tuple[Drawn, ...] = ()
-    sensitivity_title: str = model_words.SENSITIVITY_TITLE
-    sensitivity_rows: tuple[model_words.SensitivityRow, ...] = ()
-    sensitivity: str = ""
-    finish: str = ""
-    finish_rows: tuple[model_words.FinishRow, ...] = ()
-    remarks: tuple[str, ...] = ()
-    one_staleness: str = ""
-    """Sentence shown instead of the second figure if all layouts are equally stale; empty otherwise."""
 
 
 def one_staleness(frontier: pl.DataFrame) -> str:
@@ -39,25 +25,40 @@ def one_staleness(frontier: pl.DataFrame) -> str:
     return f"All layouts have the same sample staleness: {versions} at the 95th percentile."
 
 
-def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
-    """Return the content of the section."""
-    result = analysis.model
+def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    result, run = analysis.model, analysis.run
     if not isinstance(result, ModelResult):
-        return LayoutsSection(model_words.no_result_sentence(result))
-    frontier, sweep = frontier_frame(result), sweep_frame(result)
-    return LayoutsSection(
-        no_reason=None,
-        figures=(
-            drawn_frame(_SWEEP._replace(reading=sweep_reading(sweep)), "figure-sweep", sweep, analysis.run),
-            drawn_frame(_FRONTIER, "figure-frontier", frontier, analysis.run),
-        ),
-        one_staleness=one_staleness(frontier),
-        sensitivity_rows=tuple(model_words.sensitivity_rows(result)),
-        sensitivity=model_words.sensitivity_sentence(result),
-        finish=model_words.finish_sentence(result, analysis.run),
-        finish_rows=tuple(model_words.finish_rows(result)),
-        remarks=tuple(model_words.remarks(result)),
-    )
+        return [Nothing(model_words.no_result_sentence(result))]
+    frames = sweep_frame(result), frontier_frame(result)
+    sweep = drawn_frame(_SWEEP._replace(reading=sweep_reading(frames[0])), "figure-sweep", frames[0], run)
+    frontier, same = drawn_frame(_FRONTIER, "figure-frontier", frames[1], run), one_staleness(frames[1])
+    charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
+    more = [*_sensitivity(result), *_finish(result, run), *_remarks(result)]
+    return [*charts, Fold("layouts-more", "Sensitivity, time to finish, and assumptions", more)]
+
+
+def _sensitivity(result: ModelResult) -> Iterator[Block]:
+    title = model_words.SENSITIVITY_TITLE
+    yield Heading(title)
+    yield Table(title, ("", "predicted change", ""), model_words.sensitivity_rows(result))
+    yield Paragraph(model_words.sensitivity_sentence(result), "note")
+
+
+def _finish(result: ModelResult, run: RunFacts) -> Iterator[Block]:
+    title, rows = "Time to finish", model_words.finish_rows(result)
+    yield Heading(title)
+    if rows:
+        columns = ("", "time", "GPU time", "price") if rows[0].price else ("", "time", "GPU time")
+        yield Table(title, columns, [row[: len(columns)] for row in rows])
+    yield Paragraph(model_words.finish_sentence(result, run), "note")
+
+
+def _remarks(result: ModelResult) -> Iterator[Block]:
+    lines = model_words.remarks(result)
+    if lines:
+        yield Heading("Warnings and assumptions")
+        yield Bullets(lines)
 
 
 def sweep_reading(frame: pl.DataFrame) -> str:

@@ -1,48 +1,36 @@
 """GPU time by role and state, for the whole run and over time."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block, Paragraph
 from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.text.ledger import LedgerRole, dropped_of, ledger_roles
+from rlscope.reports.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.text.ledger import dropped_of, ledger_block
 from rlscope.reports.text.states import role_order, unrecorded_sentence
 
 
-class LedgerSection(NamedTuple):
-    """Content of the section."""
-
-    total: Drawn
-    roles: list[LedgerRole]
-    gpu_time: str
-    unrecorded: str
-    """Workers that were not recorded all the time; empty if none."""
-    has_steady: bool
-    """Whether the shares of the steady state are known."""
-    has_gpu_idle: bool
-    gpu_use: Drawn | None
-    """None if no GPU was read."""
-    timelines: list[Drawn]
+def ledger_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    return [_total(analysis), *_states(analysis), *_gpu_use(analysis), *_timelines(analysis)]
 
 
-def ledger_section(analysis: AnalysisResult) -> LedgerSection:
-    """Return the content of the section."""
-    roles = ledger_roles(analysis)
-    return LedgerSection(
-        total=_total(analysis),
-        roles=roles,
-        gpu_time=fmt.gpu_time(analysis.ledger.total_gpu_s),
-        unrecorded=unrecorded_sentence(analysis.ledger),
-        has_steady=any(row.steady for role in roles for row in role.rows),
-        has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
-        gpu_use=_gpu_use(analysis),
-        timelines=_timelines(analysis),
-    )
+def _states(analysis: AnalysisResult) -> Iterator[Block]:
+    states = ledger_block(analysis)
+    if states.roles:
+        yield states
+        said = (
+            f"Total {fmt.gpu_time(analysis.ledger.total_gpu_s)}. Every GPU-second of a worker, from its start to its "
+            "end, is in exactly one state; the states add up to the total exactly.",
+            unrecorded_sentence(analysis.ledger),
+            "GPU idle: the part of a state in which the GPU ran no kernel." if states.has_gpu_idle else "",
+        )
+        yield Paragraph(" ".join(filter(None, said)), "note")
 
 
 def _total(analysis: AnalysisResult) -> Drawn:
@@ -84,9 +72,10 @@ def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     return frame.sort("role", "state")
 
 
-def _gpu_use(analysis: AnalysisResult) -> Drawn | None:
+def _gpu_use(analysis: AnalysisResult) -> Iterator[Drawn]:
     frame = gpu_use_frame(analysis.answers)
-    return None if frame is None else drawn_frame(_GPU_USE, "figure-gpu-use", frame, analysis.run)
+    if frame is not None:
+        yield drawn_frame(_GPU_USE, "figure-gpu-use", frame, analysis.run)
 
 
 def _timelines(analysis: AnalysisResult) -> list[Drawn]:

@@ -1,16 +1,16 @@
 """Response lengths: all of them, trained against dropped ones, and the longest sample of each group."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.reports.blocks import Block, Charts, Fact, Facts, Fold, Instead, Paragraph
 from rlscope.reports.charts import lengths, sampling
 from rlscope.reports.charts.lengths import IS_TRAINED
-from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
-from rlscope.reports.text.brief import Fact
+from rlscope.reports.figure import Figure, drawn, drawn_frame
 from rlscope.trace.files import is_integer
 
 _ENDINGS: Final = ("finished_samples", "capped_samples", "censored_samples")
@@ -127,34 +127,26 @@ def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
 
-class LengthsSection(NamedTuple):
-    """Content of the section."""
-
-    facts: list[Fact]
-    figures: list[Drawn]
-    bias: str
-    mirrored: Drawn | None
-    """None if nothing was dropped."""
-    outcomes: Drawn
-    all_trained: str
-    """Sentence shown instead of the chart of outcomes if there is only one outcome; empty otherwise."""
-
-
-def lengths_section(analysis: AnalysisResult) -> LengthsSection:
-    """Return the content of the section."""
+def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     answers, run = analysis.answers, analysis.run
-    mirrored = mirrored_frame(answers)
-    return LengthsSection(
-        facts=_facts(analysis),
-        figures=[
-            drawn_frame(_with_cap(_LENGTHS, analysis), "figure-response-lengths", capped_lengths(answers, run), run),
-            drawn(_TAILS._replace(reading=f"{_TAILS.reading} {tails_sentence(answers)}".strip()), analysis),
-        ],
-        bias=bias_sentence(mirrored, answers),
-        mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
-        outcomes=drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis),
-        all_trained=all_trained(answers),
+    mirrored, facts, trained = mirrored_frame(answers), _facts(analysis), all_trained(answers)
+    lengths_of = drawn_frame(
+        _with_cap(_LENGTHS, analysis), "figure-response-lengths", capped_lengths(answers, run), run
     )
+    outcomes = drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis)
+    tails = drawn(_TAILS._replace(reading=f"{_TAILS.reading} {tails_sentence(answers)}".strip()), analysis)
+    dropped = [] if mirrored is None else [drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run)]
+    more = [
+        *([Facts(facts)] if facts else []),
+        Charts([tails, *dropped]),
+        Paragraph(bias_sentence(mirrored, answers), "lead"),
+    ]
+    return [
+        *([Instead(trained, [outcomes])] if trained else []),
+        Charts([lengths_of] if trained else [lengths_of, outcomes]),
+        Fold("lengths-more", "Longest samples, dropped samples and the balance of tokens", more),
+    ]
 
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:

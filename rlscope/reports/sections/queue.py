@@ -1,13 +1,15 @@
 """The queue between samplers and trainers, and the propagation of weight updates to the engines."""
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block, Charts, Fold
 from rlscope.reports.charts import queue, sampling
-from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.figure import Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.verdict import between_hosts
 
 
@@ -79,32 +81,26 @@ def has_one_engine(spread: pl.DataFrame) -> bool:
     return int(spread["engines"].max() or 0) == 1  # pyright: ignore[reportArgumentType]
 
 
-class QueueSection(NamedTuple):
-    """Content of the section."""
-
-    depth: Drawn
-    waits: Drawn
-    wait_counts: Drawn
-    updates: Drawn
-
-
-def queue_section(analysis: AnalysisResult) -> QueueSection:
-    """Return the content of the section."""
+def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
     hosts = between_hosts(analysis)
-    return QueueSection(
-        depth=drawn(_with_sentence(_DEPTH, depth_sentence(answers.get("queue_depth"))), analysis),
-        waits=drawn_frame(
-            _with_sentence(_WAITS, hosts),
-            "figure-queue-waits",
-            waits_frame(answers.get("queue_waits")),
-            analysis.run,
-            updates_s=update_moments(analysis),
-        ),
-        wait_counts=drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis),
-        updates=drawn(_with_sentence(updates_figure(spread), f"{updates_sentence(spread)} {hosts}".strip()), analysis),
+    depth = drawn(_with_sentence(_DEPTH, depth_sentence(answers.get("queue_depth"))), analysis)
+    updates = _with_sentence(updates_figure(spread), f"{updates_sentence(spread)} {hosts}".strip())
+    waits = drawn_frame(
+        _with_sentence(_WAITS, hosts),
+        "figure-queue-waits",
+        waits_frame(answers.get("queue_waits")),
+        analysis.run,
+        updates_s=update_moments(analysis),
     )
+    wait_counts = drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis)
+    more = Charts([waits, wait_counts], is_wide_first=True)
+    return [
+        Charts([depth, drawn(updates, analysis)]),
+        Fold("queue-more", "How long samples wait in the queue", [more]),
+    ]
 
 
 def updates_figure(spread: pl.DataFrame | None) -> Figure:

@@ -1,46 +1,29 @@
 """The figures that the run's framework reports itself, beside which nothing is computed."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block, Nothing, Paragraph, Table
 
 
-class ReportedRow(NamedTuple):
-    """One figure."""
-
-    name: str
-    worker: str
-    rows: str
-    mean: str
-    lowest: str
-    highest: str
-    last: str
-
-
-class ReportedSection(NamedTuple):
-    """Content of the section."""
-
-    rows: list[ReportedRow]
-    by: str
-    """Who reports them."""
-    no_reason: str | None = None
-    """Why there is none; the section is then left out."""
-
-
-def reported_section(analysis: AnalysisResult) -> ReportedSection:
-    """Return the content of the section."""
-    frame = analysis.answers.get("reported_values")
-    imported = analysis.data_quality.imported
+def reported_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    frame, imported = analysis.answers.get("reported_values"), analysis.data_quality.imported
+    if frame is None or frame.is_empty():
+        return [Nothing("the run was recorded by hooks, or its files hold none")]
     by = imported.framework if imported is not None else "the framework"
-    rows = [] if frame is None else [_row(row) for row in frame.iter_rows(named=True)]
-    return ReportedSection(rows, by, None if rows else "the run was recorded by hooks, or its files hold none")
+    columns = ("name", "worker", "rows", "mean", "minimum", "maximum", "last")
+    return [
+        Paragraph(
+            f"As reported by {by}, in its own units and with its own definitions. The rest of this report does not use "
+            "these metrics, and similar names may have other meanings."
+        ),
+        Table("Figures that the framework reports itself", columns, list(map(_row, frame.rows(named=True))), "stacks"),
+    ]
 
 
-def _row(row: dict[str, object]) -> ReportedRow:
-    mean, lowest, highest, last = (_figure(row[name]) for name in ("mean", "min", "max", "last"))
-    return ReportedRow(str(row["name"]), str(row["worker_id"]), f"{row['rows']:,}", mean, lowest, highest, last)
-
-
-def _figure(value: object) -> str:
-    return fmt.significant(value) if isinstance(value, float) else fmt.NO_DATA
+def _row(row: Mapping[str, Any]) -> list[str]:
+    values = (row[name] for name in ("mean", "min", "max", "last"))
+    return [str(row["name"]), str(row["worker_id"]), f"{row['rows']:,}", *map(fmt.significant, values)]

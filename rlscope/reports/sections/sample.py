@@ -1,14 +1,16 @@
 """Three samples from first token to training step: the longest, the stalest, and one of median length."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Block, Nothing, Paragraph
 from rlscope.reports.charts import strips
 from rlscope.reports.charts.strips import HANDED_ON, QUEUED, SAMPLED, SHADES, TAKEN
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Figure, drawn_frame
 
 _KEY: Final = ["chosen_as", "sample_id", "step"]
 
@@ -122,32 +124,28 @@ def _end(runs: pl.DataFrame, row: dict[str, int | str | None]) -> str:
     return f"Trained in {step}, when the newest version was {row['consumer_version']}: {ages} stale."
 
 
-class SampleSection(NamedTuple):
-    """Content of the section."""
-
-    nothing: str
-    """Why there is no sample; empty if there is one."""
-    strips: list[Drawn]
-    timeline: Drawn | None
-
-
-def sample_section(analysis: AnalysisResult) -> SampleSection:
-    """Return the content of the section."""
+def sample_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     frame, run = analysis.answers.get("sample_strips"), analysis.run
     chosen = sample_traces(frame, run.started_ns)
     if not chosen:
-        return SampleSection("No sample with a token was recorded.", [], None)
-    return SampleSection(
-        "",
-        [drawn_frame(_strip(trace), f"figure-strip-{n}", trace.runs, run) for n, trace in enumerate(chosen)],
+        return [Nothing("No sample with a token was recorded.")]
+    return [
+        Paragraph(_HOW_TO_READ, "lead"),
+        *(drawn_frame(_strip(trace), f"figure-strip-{n}", trace.runs, run) for n, trace in enumerate(chosen)),
         drawn_frame(_TIMELINE, "figure-lives", stations_frame(frame), run),
-    )
+    ]
 
 
 def _strip(trace: SampleTrace) -> Figure:
     return _STRIP._replace(title=trace.title, reading=trace.sentence)
 
 
+_HOW_TO_READ: Final = (
+    "Each strip is one response, token by token. A block is a run of tokens from one policy version, labeled with the "
+    "version if it fits. The stronger the color, the staler the block when trained on; all strips share the colour "
+    "scale. Healthy: few blocks, all of them faint."
+)
 _STRIP: Final = Figure("", "", "", "token_to", strips.strip, "the sample has no token", True, ("sample_strips",))
 _TIMELINE: Final = Figure(
     "Sample timelines",

@@ -1,16 +1,16 @@
 """Staleness of the trained tokens, where it arises, and its cost in effective sample size."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
+from rlscope.reports.blocks import Block, Charts, Fact, Facts, Fold, Heading, Instead, Paragraph
 from rlscope.reports.charts import staleness
-from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
-from rlscope.reports.text.brief import Fact
+from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 
 
 def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -59,20 +59,6 @@ def _ages_name(first: int, last: int) -> str:
     return f"staleness_{first}_ratio" if first == last else f"staleness_{first}_to_{last}_ratio"
 
 
-class StalenessSection(NamedTuple):
-    """Content of the section."""
-
-    facts: list[Fact]
-    version_sources: str
-    heat: Drawn
-    shares: Drawn
-    parts: Drawn
-    price: str
-    price_figures: list[Drawn]
-    never_stale: str
-    """Sentence shown instead of the charts if every token is fresh; empty otherwise."""
-
-
 def never_stale(histogram: pl.DataFrame | None) -> str:
     """Return a sentence if every trained token had staleness 0, which needs no chart; empty otherwise."""
     if histogram is None or histogram.is_empty() or bool((histogram["staleness"] != 0).any()):
@@ -95,22 +81,32 @@ def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
     return f"{over}Healthy: a narrow peak at or below the cap."
 
 
-def staleness_section(analysis: AnalysisResult) -> StalenessSection:
-    """Return the content of the section."""
-    answers, run = analysis.answers, analysis.run
-    effective = effective_share_of_all(answers.get("version_moments"))
+def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    answers, run, over_cap = analysis.answers, analysis.run, analysis.staleness.over_cap_tokens
     heat = _HEAT._replace(reading=heat_reading(run))
-    shares = _SHARES._replace(reading=shares_reading(run, analysis.staleness.over_cap_tokens))
-    return StalenessSection(
-        facts=_facts(analysis, effective),
-        version_sources=_version_sources(analysis),
-        heat=drawn_frame(heat, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
-        shares=drawn_frame(shares, "figure-staleness-shares", shares_frame(answers), run),
-        parts=drawn(_PARTS, analysis),
-        price=_PRICE_UNKNOWN if effective is None else _price(effective),
-        price_figures=[] if effective is None else _price_figures(analysis),
-        never_stale=never_stale(answers.get("staleness_histogram")),
-    )
+    shares = _SHARES._replace(reading=shares_reading(run, over_cap))
+    first = [
+        drawn_frame(heat, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
+        drawn_frame(shares, "figure-staleness-shares", shares_frame(answers), run),
+    ]
+    parts, fresh = drawn(_PARTS, analysis), never_stale(answers.get("staleness_histogram"))
+    opening = Instead(fresh, [*first, parts], "lead") if fresh else Charts(first, is_wide_first=True)
+    more = list(_costs(analysis, [] if fresh else [parts]))
+    return [opening, Fold("staleness-more", "Where staleness is added, and what it costs", more)]
+
+
+def _costs(analysis: AnalysisResult, parts: Sequence[Drawn]) -> Iterator[Block]:
+    effective, sources = effective_share_of_all(analysis.answers.get("version_moments")), _version_sources(analysis)
+    yield Facts(_facts(analysis, effective))
+    if sources:
+        yield Paragraph(f"Version source: {sources}.", "note")
+    yield from parts
+    yield Heading("Cost of staleness")
+    yield Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
+    figures = [] if effective is None else _price_figures(analysis)
+    if figures:
+        yield Charts(figures)
 
 
 def _facts(analysis: AnalysisResult, effective: float | None) -> list[Fact]:

@@ -1,47 +1,34 @@
 """Measured throughput over time, what it costs, and the phases of each step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.reports.blocks import Block, Charts, Fact, Facts, Instead, Paragraph
 from rlscope.reports.charts import training
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.training import PHASES
-from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
+from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import Fact
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.states import state_of
 
 
-class ThroughputSection(NamedTuple):
-    """Content of the section."""
-
-    facts: list[Fact]
-    window: str
-    figures: list[Drawn]
-
-
-def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
-    """Return the content of the section."""
-    return ThroughputSection(
-        _facts(analysis),
-        verdict_words.window_sentence(analysis),
-        [
-            _rates(analysis),
-            drawn_frame(
-                _PHASES._replace(draw=_phases_drawn(analysis)),
-                "figure-step-phases",
-                phases_frame(analysis.answers, analysis.run),
-                analysis.run,
-            ),
-        ],
-    )
+def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section. Charts without data are only in the list of what is not shown."""
+    phases, frame = _PHASES._replace(draw=_phases_drawn(analysis)), phases_frame(analysis.answers, analysis.run)
+    figures = (_rates(analysis), drawn_frame(phases, "figure-step-phases", frame, analysis.run))
+    return [
+        Facts(_facts(analysis)),
+        Paragraph(verdict_words.window_sentence(analysis), "note", label="Steady state"),
+        Charts([each for each in figures if each.spec]),
+        Instead("", [each for each in figures if not each.spec]),
+    ]
 
 
 def _phases_drawn(analysis: AnalysisResult) -> Callable[[pl.DataFrame, RunFacts], Chart]:

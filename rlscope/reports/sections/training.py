@@ -1,14 +1,15 @@
 """Reward, loss and other metrics of each step above the staleness of its tokens: by step, and by GPU-hours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import Axes, Block
 from rlscope.reports.charts import training
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Figure, drawn_frame
 
 NAMES: Final = {
     "reward_mean": "reward",
@@ -20,13 +21,6 @@ NAMES: Final = {
     "staleness_p95": "token staleness, p95, versions",
 }
 """The columns of a metric, in the order of their bands, and their names."""
-
-
-class TrainingSection(NamedTuple):
-    """Content of the section."""
-
-    by_step: Drawn
-    by_gpu_hours: Drawn
 
 
 def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -65,13 +59,12 @@ def _gpu_hours(extents: pl.DataFrame | None) -> pl.Expr:
     return (pl.sum_horizontal(spent_ns) / 3.6e12).alias("gpu_hours")
 
 
-def training_section(analysis: AnalysisResult) -> TrainingSection:
-    """Return the content of the section."""
+def training_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
     frame, run = metrics_frame(analysis.answers), analysis.run
-    return TrainingSection(
-        drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run),
-        drawn_frame(_figure("By GPU-hours", "gpu_hours", "GPU-hours"), "figure-metrics-by-gpu-hours", frame, run),
-    )
+    by_step = drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run)
+    hours = _figure("By GPU-hours", "gpu_hours", "GPU-hours")
+    return [Axes(by_step, drawn_frame(hours, "figure-metrics-by-gpu-hours", frame, run))]
 
 
 def _figure(title: str, along: str, axis: str) -> Figure:

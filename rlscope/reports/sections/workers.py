@@ -3,7 +3,7 @@
 The charts place the rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +12,17 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts, Severity
+from rlscope.reports.blocks import (
+    NO_BREAK_SPACE,
+    Asked,
+    Block,
+    Choice,
+    Choices,
+    Fold,
+    Legend,
+    Paragraph,
+    Table,
+)
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,
@@ -22,11 +33,11 @@ from rlscope.reports.charts.timeline import (
     with_discarded,
     worker_timeline,
 )
-from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.rules import fired_built_in
-from rlscope.reports.text.states import StateStyle, order_of, state_label, state_of
+from rlscope.reports.text.states import order_of, state_label, state_of
 
 ROWS_MAX: Final = 4
 """More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
@@ -84,72 +95,45 @@ def _since_start(analysis: AnalysisResult, instant_ns: int | None) -> float:
     return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
 
 
-class WorkersView(NamedTuple):
-    """One view of the workers."""
-
-    label: str
-    """Label of its button."""
-    drawn: Drawn
-    stretch_s: tuple[float, float] | None
-    """The zoom of every chart in this view, in seconds since the run started; None for the whole run."""
-
-
-class IdleRow(NamedTuple):
-    """The longest time without recorded work of one worker."""
-
-    worker_id: str
-    role: str
-    length: str
-    began: str
-    """Since the run started."""
-    state: str
-    """The state that took most of it, with its share if that is below 100%."""
-
-
-def idle_rows(analysis: AnalysisResult) -> list[IdleRow]:
-    """The longest stretch of each worker, the longest first; of many workers, the first ones."""
-    frame = analysis.answers.get("idle_stretches")
-    if frame is None:
-        return []
-    return [_idle_row(row, analysis.run) for row in frame.head(IDLE_ROWS_MAX).iter_rows(named=True)]
-
-
-def _idle_row(row: dict[str, Any], run: RunFacts) -> IdleRow:
-    label, share = state_label(row["state"], row["reason"]), fmt.percent(row["state_ratio"])
-    most = label if share == fmt.percent(1.0) else f"{label}, {share} of it"
-    began = fmt.duration((row["start_ns"] - run.started_ns) / 1e9)
-    return IdleRow(row["worker_id"], row["role"], fmt.duration(row["idle_s"]), began, most)
-
-
-class WorkersSection(NamedTuple):
-    """Content of the section."""
-
-    choices: list[WorkersView]
-    figures: list[Drawn]
-    """One per choice, in order."""
-    key: list[StateStyle]
-    """The states in the charts."""
-    idle: list[IdleRow]
-    """The longest time without recorded work of each worker."""
-    idle_rows_left_out: int
-    """Workers beyond those."""
-
-
-def workers_section(analysis: AnalysisResult) -> WorkersSection:
-    """Make the section, the whole run first."""
+def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
         nothing = pl.DataFrame()
         draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
-        empty = drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)
-        return WorkersSection([], [empty], [], [], 0)
-    choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
+        return [drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)]
+    views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
+    choices = Choices("Workers and stretch shown", [choice for choice, _ in views])
     names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
-    key = [state_of(name) for name in sorted(names, key=order_of)]
-    idle, workers = idle_rows(analysis), len(analysis.answers.get("idle_stretches", ()))
-    return WorkersSection(choices, [choice.drawn for choice in choices], key, idle, workers - len(idle))
+    key = Legend("Colors of the lanes", [state_of(name) for name in sorted(names, key=order_of)])
+    return [*([choices] if len(views) > 1 else []), key, *(drawn for _, drawn in views), *_idle(analysis)]
 
 
+def _idle(analysis: AnalysisResult) -> Iterator[Block]:
+    """The longest stretch of each worker, the longest first; of many workers, the first ones."""
+    frame = analysis.answers.get("idle_stretches")
+    if frame is None or frame.is_empty():
+        return
+    title = "Longest time without recorded work, by worker"
+    rows = [_idle_row(row, analysis.run) for row in frame.head(IDLE_ROWS_MAX).iter_rows(named=True)]
+    table = Table(title, ("worker", "role", "length", "began after", "mostly"), rows)
+    more = frame.height - len(rows)
+    counted = [Paragraph(f"{more} more in the query.", "note")] if more else []
+    yield Fold("idle-stretches", title, [Paragraph(_IDLE, "note"), table, *counted, Asked(["idle_stretches"])])
+
+
+def _idle_row(row: dict[str, Any], run: RunFacts) -> Sequence[str]:
+    """Name, role, length, start since the run started, and the state that took most, with its share below 100%."""
+    label, share = state_label(row["state"], row["reason"]), fmt.percent(row["state_ratio"])
+    most = label if share == fmt.percent(1.0) else f"{label}, {share} of it"
+    length, began = map(fmt.duration, (row["idle_s"], (row["start_ns"] - run.started_ns) / 1e9))
+    return (row["worker_id"], row["role"], *(each.replace(" ", NO_BREAK_SPACE) for each in (length, began)), most)
+
+
+_IDLE: Final = (
+    "The longest uninterrupted time in which the worker waited or recorded nothing, outside its forward passes. "
+    "Schedulers that stop jobs with idle GPUs use this time. The alert rule is `worker_idle`."
+)
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
     "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "
@@ -168,7 +152,8 @@ def discarded_sentence(dropped: float) -> str:
     )
 
 
-def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> WorkersView:
+def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> tuple[Choice, Drawn]:
+    """Return a view of the workers with its button."""
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
     table, dropped = lanes_of(states), dropped_of(analysis)
@@ -187,7 +172,8 @@ def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> Workers
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     rows = lanes_and_firings(table.drop("lane"), firings)
-    return WorkersView(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
+    choice = Choice(title, _anchor(view), stretch_s if is_stretch else None)
+    return choice, drawn_frame(figure, _anchor(view), rows, run)
 
 
 def slow_engine_of(found: Sequence[Finding]) -> str | None:

@@ -16,13 +16,14 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
+from rlscope.reports.blocks import LedgerRole, LedgerRow
 from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, extent_words, no_gaps
-from rlscope.reports.text.ledger import GPU_TIME, SHARE, STEADY_SHARE, LedgerRole, LedgerRow, ledger_roles
+from rlscope.reports.text.ledger import GPU_TIME, SHARE, STEADY_SHARE, ledger_roles
 from rlscope.reports.text.origin import counted_words, file_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import (

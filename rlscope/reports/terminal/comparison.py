@@ -11,11 +11,11 @@ from rich.text import Text
 
 from rlscope.comparison.runs import RunComparison
 from rlscope.format import bulleted, plain
+from rlscope.reports.blocks import DifferenceRow
 from rlscope.reports.text.comparison import (
     TESTED,
     ChangeCauseWords,
     PairWords,
-    RowWords,
     RunWords,
     pairs_in_words,
     runs_in_words,
@@ -70,7 +70,7 @@ def _sections(pair: PairWords, width: int) -> list[RenderableType]:
     return blocks
 
 
-def _rows(rows: Sequence[RowWords], letter: str, width: int) -> RenderableType:
+def _rows(rows: Sequence[DifferenceRow], letter: str, width: int) -> RenderableType:
     is_wide = width >= _WIDE
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", overflow="fold", min_width=22 if is_wide else 14)

@@ -13,6 +13,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Fact
 from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
@@ -22,15 +23,6 @@ from rlscope.reports.text.origin import counted_words, no_model_words, source_wo
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import StateStyle, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
-
-
-class Fact(NamedTuple):
-    """A quantity: its name, its value, and a note on it."""
-
-    name: str
-    value: str
-    note: str = ""
-
 
 CAUSES_SHOWN: Final = 3
 NO_GAPS: Final = (

@@ -14,6 +14,7 @@ from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Lear
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.reports.blocks import DifferenceRow
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.brief import RoleBar, role_bar
 from rlscope.reports.text.origin import start_words
@@ -71,19 +72,6 @@ _WORTH_NAMING: Final = 0.005
 """Minimum change of a state's share of its role's GPU time that the sentence mentions."""
 
 
-class RowWords(NamedTuple):
-    """A quantity of both runs, as text."""
-
-    name: str
-    before: str
-    after: str
-    change: str
-    interval: str
-    """The 95% interval; empty if there is none."""
-    verdict: str
-    """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
-
-
 class ChangeCauseWords(NamedTuple):
     """A cause, as text."""
 
@@ -100,7 +88,7 @@ class BreakdownWords(NamedTuple):
     """A breakdown, as text; the last row is the total."""
 
     title: str
-    rows: list[RowWords]
+    rows: list[DifferenceRow]
 
 
 class PairWords(NamedTuple):
@@ -116,7 +104,7 @@ class PairWords(NamedTuple):
     causes: list[ChangeCauseWords]
     promise: str
     """The predicted gain and the measured one; empty if no gain was predicted."""
-    rows: list[RowWords]
+    rows: list[DifferenceRow]
     breakdowns: list[BreakdownWords]
     stretch: str
 
@@ -392,28 +380,28 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     return f"Steady state ({', '.join(steps)}); intervals from resampled blocks of adjacent steps."
 
 
-def _row(row: Row) -> RowWords:
+def _row(row: Row) -> DifferenceRow:
     name, write = QUANTITIES[row.quantity]
     found = row.difference
     signed = _signed(write) if row.quantity != "dropped_ratio" else fmt.signed_points
     return _difference_words(name, found, write, fmt.signed_percent if found.scale == "ratio" else signed)
 
 
-def _learning(row: LearningRow) -> RowWords:
+def _learning(row: LearningRow) -> DifferenceRow:
     where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
     return _difference_words(
         f"{_LEARNED[row.learned]} at {where}", row.difference, fmt.significant, _signed(fmt.significant)
     )
 
 
-def _difference_words(name: str, found: Difference, write: Write, signed: Write) -> RowWords:
+def _difference_words(name: str, found: Difference, write: Write, signed: Write) -> DifferenceRow:
     ends = found.interval
     interval = "" if ends is None else _ends(signed, ends)
     verdict = "" if found.p_value is None else _yes(found.is_significant)
-    return RowWords(name, write(found.before), write(found.after), signed(found.change), interval, verdict)
+    return DifferenceRow(name, write(found.before), write(found.after), signed(found.change), interval, verdict)
 
 
-def _verdicts_filled(rows: Sequence[RowWords]) -> list[RowWords]:
+def _verdicts_filled(rows: Sequence[DifferenceRow]) -> list[DifferenceRow]:
     """Return the rows; if any was tested, the untested ones say so."""
     is_tested = any(row.verdict for row in rows)
     return [row._replace(verdict=row.verdict or "not tested") if is_tested else row for row in rows]
@@ -481,13 +469,13 @@ def breakdown_words(each: Breakdown) -> BreakdownWords:
     rest = each.parts[len(shown) :]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
-        rows.append(RowWords("other", write(before), write(after), signed(change), "", ""))
+        rows.append(DifferenceRow("other", write(before), write(after), signed(change), "", ""))
     total = (write(each.before), write(each.after), signed(each.change))
-    rows = _verdicts_filled([*rows, RowWords("total", *total, "", "")])
+    rows = _verdicts_filled([*rows, DifferenceRow("total", *total, "", "")])
     return BreakdownWords(f"{title}, {each.role}" if each.role else title, rows)
 
 
-def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> RowWords:
+def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> DifferenceRow:
     found = part.difference
     interval = ""
     verdict = ""
@@ -498,8 +486,10 @@ def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> 
     if each.name == "tokens_per_step":
         # Each factor has its own unit; only its change is in tokens.
         factor = fmt.significant if part.name == "samples_per_step" else fmt.tokens
-        return RowWords(part_name(part, each), factor(part.before), factor(part.after), signed(part.change), "", "")
-    return RowWords(
+        return DifferenceRow(
+            part_name(part, each), factor(part.before), factor(part.after), signed(part.change), "", ""
+        )
+    return DifferenceRow(
         part_name(part, each), write(part.before), write(part.after), signed(part.change), interval, verdict
     )
 

@@ -1,15 +1,16 @@
 """The ledger as rows: every state of a role over the whole run, with its share of the steady state beside it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.diagnose.overproduction import dropped_tokens_ratio
+from rlscope.reports.blocks import Ledger, LedgerRole, LedgerRow
 from rlscope.reports.text.phases import StateKey, judged_states
-from rlscope.reports.text.states import UNDERFILLED, StateStyle, role_order, state_label, state_of
+from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
 
 GPU_TIME: Final = "GPU time, whole run"
 SHARE: Final = "share, whole run"
@@ -19,27 +20,14 @@ DROPPED: Final = "of generation, later dropped"
 """Label of the part of all generation whose samples were dropped."""
 
 
-class LedgerRow(NamedTuple):
-    """One state of a role."""
-
-    state: StateStyle
-    label: str
-    share: str
-    share_ratio: float
-    steady: str
-    """Share of the role's GPU time in steady state; empty if it is unknown."""
-    gpu_time: str
-    gpu_idle: str
-    is_part: bool = False
-    """Part of the rows above, not a state of its own."""
-
-
-class LedgerRole(NamedTuple):
-    """One role with its states."""
-
-    role: str
-    gpu_time: str
-    rows: list[LedgerRow]
+def ledger_block(analysis: AnalysisResult) -> Ledger:
+    """Return the states of every role, and which of their columns have values."""
+    roles = ledger_roles(analysis)
+    return Ledger(
+        roles,
+        has_steady=any(row.steady for role in roles for row in role.rows),
+        has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
+    )
 
 
 def ledger_roles(analysis: AnalysisResult) -> list[LedgerRole]:

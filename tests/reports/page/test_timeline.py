@@ -7,14 +7,15 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.result import Alert
+from rlscope.reports.blocks import Callout, Choices, Legend, Paragraph, flat
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
+from rlscope.reports.figure import figures_in
 from rlscope.reports.sections import SECTIONS
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.ledger import ledger_section
-from rlscope.reports.sections.queries import figures_in
 from rlscope.reports.sections.workers import firings_in, workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
@@ -30,6 +31,14 @@ def states(*rows):
 
 def documents(section):
     return [json.loads(drawn.spec) for drawn in figures_in(section) if drawn.spec]
+
+
+def of_kind(kind, section):
+    return [block for block in flat(section) if isinstance(block, kind)]
+
+
+def pictures(section):
+    return list(figures_in(section))
 
 
 def rows_drawn(document):
@@ -132,31 +141,32 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_t
 
 
 def test_the_worst_stretch_is_drawn_by_itself():
-    all_workers, worst = workers_section(timeline_analysis()).choices
+    section = workers_section(timeline_analysis())
+    ((all_workers, worst),) = (row.choices for row in of_kind(Choices, section))
     assert (all_workers.stretch_s, worst.stretch_s) == (None, (300.0, 360.0))
-    ends = {param["name"]: param["value"] for param in json.loads(worst.drawn.spec or "")["params"]}
+    (drawn,) = [drawn for drawn in figures_in(section) if drawn.anchor == worst.chart]
+    ends = {param["name"]: param["value"] for param in json.loads(drawn.spec or "")["params"]}
     assert ends == {FROM: 300.0, TO: 360.0}
 
 
 def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     section = workers_section(timeline_analysis(1_000))
-    assert [choice.label for choice in section.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
-    assert section.figures[0].figure.reading.startswith(
-        f"1,024 workers in {LANES} lanes: workers of a role with similar waits"
-    )
-    assert "Each 30 s interval" in section.figures[0].figure.reading
+    (row,), whole_run = of_kind(Choices, section), pictures(section)[0]
+    assert [choice.label for choice in row.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
+    assert whole_run.figure.reading.startswith(f"1,024 workers in {LANES} lanes: workers of a role with similar waits")
+    assert "Each 30 s interval" in whole_run.figure.reading
     assert all(rows_drawn(document) <= MARKS_MAX for document in documents(section))
 
 
 def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than_colour():
-    section = workers_section(timeline_analysis())
-    assert [state.name for state in section.key] == ["decoding", "no_requests", "applying_weights", "unattributed"]
-    waiting = [state.name for state in section.key if state.kind == "wait"]
+    (key,) = of_kind(Legend, workers_section(timeline_analysis()))
+    assert [state.name for state in key.states] == ["decoding", "no_requests", "applying_weights", "unattributed"]
+    waiting = [state.name for state in key.states if state.kind == "wait"]
     assert waiting == ["no_requests"]
 
 
 def test_names_of_workers_that_look_like_markup_stay_words():
-    spec = workers_section(timeline_analysis(prefix=HOSTILE)).figures[0].spec or ""
+    spec = pictures(workers_section(timeline_analysis(prefix=HOSTILE)))[0].spec or ""
     assert "<" not in spec
     words = [row.get("who", "") for rows in json.loads(spec)["datasets"].values() for row in rows]
     assert any(word.startswith(f"{HOSTILE}0 (sampler)") for word in words)
@@ -198,7 +208,7 @@ def test_a_stretch_shows_what_fired_within_it_its_ends_included(stretch_s, value
 
 def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
     more = (*FIRED, alert("samples_dropped_stale", "warning", 500, 510, 0.11))
-    four, five = (workers_section(replace(timeline_analysis(), alerts=fired)).figures[0] for fired in (FIRED, more))
+    four, five = (pictures(workers_section(replace(timeline_analysis(), alerts=fired)))[0] for fired in (FIRED, more))
     assert "Above the lanes: alerts that fired. " in four.figure.reading
     assert "Above the lanes: alerts that fired; 1 more rule is in the numbers below. " in five.figure.reading
     drawn = [row["rule"] for rows in json.loads(five.spec or "")["datasets"].values() for row in rows if "rule" in row]
@@ -219,7 +229,7 @@ def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
 
 
 def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts():
-    quiet, fired = (workers_section(replace(timeline_analysis(), alerts=each)).figures[0] for each in ((), FIRED))
+    quiet, fired = (pictures(workers_section(replace(timeline_analysis(), alerts=each)))[0] for each in ((), FIRED))
     document = json.loads(fired.spec or "")
     places = [row["foot"] for rows in document["datasets"].values() for row in rows if "severity" in row]
     assert places and max(places) < 0, "the lanes begin at 0"
@@ -232,9 +242,8 @@ def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts():
 
 def test_a_run_without_workers_says_what_is_missing():
     section = workers_section(empty_analysis())
-    assert [drawn.spec for drawn in section.figures] == [None]
-    assert section.figures[0].figure.empty == "no worker recorded anything"
-    assert section.choices == [] and section.key == []
+    (drawn,) = section
+    assert drawn.spec is None and drawn.figure.empty == "no worker recorded anything"
 
 
 def test_one_worker_alone_has_a_lane_and_a_run_without_updates_no_rules():
@@ -245,15 +254,15 @@ def test_one_worker_alone_has_a_lane_and_a_run_without_updates_no_rules():
 def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
     known = engines_section(replace(full_analysis(), model=changing_model()))
     unknown = engines_section(full_analysis())
-    assert "efficient batch" in (known.figures[0].spec or "")
-    assert "efficient batch" not in (unknown.figures[0].spec or "")
+    assert "efficient batch" in (pictures(known)[0].spec or "")
+    assert "efficient batch" not in (pictures(unknown)[0].spec or "")
 
 
 @pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "5 engines: their median, a band from decile 1")])
 def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, note):
     section = engines_section(full_analysis(engines))
-    document = json.loads(section.figures[0].spec or "")
-    assert section.note.startswith(note) and bool(section.note) == bool(note)
+    document, notes = documents(section)[0], [block.text for block in of_kind(Paragraph, section)]
+    assert "".join(notes).startswith(note) and bool(notes) == bool(note)
     assert ("area" in [mark["type"] for mark in marks_of(document)]) == bool(note)
     drawn = {row["worker_id"] for rows in document["datasets"].values() for row in rows if "worker_id" in row}
     assert len(drawn) == (4 if engines == 4 else 1 + 3)
@@ -267,32 +276,32 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
     analysis = full_analysis()
     frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
     section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
-    assert ("waiting_requests" in [drawn.figure.frame for drawn in section.figures]) == is_drawn
-    assert ("No request ever waited" in section.figures[0].figure.reading) == is_said
+    assert ("waiting_requests" in [drawn.figure.frame for drawn in pictures(section)]) == is_drawn
+    assert ("No request ever waited" in pictures(section)[0].figure.reading) == is_said
 
 
 @pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])
 def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_differ(engines, titles):
     analysis = replace(full_analysis(engines), model=changing_model())
-    assert len(latency_section(analysis).figures) == titles
-    assert len(latency_section(full_analysis(engines)).figures) == 1
+    assert len(latency_section(analysis)) == titles
+    assert len(latency_section(full_analysis(engines))) == 1
 
 
 @pytest.mark.parametrize(("workers", "own"), [(5, True), (LANES + 1, False)])
 def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_links_to(workers, own):
     """A lane that several engines share is nobody's own."""
     analysis = timeline_analysis(workers)
-    chart = workers_section(analysis).figures[0]
+    chart = pictures(workers_section(analysis))[0]
     lanes = [row for rows in json.loads(chart.spec)["datasets"].values() for row in rows if "is_slow" in row]
     assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
     assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
     assert ("Its lane is outlined" in chart.figure.reading) == own
-    (figure,) = [each for each in latency_section(analysis).figures if each.anchor == "figure-pass-latency"]
+    (figure,) = [each for each in latency_section(analysis) if each.anchor == "figure-pass-latency"]
     assert '["sampler-3","other engines"]' in figure.spec
-    (linked,) = [each for each in findings_section(analysis).findings if each.figure]
-    assert (linked.title, linked.figure) == ("Straggling engine", figure.figure.title)
+    (linked,) = [each for each in of_kind(Callout, findings_section(analysis)) if each.chart]
+    assert (linked.title, linked.chart) == ("Straggling engine", (figure.anchor, figure.figure.title))
 
 
 def test_an_unattributed_part_is_drawn_over_time():
-    drawn = ledger_section(full_analysis()).timelines
+    drawn = [each for each in figures_in(ledger_section(full_analysis())) if "timeline" in each.anchor]
     assert drawn and all("unattributed" in (picture.spec or "") for picture in drawn)

@@ -5,8 +5,10 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.staleness import effective_share_of_all
+from rlscope.reports.blocks import Nothing, Paragraph, flat
 from rlscope.reports.charts.queue import weight_update_spread
 from rlscope.reports.charts.strips import SHADES
+from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.lengths import (
     bias_sentence,
     capped_lengths,
@@ -29,6 +31,11 @@ from tests.reports.flow_fixture import strip_rows
 def frame(text):
     header, *lines = [line.split() for line in text.strip().splitlines()]
     return pl.DataFrame({name: [json.loads(line[n]) for line in lines] for n, name in enumerate(header)})
+
+
+def pictures(*sections):
+    """Return the figures of the sections by the end of their anchors."""
+    return {each.anchor.removeprefix("figure-"): each for section in sections for each in figures_in(section)}
 
 
 HEAT = """
@@ -82,8 +89,9 @@ def test_the_effective_share_is_kishs_of_all_tokens_together():
 def test_a_run_without_importance_ratios_says_what_to_record_instead_of_an_empty_chart():
     analysis = full_analysis()
     said = staleness_section(replace(analysis, answers={**analysis.answers, "version_moments": pl.DataFrame()}))
-    assert "Record `importance`" in said.price and said.price_figures == []
-    assert len(staleness_section(analysis).price_figures) == 2
+    assert any("Record `importance`" in block.text for block in flat(said) if isinstance(block, Paragraph))
+    drawn = pictures(staleness_section(analysis)).keys() - pictures(said).keys()
+    assert drawn == {"effective-share", "ratio-variance"}
 
 
 TIMES = tuple(STARTED_NS + second * 10**9 for second in (100, 131, 132, 140, 141))
@@ -215,9 +223,9 @@ def test_the_caption_of_the_lengths_says_how_many_samples_hit_the_cap():
     rows = frame("length_from_tokens length_to_tokens finished_samples capped_samples censored_samples\n"
                  "1 31 3 0 1\n32 32 0 12 0")  # fmt: skip
     section = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows}))
-    assert "The cap is 32 tokens: 75.0% of the samples hit it." in section.figures[0].figure.reading
+    assert "The cap is 32 tokens: 75.0% of the samples hit it." in pictures(section)["response-lengths"].figure.reading
     none = lengths_section(replace(capped, answers={**analysis.answers, "response_lengths": rows.clear()}))
-    assert "The cap is 32 tokens." in none.figures[0].figure.reading
+    assert "The cap is 32 tokens." in pictures(none)["response-lengths"].figure.reading
 
 
 def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples():
@@ -271,37 +279,34 @@ def test_short_updates_are_drawn_in_milliseconds_and_below_the_upper_edge(to_las
 
 def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
     analysis = empty_analysis()
-    staleness, queue, lengths = staleness_section(analysis), queue_section(analysis), lengths_section(analysis)
-    pictures = [staleness.heat, staleness.shares, staleness.parts, queue.depth, queue.waits, queue.wait_counts,
-                queue.updates, *lengths.figures, lengths.outcomes]  # fmt: skip
-    assert all(picture.spec is None and picture.figure.empty for picture in pictures)
-    assert "No sample with a token was recorded" in sample_section(analysis).nothing
+    found = pictures(staleness_section(analysis), queue_section(analysis), lengths_section(analysis))
+    assert len(found) == 10
+    assert all(picture.spec is None and picture.figure.empty for picture in found.values())
+    assert sample_section(analysis) == [Nothing("No sample with a token was recorded.")]
 
 
 def test_every_picture_says_what_is_healthy():
     analysis = full_analysis()
-    staleness, queue = staleness_section(analysis), queue_section(analysis)
-    lengths, sample = lengths_section(analysis), sample_section(analysis)
-    pictures = [staleness.heat, staleness.shares, staleness.parts, *staleness.price_figures, *lengths.figures,
-                lengths.mirrored, lengths.outcomes, queue.depth, queue.waits, queue.wait_counts, queue.updates,
-                sample.timeline]  # fmt: skip
-    assert len(pictures) == 14
-    for picture in pictures:
-        assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, picture.anchor
+    sections = staleness_section(analysis), queue_section(analysis), lengths_section(analysis)
+    found = pictures(*sections) | {"lives": pictures(sample_section(analysis))["lives"]}
+    assert len(found) == 14
+    for anchor, picture in found.items():
+        assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, anchor
 
 
 def test_a_run_of_one_step_and_one_engine_is_drawn():
     analysis = full_analysis(engines=1)
     answers = {name: rows.head(1) for name, rows in analysis.answers.items()}
     few = replace(analysis, answers=answers)
-    assert staleness_section(few).heat.spec and queue_section(few).updates.spec and sample_section(few).strips[0].spec
+    found = pictures(staleness_section(few), queue_section(few), sample_section(few))
+    assert all(found[anchor].spec for anchor in ("staleness-heat", "weight-update-spread", "strip-0"))
 
 
 def test_the_heat_map_and_its_distribution_share_their_axis_of_ages():
-    section = staleness_section(full_analysis())
+    found = pictures(staleness_section(full_analysis()))
     domains = [
         [layer["encoding"]["y"]["scale"]["domain"] for layer in _layers(json.loads(drawn.spec)) if _has_scale(layer)]
-        for drawn in (section.heat, section.shares)
+        for drawn in (found["staleness-heat"], found["staleness-shares"])
     ]
     assert domains[0][0] == domains[1][0] == [-0.5, 6.5]
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from rlscope.reports.sections.workers import IDLE_ROWS_MAX, idle_rows, workers_section
+from rlscope.reports.blocks import Fold, Paragraph, Table, flat
+from rlscope.reports.sections.workers import IDLE_ROWS_MAX, workers_section
 from tests.reports.timeline_fixture import timeline_analysis
 
 COLUMNS = ("worker_id", "role", "gpu_count", "start_ns", "end_ns", "idle_s", "state", "reason", "state_ratio")
@@ -23,9 +24,14 @@ def analysed(*stretches: dict):
     return replace(analysis, answers={**analysis.answers, "idle_stretches": pl.DataFrame(list(stretches))})
 
 
+def folded(analysis, kind):
+    return [block for fold in workers_section(analysis) if isinstance(fold, Fold) for block in flat([fold])
+            if isinstance(block, kind)]  # fmt: skip
+
+
 def test_a_worker_has_its_length_its_start_and_the_state_that_took_most_of_it() -> None:
-    rows = idle_rows(analysed(stretch(0), stretch(1, 0.6, "no_requests", "backpressure"), stretch(2, 0.9999)))
-    assert [tuple(row) for row in rows] == [
+    (table,) = folded(analysed(stretch(0), stretch(1, 0.6, "no_requests", "backpressure"), stretch(2, 0.9999)), Table)
+    assert [tuple(cell.replace("\xa0", " ") for cell in row) for row in table.rows] == [
         ("w0", "trainer", "5 s", "1 min 30 s", "waiting for samples"),
         ("w1", "trainer", "5 s", "1 min 30 s", "no requests (queue full), 60.0% of it"),
         ("w2", "trainer", "5 s", "1 min 30 s", "waiting for samples"),
@@ -33,9 +39,10 @@ def test_a_worker_has_its_length_its_start_and_the_state_that_took_most_of_it() 
 
 
 def test_of_many_workers_the_first_are_shown_and_the_rest_counted() -> None:
-    section = workers_section(analysed(*(stretch(number) for number in range(IDLE_ROWS_MAX + 3))))
-    assert (len(section.idle), section.idle_rows_left_out) == (IDLE_ROWS_MAX, 3)
+    many = analysed(*(stretch(number) for number in range(IDLE_ROWS_MAX + 3)))
+    (table,), (_, left_out) = folded(many, Table), folded(many, Paragraph)
+    assert (len(table.rows), left_out.text) == (IDLE_ROWS_MAX, "3 more in the query.")
 
 
 def test_an_analysis_without_the_answer_has_no_table() -> None:
-    assert idle_rows(timeline_analysis()) == []
+    assert folded(timeline_analysis(), Table) == []

@@ -1,13 +1,14 @@
 """A figure of the report: a chart, its caption, its queries, and its numbers as a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import polars as pl
-from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.reports.blocks import Block, flat
 from rlscope.reports.charts.encoding import Chart, spec
 from rlscope.reports.charts.series import drawable
 from rlscope.reports.charts.timeline import update_moments
@@ -48,7 +49,8 @@ class Figure(NamedTuple):
         return tuple(name for name in self.questions or (self.frame,) if name in questions())
 
 
-class Drawn(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Drawn(Block):
     """A figure ready for the report. Without a spec, there is nothing to draw."""
 
     anchor: str
@@ -59,10 +61,10 @@ class Drawn(NamedTuple):
     rows_note: str
     picture_note: str = ""
 
-    @property
-    def place(self) -> Markup:
-        """Placeholder for its chart, replaced when it is known which charts fit the page."""
-        return Markup("<!--picture {}-->").format(self.anchor)
+
+def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
+    """Return every figure among the blocks, at any depth."""
+    return (block for block in flat(blocks) if isinstance(block, Drawn))
 
 
 def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:

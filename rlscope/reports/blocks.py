@@ -1,0 +1,253 @@
+"""Blocks of a report: builders turn facts into blocks, and each format renders every kind of block once.
+
+Texts may have code between backticks. Everything else that a format needs, such as escapes, is the renderer's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from rlscope.reports.text.states import StateStyle
+
+NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
+
+
+class Block:
+    """One part of a report. Blocks that hold others have them in `blocks`."""
+
+    __slots__ = ()
+
+
+def flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Return the blocks, each followed by those that it holds, at any depth."""
+    for block in blocks:
+        yield block
+        yield from flat(getattr(block, "blocks", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Block):
+    """All that a section has if there is nothing to show: the reason. The section is then left out."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heading(Block):
+    """Heading of a part of a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph(Block):
+    """A few sentences."""
+
+    text: str
+    style: Literal["lead", "note", "empty", ""] = ""
+    label: str = ""
+    """Bold words before the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets(Block):
+    """Lines of a list."""
+
+    lines: Sequence[str]
+
+
+class Fact(NamedTuple):
+    """A quantity: its name, its value, and a note on it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(Block):
+    """Quantities beside each other."""
+
+    facts: Sequence[Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Block):
+    """Rows of text with a heading per column; the first cell of a row names it."""
+
+    title: str
+    columns: Sequence[str]
+    """Empty for a table of names and values, which shows its title. A column without a title has remarks."""
+    rows: Sequence[Sequence[str]]
+    style: Literal["stacks", "compared", "settings", ""] = ""
+    """Layout on a narrow screen: rows as paragraphs, or as a grid; settings are long texts."""
+
+
+class DifferenceRow(NamedTuple):
+    """A quantity of both runs, as text."""
+
+    name: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    """The 95% interval; empty if there is none."""
+    verdict: str
+    """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differences(Block):
+    """Quantities of two runs with their change; significant ones and the total stand out."""
+
+    title: str
+    letter: str
+    """Name of the run that is compared with run A."""
+    rows: Sequence[DifferenceRow]
+
+
+class Term(NamedTuple):
+    """A term with its meaning, and the color of a state."""
+
+    name: str
+    meaning: str
+    state: StateStyle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms(Block):
+    """Terms with their meanings."""
+
+    terms: Sequence[Term]
+
+
+@dataclass(frozen=True, slots=True)
+class Legend(Block):
+    """States with their colors, above charts that share them."""
+
+    title: str
+    states: Sequence[StateStyle]
+
+
+@dataclass(frozen=True, slots=True)
+class Callout(Block):
+    """A finding: how severe it is, what it is and costs, and what to try."""
+
+    anchor: str
+    severity: str
+    title: str
+    cost: str
+    when: str
+    """Either may be empty."""
+    text: str
+    remedy: str
+    chart: tuple[str, str] | None = None
+    """Anchor and title of the chart that shows it."""
+
+
+class LedgerRow(NamedTuple):
+    """One state of a role."""
+
+    state: StateStyle
+    label: str
+    share: str
+    share_ratio: float
+    steady: str
+    """Share of the role's GPU time in steady state; empty if it is unknown."""
+    gpu_time: str
+    gpu_idle: str
+    is_part: bool = False
+    """Part of the rows above, not a state of its own."""
+
+
+class LedgerRole(NamedTuple):
+    """One role with its states."""
+
+    role: str
+    gpu_time: str
+    rows: list[LedgerRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Block):
+    """The states of each role as bars and numbers."""
+
+    roles: Sequence[LedgerRole]
+    has_steady: bool
+    """Whether the shares of the steady state are known."""
+    has_gpu_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Block):
+    """The SQL of a query, folded."""
+
+    name: str
+    question: str
+    sql: str
+    used_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Block):
+    """Links to the queries behind a table."""
+
+    queries: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Charts(Block):
+    """Charts beside each other."""
+
+    blocks: Sequence[Block]
+    is_wide_first: bool = False
+    """The first chart is over time and takes two thirds of the width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instead(Block):
+    """A sentence in place of charts that would show nothing else. Python still offers the charts by name."""
+
+    text: str
+    blocks: Sequence[Block]
+    style: Literal["lead", "note"] = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Block):
+    """Blocks that show when the reader opens them."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block]
+
+
+class Choice(NamedTuple):
+    """One of the charts that a row of buttons chooses from, and the zoom that it sets in all charts."""
+
+    label: str
+    chart: str
+    """Its anchor."""
+    stretch_s: tuple[float, float] | None = None
+    """In seconds since the run started; None leaves the zoom as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices(Block):
+    """Buttons that choose one of the charts that follow."""
+
+    title: str
+    choices: Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes(Block):
+    """A chart by training step and by GPU-hours, one at a time."""
+
+    by_step: Block
+    by_gpu_hours: Block
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Both charts."""
+        return (self.by_step, self.by_gpu_hours)

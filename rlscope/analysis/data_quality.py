@@ -3,23 +3,18 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.model.numerics.clock_steps import MOST_DRIFT_RATIO
-from rlscope.trace.clocks import Clocks, HostClock
+from rlscope.trace.clock_offsets import MOST_DRIFT_RATIO, Clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty, Imported
 from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun
 
-_NEARLY: Final = 0.85
-"""Share of the maximum drift that is searched. An estimate this close to the maximum may be cut off by it."""
-_STEPS_OF_A_DRIFT: Final = 3
 SHARED_IDS: Final = "share their sample_id and segment with another"
 UNRECORDED: Final = "name a sample that was not recorded"
 """Faults of `sample_row_faults`. The first merges samples of several workers; the second hides a delivery's tokens."""
@@ -188,10 +183,10 @@ def _faulty(answers: Mapping[str, pl.DataFrame], fault: str) -> int:
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
     """Yield the clocks that contradict the order of causes and effects, with their offsets."""
     for each in clocks.hosts:
-        first, spread_ns = each.estimate.stretches[0], each.uncertainty_ns
-        if not each.estimate.is_off:
+        first, spread_ns = each.stretches[0], each.uncertainty_ns
+        if not each.is_off:
             continue
-        bounds_ns = (each.estimate.least_ns, each.estimate.most_ns)
+        bounds_ns = (each.least_ns, each.most_ns)
         known_ns = [bound for bound in bounds_ns if bound is not None]
         if each.is_corrected:
             offset_ns = first.offset_ns
@@ -199,7 +194,7 @@ def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
             offset_ns, spread_ns = min(known_ns, key=abs), None
         else:
             continue
-        ends = zip(each.estimate.stretches, each.estimate.stretches[1:], strict=False)
+        ends = zip(each.stretches, each.stretches[1:], strict=False)
         yield ClockOffset(
             host=each.host,
             against=each.against,
@@ -231,24 +226,16 @@ def _clock_gaps(clocks: Clocks) -> Iterator[str]:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"
     for each in clocks.hosts:
-        cuts_ns = [stretch.from_ns for stretch in each.estimate.stretches if stretch.from_ns is not None]
+        cuts_ns = [stretch.from_ns for stretch in each.stretches if stretch.from_ns is not None]
         if cuts_ns and not each.is_corrected:
             moments = " and ".join(fmt.instant(cut_ns) for cut_ns in cuts_ns)
             yield (
                 f"clocks: no constant offset fits that of {each.host}; it seems to have been set at about {moments}, "
                 "and too little bounds by how much: its times are not corrected"
             )
-        if _drifts_beyond(each):
+        if each.is_fastest:
             most = f"{MOST_DRIFT_RATIO * 1e6:.0f} ppm"
             yield (
                 f"clocks: that of {each.host} seems to drift by more than {most}, the most that is corrected; "
                 "its times may be off by more than stated"
             )
-
-
-def _drifts_beyond(clock: HostClock) -> bool:
-    """Return whether a drift is near the maximum that is searched, or three or more steps go in one direction."""
-    stretches = clock.estimate.stretches
-    steps_ns = [after.offset_ns - before.offset_ns for before, after in pairwise(stretches)]
-    is_one_way = len(steps_ns) >= _STEPS_OF_A_DRIFT and len({step > 0 for step in steps_ns}) == 1
-    return is_one_way or any(abs(each.drift_ratio) >= _NEARLY * MOST_DRIFT_RATIO for each in stretches)

@@ -5,7 +5,7 @@ with several clocks. A run on one host, or on hosts whose clocks keep every effe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,8 +14,8 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
 
-from rlscope.model.arrays import Counts, Flags
-from rlscope.model.numerics.clock_offsets import ClockEstimate, ClockStretch, Pairs, estimate_clocks
+from rlscope.model.arrays import Flags
+from rlscope.trace.clock_offsets import Clocks, HostClock, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
 from rlscope.trace.files import host_of
 from rlscope.trace.questions import find_question
@@ -24,56 +24,17 @@ PAIRS: Final = "clock_pairs"
 RECORDED: Final = "recorded_"
 """Prefix of the recorded version of a corrected table."""
 CELLS: Final = 64
+"""Parts of a run; `clock_pairs` returns the tightest pair in each."""
 _QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
 _WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
 """Columns with times by the worker's clock. Other columns in ns hold durations or times by the queue's clock."""
-"""Maximum clock readings used per worker."""
 _MOST_WRONG: Final = 20
 """At most one pair in this many may come from a bad row."""
 _SHIFTS: Final = "clock_shifts"
 _EARLIEST_NS: Final = -(1 << 62)
 _ENGINES: Final = "of each engine"
 _TAKERS: Final = "of each taker"
-
-
-@dataclass(frozen=True, slots=True)
-class HostClock:
-    """The clock of one host, compared with the reference clock."""
-
-    host: str
-    against: str
-    estimate: ClockEstimate
-    is_corrected: bool
-
-    @property
-    def uncertainty_ns(self) -> int | None:
-        """Maximum error of the corrected times, in ns; None if it is unbounded."""
-        known = [each.uncertainty_ns for each in self.estimate.stretches]
-        return None if None in known else max((each for each in known if each is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """The clocks of all hosts except the reference."""
-
-    hosts: tuple[HostClock, ...] = ()
-    bad_pairs: int = 0
-    """Pairs of cause and effect that contradict all other pairs, because of bad rows."""
-    bad_hosts: tuple[str, ...] = ()
-    """Hosts that take part in every bad pair."""
-    contradiction_ns: int = 0
-    """Minimum time that effects precede their causes under any clock correction; 0 if the pairs are consistent."""
-
-    @property
-    def corrected(self) -> frozenset[str]:
-        """Hosts whose times are corrected."""
-        return frozenset(each.host for each in self.hosts if each.is_corrected)
-
-    @property
-    def references(self) -> frozenset[str]:
-        """The host with the reference clock."""
-        return frozenset(each.against for each in self.hosts)
 
 
 ONE_CLOCK: Final = Clocks()
@@ -96,23 +57,18 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
         return FoundClocks(ONE_CLOCK, _TAKERS)
     sql = find_question(PAIRS).sql
     rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": CELLS}).pl())
-    reference = _reference(workers, names)
     places = {name: index for index, name in enumerate(names)}
-    direct = _pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places)
-    estimate = estimate_clocks(direct, len(names), places[reference])
-    queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
+    reference = places[_reference(workers, names)]
+    is_of_queue = pl.col("kind").is_in(_QUEUE_KINDS)
+    direct, queue = _pairs(rows.filter(~is_of_queue), places), rows.filter(is_of_queue)
+    clocks = estimate_clocks(direct, names, reference)
     between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
-    queue_host, proof = _queue_host(queue, [name for name in names if name in between], places, estimate.clocks)
-    if len(proof):
-        more = _pairs(_between_hosts(proof, queue_host), places)
-        estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
-    clocks = tuple(
-        HostClock(name, reference, clock, clock.is_moved)
-        for name, clock in zip(names, estimate.clocks, strict=True)
-        if name != reference or clock.is_off or len(clock.stretches) > 1
-    )
-    bad_hosts = tuple(names[clock] for clock in estimate.bad_clocks)
-    return FoundClocks(Clocks(clocks, estimate.bad_pairs, bad_hosts, estimate.contradiction_ns), queue_host)
+    queue_host, proof = _queue_host(queue, [name for name in names if name in between], places, clocks)
+    if len(proof.cause):
+        both = Pairs(*(np.concatenate(columns) for columns in zip(direct, proof, strict=True)))
+        clocks = estimate_clocks(both, names, reference)
+    told = [each for each in clocks.hosts if each.host != each.against or each.is_off or len(each.stretches) > 1]
+    return FoundClocks(replace(clocks, hosts=tuple(told)), queue_host)
 
 
 def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
@@ -133,88 +89,50 @@ def _pairs(rows: pl.DataFrame, places: Mapping[str, int]) -> Pairs:
     )
 
 
-def _joined(one: Pairs, other: Pairs) -> Pairs:
-    return Pairs(*(np.concatenate(both) for both in zip(one, other, strict=True)))
-
-
-def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:
-    """Return the queue's pairs between different hosts, assuming that queue_host's clock timed the queue."""
-    is_finish = pl.col("kind") == "finished_queued"
-    engine, taker = pl.col("cause_host"), pl.col("effect_host")
-    own = {_ENGINES: engine, _TAKERS: taker}.get(queue_host, pl.lit(queue_host))
-    named = queue.with_columns(
-        pl.when(is_finish).then(engine).otherwise(own).alias("cause_host"),
-        pl.when(is_finish).then(own).otherwise(taker).alias("effect_host"),
-    )
-    return named.filter(pl.col("cause_host") != pl.col("effect_host"))
-
-
 def _queue_host(
-    queue: pl.DataFrame, between: Sequence[str], places: Mapping[str, int], clocks: Sequence[ClockEstimate]
-) -> tuple[str, pl.DataFrame]:
+    queue: pl.DataFrame, between: Sequence[str], places: Mapping[str, int], clocks: Clocks
+) -> tuple[str, Pairs]:
     """Return the clock that timed entry to the queue, and the pairs that prove it; no pairs if another clock fits too.
 
     Frameworks differ: the engine, the taker or a process between them records the time. A clock fits if samples enter
     the queue after they finish and before they are taken. If several fit, the one with the earliest entry is chosen.
     between: hosts that the queue can be on, besides those of engines and takers.
     """
+    given = _pairs(queue, places)
     if queue.is_empty():
-        return _TAKERS, queue
+        return _TAKERS, given
+    is_finish = (queue["kind"] == "finished_queued").to_numpy()
     alone = [set(queue[column]) for column in ("cause_host", "effect_host")]
-    others = [name for name in between if {name} not in alone]
-    fits = {name: _fitting(queue, name, places, clocks) for name in (_ENGINES, _TAKERS, *others)}
+    owners = {_ENGINES: given.cause, _TAKERS: given.effect}
+    owners |= {name: np.full(len(queue), places[name]) for name in between if {name} not in alone}
+    timed = {
+        name: given._replace(cause=np.where(is_finish, given.cause, own), effect=np.where(is_finish, own, given.effect))
+        for name, own in owners.items()
+    }
+    fits = {name: _fitting(each, is_finish, clocks) for name, each in timed.items()}
     wrong = {name: len(queue) - int(found.sum()) for name, (found, _) in fits.items()}
     best, *rest = sorted(fits, key=lambda name: (wrong[name], fits[name][1]))
     is_sure = wrong[best] <= len(queue) // _MOST_WRONG and all(wrong[name] > 2 * wrong[best] for name in rest)
-    return best, queue.filter(fits[best][0]) if is_sure else queue.clear()
+    return best, timed[best].only(fits[best][0] & is_sure & (timed[best].cause != timed[best].effect))
 
 
-def _fitting(
-    queue: pl.DataFrame, queue_host: str, places: Mapping[str, int], clocks: Sequence[ClockEstimate]
-) -> tuple[Flags, int]:
-    """Return which pairs are in causal order by that clock, and the shortest delay before entry, in ns."""
-    is_finish = (queue["kind"] == "finished_queued").to_numpy()
-    engines, takers = (
-        np.array([places[name] for name in queue[column]], np.int64) for column in ("cause_host", "effect_host")
-    )
-    owners = {_ENGINES: engines, _TAKERS: takers}.get(queue_host)
-    owners = np.full(len(engines), places[queue_host]) if owners is None else owners
-    cause, effect = np.where(is_finish, engines, owners), np.where(is_finish, owners, takers)
-    cause_ns = _corrected(queue["cause_ns"].to_numpy(), cause, clocks)
-    effect_ns = _corrected(queue["effect_ns"].to_numpy(), effect, clocks)
+def _fitting(timed: Pairs, is_finish: Flags, clocks: Clocks) -> tuple[Flags, int]:
+    """Return which pairs are in causal order by the corrected clocks, and the shortest delay before entry, in ns."""
+    cause_ns, effect_ns = timed.cause_ns.copy(), timed.effect_ns.copy()
+    spread_ns = np.array([each.uncertainty_ns or 0 for each in clocks.hosts])
+    for host, clock in enumerate(clocks.hosts):
+        for owners, times_ns in ((timed.cause, cause_ns), (timed.effect, effect_ns)):
+            times_ns[owners == host] -= clock.ahead_ns(times_ns[owners == host])
     gap_ns = effect_ns - cause_ns
-    spread = np.array([_spread_ns(clock) for clock in clocks])
-    fits = gap_ns >= -np.where(cause == effect, 0, spread[cause] + spread[effect])
+    fits = gap_ns >= -np.where(timed.cause == timed.effect, 0, spread_ns[timed.cause] + spread_ns[timed.effect])
     if is_finish.any() and not is_finish.all():
         # An entry before any finish, such as 0, fits before its taking but would stretch the run that pairs are of.
         first_ns, last_ns = cause_ns[is_finish].min(), effect_ns[~is_finish].max()
-        widest_ns = 2 * spread.max()
+        widest_ns = 2 * spread_ns.max()
         entered_ns = np.where(is_finish, effect_ns, cause_ns)
         fits &= (entered_ns >= first_ns - widest_ns) & (entered_ns <= last_ns + widest_ns)
     entries_ns = gap_ns[is_finish & fits]
     return fits, int(entries_ns.min()) if len(entries_ns) else 0
-
-
-def _spread_ns(clock: ClockEstimate) -> int:
-    return max((each.uncertainty_ns or 0 for each in clock.stretches), default=0)
-
-
-def _corrected(times_ns: Counts, owners: Counts, clocks: Sequence[ClockEstimate]) -> Counts:
-    corrected = times_ns.astype(np.int64)
-    for index, clock in enumerate(clocks):
-        own = owners == index
-        corrected[own] = corrected[own] - offsets_ns(corrected[own], clock.stretches)
-    return corrected
-
-
-def offsets_ns(times_ns: Counts, stretches: Sequence[ClockStretch]) -> Counts:
-    """Return how far a clock is ahead of the reference, in ns, at times by that clock; `_shifted` does so in SQL."""
-    offsets = np.zeros(len(times_ns), np.int64)
-    for each in stretches:
-        since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
-        drifted = np.round(each.drift_ratio * (times_ns - each.origin_ns)).astype(np.int64)
-        offsets = np.where(since, each.offset_ns + drifted, offsets)
-    return offsets
 
 
 def correct_tables(
@@ -230,7 +148,7 @@ def correct_tables(
     kept: relations that were tables, not views, before. workers_too: whether to correct the workers too; False if their
     times are correct already. Raises duckdb.Error.
     """
-    clocks = {each.host: each.estimate for each in found.clocks.hosts if each.is_corrected}
+    clocks = {each.host: each for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
         return tuple(kept)
     width = max(len(clock.stretches) for clock in clocks.values())
@@ -301,7 +219,7 @@ def _shifted(name: str, owner: str, width: int) -> str:
     return f"{time} - ({offset})"
 
 
-def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, ClockEstimate], width: int) -> pa.Table:
+def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, HostClock], width: int) -> pa.Table:
     """Return a row per worker on a corrected host: its clock's stretches side by side, padded with NULL."""
     rows: list[dict[str, object]] = []
     for worker in workers:

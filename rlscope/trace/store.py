@@ -21,7 +21,8 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace import execution
-from rlscope.trace.clocks import ONE_CLOCK, Clocks, FoundClocks, correct_tables, estimate_run_clocks
+from rlscope.trace.clock_offsets import Clocks
+from rlscope.trace.clocks import ONE_CLOCK, FoundClocks, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (

@@ -143,7 +143,7 @@ def test_which_host_is_corrected_is_said(tmp_path: Path) -> None:
         assert run.clocks.corrected == {"be1"}
         assert {each.against for each in run.clocks.hosts} == {"a"}
         (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
-        assert abs(own.estimate.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
+        assert abs(own.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
 
 
 def test_a_run_of_one_host_is_left_alone(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_bad_rows_are_counted_and_ruin_no_estimate(true: Any, tmp_path: Path) ->
         assert run.clocks.bad_pairs >= 1
         assert run.clocks.corrected == {"be1"}
         (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
-        assert len(own.estimate.stretches) == 1
-        assert abs(own.estimate.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
+        assert len(own.stretches) == 1
+        assert abs(own.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
         assert any("weight_updates: 1 rows" in gap for gap in run.gaps)
 
 
@@ -214,7 +214,7 @@ def test_a_clock_that_is_set_during_the_run_is_found_and_cut(by_s: float, true: 
     with open_run(made().write(tmp_path / "run", clocks)) as run:
         assert run.clocks.corrected == {"be1"}
         (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
-        first, second = own.estimate.stretches
+        first, second = own.stretches
         assert first.offset_ns == 0 and abs(second.offset_ns - by_s * NS) < 50_000_000
         assert second.from_ns is not None and abs(second.from_ns - START_NS - 20.5 * NS) <= (1 + abs(by_s)) * NS
         counts, _, _ = true
@@ -344,7 +344,7 @@ def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
 @pytest.mark.parametrize(("ppm", "is_said"), [(400, False), (1_000, True), (-1_000, True), (3_000, True)])
 def test_a_drift_beyond_what_is_corrected_is_said(ppm: int, is_said: bool, tmp_path: Path) -> None:
     with open_run(made_run(engines=1, steps=200).write(tmp_path / "run", {"be0": off(0, ppm * 1e-6)})) as run:
-        assert run.clocks.hosts[-1].estimate.is_off
+        assert run.clocks.hosts[-1].is_off
         said = [gap for gap in _clock_gaps(run.clocks) if gap.startswith("clocks: that of be0 seems to drift by more")]
         assert len(said) == is_said
 

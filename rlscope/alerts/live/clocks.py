@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
-from rlscope.trace.clocks import FoundClocks, HostClock, offsets_ns
+from rlscope.trace.clock_offsets import HostClock
+from rlscope.trace.clocks import FoundClocks
 from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.store import OpenRun, compare_clocks
 
@@ -136,7 +137,7 @@ class LiveClocks:
             "they are not evaluated again, `rlscope check` gives the corrected result"
             for host, late_ns in sorted(self._late_ns.items())
         )
-        return (*failed, *(_note(each) for each in clocks if each.estimate.is_off), *late)
+        return (*failed, *(_note(each) for each in clocks if each.is_off), *late)
 
     def _agrees(self, found: FoundClocks, at_ns: int) -> bool:
         """Return whether to keep the last estimate, because the new one is not more precise or about the same."""
@@ -153,13 +154,13 @@ class LiveClocks:
 
 
 def _ahead_ns(clock: HostClock, instant_ns: int) -> int:
-    return int(offsets_ns(np.array([instant_ns], np.int64), clock.estimate.stretches)[0])
+    return int(clock.ahead_ns(np.array([instant_ns], np.int64))[0])
 
 
 def _note(clock: HostClock) -> str:
-    offset_ns = clock.estimate.stretches[0].offset_ns
+    offset_ns = clock.stretches[0].offset_ns
     if not clock.is_corrected:
-        known_ns = [each for each in (clock.estimate.least_ns, clock.estimate.most_ns) if each is not None]
+        known_ns = [each for each in (clock.least_ns, clock.most_ns) if each is not None]
         least = duration(min(map(abs, known_ns)) / 1e9) if known_ns else "an unknown time"
         return f"clock of {clock.host}: off by at least {least} against {clock.against}; not corrected, too uncertain"
     side = "ahead of" if offset_ns > 0 else "behind"

@@ -1,1 +1,1 @@
-"""Statistics independent of RL: block bootstrap, MCMC, root finding, change points, clocks."""
+"""Statistics independent of RL: block bootstrap, MCMC, root finding, change points."""

@@ -3,10 +3,11 @@
 from typing import Any, Final
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlscope.model.numerics.clock_offsets import ClockEstimate, ClockStretch, Estimate, Pairs, estimate_clocks
+from rlscope.trace.clock_offsets import Clocks, ClockStretch, HostClock, Pairs, estimate_clocks
 
 NS: Final = 10**9
 START_NS: Final = 1_700_000_000 * NS
@@ -35,25 +36,37 @@ def star(clocks: list[dict[str, Any]], lasting_s: float = 80.0, seed: int = 0, c
     return Pairs(*(np.array(column, np.int64) for column in columns))
 
 
-def offset_ns(times_ns: Any, stretches: tuple[ClockStretch, ...]) -> Any:
-    found = np.zeros(len(times_ns))
-    for each in stretches:
-        since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
-        found = np.where(since, each.offset_ns + each.drift_ratio * (times_ns - each.origin_ns), found)
-    return found
+def estimated(given: Pairs, hosts: int) -> Clocks:
+    """The clocks of hosts that are named by their numbers. The clock of host 0 is the reference."""
+    return estimate_clocks(given, [str(host) for host in range(hosts)], 0)
 
 
-def worst_error_ns(found: ClockEstimate, own: dict[str, Any], reference: dict[str, Any], lasting_s: float) -> float:
+def worst_error_ns(found: HostClock, own: dict[str, Any], reference: dict[str, Any], lasting_s: float) -> float:
     """By how much a corrected time of the host misses what the reference's clock read at that moment."""
     true_s = np.linspace(0, lasting_s, 101)
     own_ns = clock(true_s, **own)
-    return float(np.abs(own_ns - offset_ns(own_ns, found.stretches) - clock(true_s, **reference)).max())
+    return float(np.abs(own_ns - found.ahead_ns(own_ns) - clock(true_s, **reference)).max())
 
 
-def spread_ns(found: ClockEstimate) -> int:
-    known = [each.uncertainty_ns for each in found.stretches]
-    assert None not in known
-    return max(known)  # type: ignore[type-var]
+@pytest.mark.parametrize(
+    ("own", "lines", "most_ms"),
+    [
+        ({"offset_s": 0.05}, [(50, 0)], 0.7),
+        ({"drift": 2e-5}, [(0, 20)], 0.8),
+        ({"step": (1800.0, 0.3)}, [(0, 0), (300, 0)], 0.4),
+        ({"offset_s": 0.05, "drift": 2e-5}, [(50, 20)], 0.8),
+        ({"offset_s": 0.05, "drift": 2e-5, "step": (1800.0, 0.3)}, [(50, 20), (350, 20)], 1.4),
+    ],
+)
+def test_an_offset_a_drift_and_a_step_of_an_hour_are_known_to_about_a_millisecond(
+    own: dict[str, Any], lines: list[tuple[float, float]], most_ms: float
+) -> None:
+    """Messages need 10 ms and more in each direction. lines: milliseconds ahead at the start, and ppm."""
+    (_, found) = estimated(star([{}, own], 3600.0), 2).hosts
+    assert [each.offset_ns / 1e6 for each in found.stretches] == pytest.approx([ms for ms, _ in lines], abs=2)
+    assert [each.drift_ratio * 1e6 for each in found.stretches] == pytest.approx([ppm for _, ppm in lines], abs=1)
+    assert worst_error_ns(found, own, {}, 3600.0) <= most_ms * 1e6
+    assert 15 < (found.uncertainty_ns or 0) / 1e6 < 21
 
 
 OFFSETS: Final = st.sampled_from([0.0, 0.05, -0.05, 5.0, -60.0, float(YEAR_S)])
@@ -65,12 +78,12 @@ CLOCKS: Final = st.lists(st.builds(dict, offset_s=OFFSETS, drift=DRIFTS), min_si
 def test_a_corrected_time_is_off_by_no_more_than_stated(
     clocks: list[dict[str, Any]], lasting_s: float, seed: int
 ) -> None:
-    found = estimate_clocks(star(clocks, lasting_s, seed), len(clocks), 0)
+    found = estimated(star(clocks, lasting_s, seed), len(clocks))
     assert found.bad_pairs == 0
-    for own, estimate in zip(clocks, found.clocks, strict=True):
-        assert estimate.is_bounded
+    for own, estimate in zip(clocks, found.hosts, strict=True):
+        assert estimate.uncertainty_ns is not None
         # Rounded to a nanosecond, in floats of up to a year.
-        assert worst_error_ns(estimate, own, clocks[0], lasting_s) <= spread_ns(estimate) + 100
+        assert worst_error_ns(estimate, own, clocks[0], lasting_s) <= (estimate.uncertainty_ns or 0) + 100
 
 
 @given(CLOCKS, st.integers(0, 10_000), st.integers(0, 3))
@@ -80,7 +93,7 @@ def test_another_offset_of_a_clock_moves_its_bounds_by_as_much(
     shifted %= len(clocks)
     clocks = [{**own, "drift": 0.0} for own in clocks]
     moved = [{**own, "offset_s": own["offset_s"] + 7 * (host == shifted)} for host, own in enumerate(clocks)]
-    before, after = (estimate_clocks(star(each, seed=seed), len(each), 0).clocks for each in (clocks, moved))
+    before, after = (estimated(star(each, seed=seed), len(each)).hosts for each in (clocks, moved))
     for host, (one, other) in enumerate(zip(before, after, strict=True)):
         by_ns = 7 * NS * ((host == shifted) - (shifted == 0))
         assert abs(other.least_ns - one.least_ns - by_ns) < 100  # type: ignore[operator]
@@ -92,52 +105,52 @@ def pairs(*rows: tuple[int, int, int, int]) -> Pairs:
     return Pairs(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
 
 
-def bounds(found: Estimate) -> list[tuple[int | None, int | None]]:
-    return [(each.least_ns, each.most_ns) for each in found.clocks]
+def bounds(found: Clocks) -> list[tuple[int | None, int | None]]:
+    return [(each.least_ns, each.most_ns) for each in found.hosts]
 
 
 def test_a_clock_that_contradicts_nothing_stays_as_it_is():
-    found = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 2, 0)
+    found = estimated(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 2)
     assert bounds(found) == [(0, 0), (-10, 30)]
-    assert not found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 0
+    assert not found.hosts[1].is_off and found.hosts[1].stretches[0].offset_ns == 0
 
 
 def test_a_difference_that_just_touches_its_bound_stays_as_it_is():
-    found = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 200)), 2, 0)
-    assert bounds(found)[1] == (0, 30) and not found.clocks[1].is_off
+    found = estimated(pairs((0, 1, 100, 130), (1, 0, 200, 200)), 2)
+    assert bounds(found)[1] == (0, 30) and not found.hosts[1].is_off
 
 
 def test_a_clock_that_contradicts_an_order_is_put_in_the_middle_of_its_bounds():
-    found = estimate_clocks(pairs((0, 1, 1000, 8000), (1, 0, 9000, 4000)), 2, 0)
+    found = estimated(pairs((0, 1, 1000, 8000), (1, 0, 9000, 4000)), 2)
     assert bounds(found)[1] == (5000, 7000)
-    assert found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 6000
+    assert found.hosts[1].is_off and found.hosts[1].stretches[0].offset_ns == 6000
 
 
 def test_bounds_of_clocks_that_never_met_follow_from_those_between():
     """Host 2 hears only from host 1 and tells only host 0."""
-    found = estimate_clocks(pairs((0, 1, 0, 500), (1, 2, 1000, 1300), (2, 0, 2000, 1900)), 3, 0)
+    found = estimated(pairs((0, 1, 0, 500), (1, 2, 1000, 1300), (2, 0, 2000, 1900)), 3)
     assert bounds(found) == [(0, 0), (-200, 500), (100, 800)]
 
 
 def test_a_clock_with_one_bound_is_known_to_be_off_but_not_corrected():
-    (_, own) = estimate_clocks(pairs((1, 0, 9000, 4000)), 2, 0).clocks
-    assert (own.is_off, own.is_bounded, own.least_ns, own.most_ns) == (True, False, 5000, None)
+    (_, own) = estimated(pairs((1, 0, 9000, 4000)), 2).hosts
+    assert (own.is_off, own.uncertainty_ns is not None, own.least_ns, own.most_ns) == (True, False, 5000, None)
     assert own.stretches == (ClockStretch(None, 0, 0.0, own.stretches[0].origin_ns, None),)
 
 
 def test_a_clock_that_no_pair_joins_is_not_known_at_all():
-    own = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 3, 0).clocks[2]
-    assert (own.is_off, own.is_bounded, own.least_ns, own.most_ns) == (False, False, None, None)
+    own = estimated(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 3).hosts[2]
+    assert (own.is_off, own.uncertainty_ns is not None, own.least_ns, own.most_ns) == (False, False, None, None)
 
 
 def test_no_pairs_say_nothing():
-    found = estimate_clocks(Pairs(*(np.array([], np.int64) for _ in range(4))), 2, 0)
-    assert not any(each.is_off or each.is_bounded for each in found.clocks[1:])
+    found = estimated(Pairs(*(np.array([], np.int64) for _ in range(4))), 2)
+    assert not any(each.is_off or each.uncertainty_ns is not None for each in found.hosts[1:])
 
 
 def test_a_drift_is_known_from_an_hour_and_not_from_a_minute():
     clocks = [{}, {"drift": 1e-4}]
-    short, long = (estimate_clocks(star(clocks, each), 2, 0).clocks[1] for each in (60.0, 3600.0))
+    short, long = (estimated(star(clocks, each), 2).hosts[1] for each in (60.0, 3600.0))
     assert short.stretches[0].drift_ratio == 0.0
     assert abs(long.stretches[0].drift_ratio - 1e-4) < 5e-6
 
@@ -147,39 +160,39 @@ def test_a_few_bad_rows_are_left_out_and_counted():
     given = star(clocks)
     early, hour_ns = given.effect_ns.copy(), 3600 * NS
     early[[3, 40, 100]] -= hour_ns
-    found = estimate_clocks(given._replace(effect_ns=early), 3, 0)
+    found = estimated(given._replace(effect_ns=early), 3)
     assert found.bad_pairs == 3
-    for own, estimate in zip(clocks, found.clocks, strict=True):
+    for own, estimate in zip(clocks, found.hosts, strict=True):
         assert len(estimate.stretches) == 1
-        assert worst_error_ns(estimate, own, clocks[0], 80) <= spread_ns(estimate) + 100
+        assert worst_error_ns(estimate, own, clocks[0], 80) <= (estimate.uncertainty_ns or 0) + 100
 
 
 def test_a_lone_bad_pair_of_clocks_that_a_third_one_joins_is_left_out():
     for drift in (0.0, 2e-4):
         clocks: list[dict[str, Any]] = [{}, {"offset_s": 5.0, "drift": drift}, {"offset_s": -2.0}]
         given = star(clocks, 600.0)
-        expected = estimate_clocks(given, 3, 0).clocks
+        expected = estimated(given, 3).hosts
         cause_ns, effect_ns = int(clock(300.0, **clocks[1])), int(clock(300.04, **clocks[2]))
         for late_s, bad_pairs in ((0, 0), (100, 1), (3600, 1)):
             for lone in ((1, 2, cause_ns + late_s * NS, effect_ns), (1, 2, cause_ns, effect_ns - late_s * NS)):
-                found = estimate_clocks(Pairs(*map(np.append, given, lone)), 3, 0)
+                found = estimated(Pairs(*map(np.append, given, lone)), 3)
                 assert (found.bad_pairs, found.contradiction_ns) == (bad_pairs, 0)
                 if bad_pairs:
-                    assert found.clocks == expected
+                    assert found.hosts == expected
 
 
 def test_lone_pairs_of_a_clock_that_nothing_else_joins_are_kept():
-    found = estimate_clocks(pairs((0, 1, 100, 90), (1, 0, 200, 230)), 2, 0)
-    assert (found.bad_pairs, found.clocks[1].is_off, found.clocks[1].is_bounded) == (0, True, True)
+    found = estimated(pairs((0, 1, 100, 90), (1, 0, 200, 230)), 2)
+    assert (found.bad_pairs, found.hosts[1].is_off, found.hosts[1].uncertainty_ns is not None) == (0, True, True)
 
 
 def check_step(by_s: float, stepped: int, hosts: int) -> None:
     clocks: list[dict[str, Any]] = [{} for _ in range(hosts)]
     clocks[stepped] = {"step": (40.0, by_s)}
-    found = estimate_clocks(star(clocks), hosts, 0)
-    assert [len(each.stretches) for each in found.clocks] == [2 if host == stepped else 1 for host in range(hosts)]
-    first, second = found.clocks[stepped].stretches
-    assert abs(second.offset_ns - first.offset_ns - by_s * NS) <= spread_ns(found.clocks[stepped])
+    found = estimated(star(clocks), hosts)
+    assert [len(each.stretches) for each in found.hosts] == [2 if host == stepped else 1 for host in range(hosts)]
+    first, second = found.hosts[stepped].stretches
+    assert abs(second.offset_ns - first.offset_ns - by_s * NS) <= (found.hosts[stepped].uncertainty_ns or 0)
     # Cut between what the clock read before and after, to within the pairs around it.
     assert second.from_ns is not None
     assert abs((second.from_ns - START_NS) / NS - 40 - by_s / 2) < 80 / 64 + abs(by_s) / 2
@@ -200,8 +213,8 @@ def test_a_clock_that_is_set_and_a_bad_row_are_told_apart():
     given = star([{}, {"step": (40.0, -2.0)}, {}])
     early = given.effect_ns.copy()
     early[140] -= 3600 * NS
-    found = estimate_clocks(given._replace(effect_ns=early), 3, 0)
-    assert [len(each.stretches) for each in found.clocks] == [1, 2, 1]
+    found = estimated(given._replace(effect_ns=early), 3)
+    assert [len(each.stretches) for each in found.hosts] == [1, 2, 1]
     assert found.bad_pairs >= 1
 
 
@@ -209,13 +222,26 @@ def test_what_no_clock_explains_is_stated_and_corrects_nothing():
     """Every effect on host 1 precedes its cause by 200 ms, and every answer by 10 ms."""
     given = star([{}, {}])
     gap_ns = np.where(given.cause == 0, -200_000_000, -10_000_000)
-    found = estimate_clocks(given._replace(effect_ns=given.cause_ns + gap_ns), 2, 0)
-    assert not found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 0
+    found = estimated(given._replace(effect_ns=given.cause_ns + gap_ns), 2)
+    assert not found.hosts[1].is_off and found.hosts[1].stretches[0].offset_ns == 0
     assert abs(found.contradiction_ns - 105_000_000) < 1_000_000
 
 
 def test_the_joint_bounds_are_tighter_than_those_of_each_pair():
     """Host 1 hears late from the reference but soon from host 2, which hears soon from it."""
     direct = ((0, 1, 0, 900), (1, 0, 5000, 5010), (0, 2, 0, 20), (2, 0, 5000, 5020))
-    alone, joint = (estimate_clocks(pairs(*rows), 3, 0) for rows in (direct, (*direct, (2, 1, 3000, 3030))))
+    alone, joint = (estimated(pairs(*rows), 3) for rows in (direct, (*direct, (2, 1, 3000, 3030))))
     assert (bounds(alone)[1], bounds(joint)[1]) == ((-10, 900), (-10, 50))
+
+
+def test_wrong_times_far_outside_of_a_run_hide_no_step():
+    """Wrong times of an hour or a year must not stretch the windows of a run of 80 s."""
+    clocks: list[dict[str, Any]] = [{}, {"offset_s": 5.0, "step": (40.0, 0.3)}, {}]
+    given = star(clocks)
+    wrong = given.effect_ns.copy()
+    wrong[[3, 40]] -= 3600 * NS
+    wrong[[100, 200]] += (YEAR_S * NS, 3600 * NS)
+    found = estimated(given._replace(effect_ns=wrong), 3)
+    assert found.contradiction_ns == 0
+    assert [len(each.stretches) for each in found.hosts] == [1, 2, 1]
+    assert found.hosts[1].stretches[1].offset_ns / 1e6 == pytest.approx(5300, abs=2)

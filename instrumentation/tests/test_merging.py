@@ -228,6 +228,12 @@ record(0, 5)
 {then}
 """
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+LATER = """
+from types import SimpleNamespace
+ahead_s = [0]
+merger.time = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0])
+"""
+"""Merging has a clock that the program can set ahead: until then nothing is merged, on a slow machine too."""
 MOMENTS = {
     "the temporary file is there": ("merged_file.MergedFile._groups = lambda self: {die}", False),
     "a row group is written": ("merged_file._Sink.sync = lambda self: {die}", False),
@@ -246,8 +252,8 @@ MOMENTS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_in_a_merge_after(moment: str, start_script, tmp_path: Path) -> None:
     patch, is_merged = MOMENTS[moment]
-    then = "while True:\n    run.flush()\n    time.sleep(0.01)"
-    process = start_script(RECORD.format(patch=patch.format(die=DIE), flush=3600, interval=0.2, then=then))
+    then = "while True:\n    ahead_s[0] += 4000\n    run.flush()\n    time.sleep(0.01)"
+    process = start_script(RECORD.format(patch=LATER + patch.format(die=DIE), flush=3600, interval=3600, then=then))
     assert process.wait(timeout=30) == -signal.SIGKILL
     found, completeness, files = read_back(tmp_path)
     assert (found, completeness) == (list(range(5)), COMPLETE)

@@ -1,7 +1,6 @@
 """The user's own SELECT runs on a connection that reads the run and nothing else, and changes nothing."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,12 +11,14 @@ from rlscope.trace.store import OpenRun, open_run
 from tests.trace_folder import engine_row, train_row, worker, write_run
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[OpenRun]:
-    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
-    write_run(tmp_path / "other", [worker("t9")], train_steps=[train_row("t9", 0, 1)])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRun]:
+    """Open for all statements: none changes what the next one reads."""
+    parent = tmp_path_factory.mktemp("runs")
+    (parent / "secret.csv").write_text("a,b\n1,2\n")
+    write_run(parent / "other", [worker("t9")], train_steps=[train_row("t9", 0, 1)])
     folder = write_run(
-        tmp_path / "run",
+        parent / "run",
         [worker("e0", "sampler"), worker("t0")],
         train_steps=[train_row("t0", 0, 10, 1), train_row("t0", 10, 30, 2)],
         engine_steps=[engine_row("e0", 0, 10, running=3)],

@@ -66,7 +66,7 @@ Ray = Annotated[
         metavar="ADDRESS",
         show_default="this process only",
         is_eager=True,
-        help="Estimate the work over a Ray cluster: its address, or auto. Needs pip install 'rlscope\\[ray]'.",
+        help="Spread the work over a Ray cluster: its address, or auto. Needs pip install 'rlscope\\[ray]'.",
     ),
 ]
 Also = Annotated[

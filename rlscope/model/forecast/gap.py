@@ -85,7 +85,7 @@ class Gap:
     steps: tuple[GapStep, ...]
     achieved_tokens_per_s: float
     bound_spread: Estimate
-    """Estimate of the bound; each end is at least that of any layout or setting."""
+    """The bound with its interval; each end is at least that of any layout or setting."""
 
 
 def explain_gap(

@@ -265,7 +265,7 @@ def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sur
 
 
 def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
-    """Estimate of the gain with one part of the system drawn and the rest at its best estimate, for each part."""
+    """Gain with one part of the system drawn and the rest at its best estimate, for each part."""
     best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_SOURCE]
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
     # An exponent belongs to the overhead of the same draw.

@@ -17,12 +17,12 @@ from rlscope_otel.schema import FORMAT_VERSION, KEYS, MERGED_KEYS, STAMP_KEYS, T
 from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
+from rlscope.document import published_schema
 from rlscope.planning.schema import plan_schema
-from rlscope.reports.documents import Document
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
 from rlscope.reports.documents.comparison import CompareDocument
-from rlscope.reports.documents.data_quality import DoctorDocument
+from rlscope.reports.documents.doctor import DoctorDocument
 from rlscope.reports.documents.history import ListDocument
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
@@ -32,16 +32,16 @@ from rlscope.trace.segments import SEGMENTS_KEY
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
-DOCUMENTS: Final[Mapping[str, type[Document]]] = {
-    "analysis": AnalysisDocument,
-    "what-if": WhatIfDocument,
-    "plan": PlanDocument,
-    "check": CheckDocument,
-    "compare": CompareDocument,
-    "list": ListDocument,
-    "doctor": DoctorDocument,
+DOCUMENTS: Final[Mapping[str, tuple[type, str]]] = {
+    "analysis": (AnalysisDocument, "rlscope analyze --json"),
+    "what-if": (WhatIfDocument, "rlscope what-if --json"),
+    "plan": (PlanDocument, "rlscope plan --json"),
+    "check": (CheckDocument, "rlscope check --format json"),
+    "compare": (CompareDocument, "rlscope compare --json"),
+    "list": (ListDocument, "rlscope list --format json"),
+    "doctor": (DoctorDocument, "rlscope doctor --json"),
 }
-"""JSON documents that the commands print, by the names of their schemas."""
+"""JSON documents and the commands that print them, by the names of their schemas."""
 
 
 _TRACE_INTRODUCTION: Final = """# Trace format {version}
@@ -199,9 +199,16 @@ def metrics_page() -> str:
     return "".join(lines)
 
 
+def _schema(name: str) -> dict[str, Any]:
+    kind, command = DOCUMENTS[name]
+    if hasattr(kind, "published_schema"):
+        return kind.published_schema(name)
+    return published_schema(kind, name, command)
+
+
 def schema_text(name: str) -> str:
     """Return the JSON Schema of a document."""
-    return json.dumps(DOCUMENTS[name].published_schema(name), indent=2) + "\n"
+    return json.dumps(_schema(name), indent=2) + "\n"
 
 
 _JSON_INTRODUCTION: Final = """# JSON documents
@@ -210,7 +217,8 @@ This page lists the keys of the documents that the commands print for programs.
 
 A document has every key; unknown values are null. Units are in the names: `_s` is seconds, `_ns` nanoseconds, `_ratio`
 a share or a relative change (0.1 is 10%). Staleness is in policy versions. Within a `schema_version` keys are only
-added, so validate a document with the schema of the version that printed it.
+added, so validate a document with the schema of the version that printed it. A quantity with an interval is an
+[Estimate](#estimate). The keys are the fields of the classes that the Python interface returns.
 
 - **Measured**: `throughput.achieved_tokens_per_s`, `steady_tokens_per_s` and `generated_tokens_per_s`, `ledger`,
   `staleness`, and `gpu_s` of `verdict.losses`.
@@ -226,7 +234,7 @@ added, so validate a document with the schema of the version that printed it.
 def json_page() -> str:
     """Return the page of the JSON documents, from their schemas."""
     lines = [GENERATED, _JSON_INTRODUCTION]
-    schemas = {name: document.published_schema(name) for name, document in DOCUMENTS.items()}
+    schemas = {name: _schema(name) for name in DOCUMENTS}
     for name, schema in schemas.items():
         lines.append(f"| `{schema['title']}` | [{name}](#{name}) | [schema](schema/{name}.schema.json) |\n")
     parts = {part: schema for document in schemas.values() for part, schema in document["$defs"].items()}
@@ -265,10 +273,13 @@ def _json_type(schema: Mapping[str, Any]) -> str:
         return f"`{schema['const']}`"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(_json_type, schema['prefixItems']))}]"
     if schema["type"] == "array":
         return f"list of {_json_type(schema['items'])}"
     if schema["type"] == "object":
-        return f"object of {_json_type(schema['additionalProperties'])}"
+        values = schema["additionalProperties"]
+        return "object" if values is True else f"object of {_json_type(values)}"
     return schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
 
 

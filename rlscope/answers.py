@@ -238,9 +238,10 @@ class DoctorReport(tuple["Check", ...]):
         Args:
             beside: Path, kind and flag of other files in the folder.
         """
-        from rlscope.reports.documents.data_quality import doctor_document
+        from rlscope.document import dump
+        from rlscope.reports.documents.doctor import DoctorDocument, OtherFile
 
-        return doctor_document(self, beside).as_json()
+        return dump(DoctorDocument(self, tuple(OtherFile(*each) for each in beside)))
 
 
 class RunList:
@@ -255,10 +256,9 @@ class RunList:
         """Return the list as a polars frame with one row per run. Column names carry their unit."""
         import polars as pl
 
-        from rlscope.reports.documents.history import RunEntryJson
+        from rlscope.comparison.history import NAMES
 
-        names = RunEntryJson.model_fields
-        return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in names}, strict=False)
+        return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in NAMES}, strict=False)
 
     def to_text(self, form: ListForm = "text", columns: int | None = None, kept: str | None = None) -> str:
         """Return the list as text, CSV or JSON.

@@ -326,9 +326,10 @@ class Analysis:
 
     def to_json(self) -> str:
         """Return the analysis as JSON, the document of `rlscope analyze --json`."""
+        from rlscope.document import dump
         from rlscope.reports.documents.analysis import analysis_document
 
-        return analysis_document(self.result).as_json()
+        return dump(analysis_document(self.result))
 
     def to_markdown(self) -> str:
         """Return the card as Markdown, for a pull request or a chat."""

@@ -4,19 +4,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer.main
-from pydantic import BaseModel
 
 import rlscope
+from docs.generate import DOCUMENTS
 from rlscope import api
 from rlscope.cli import app
+from rlscope.document import published_schema
 from rlscope.planning.schema import PlanFile
-from rlscope.reports import documents
-from rlscope.reports.documents import analysis, check, comparison, data_quality, history, layouts, model, plan, what_if
 from rlscope.trace.config import RunConfig
 
 GLOSSARY = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -28,16 +26,13 @@ REJECTED = {
     for word in row[2].split(",")
     if word.strip()
 }
-MODULES: tuple[ModuleType, ...] = (
-    analysis, check, comparison, data_quality, documents, history, layouts, model, plan, what_if,
-)  # fmt: skip
 
 
 def json_keys() -> Iterator[str]:
-    for module in MODULES:
-        for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from kind.model_fields
+    for kind, command in DOCUMENTS.values():
+        document = published_schema(kind, "keys", command)
+        for part in (document, *document["$defs"].values()):
+            yield from part.get("properties", ())
 
 
 def options() -> Iterator[str]:

@@ -15,6 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscope.alerts.config import built_in_rules
+from rlscope.document import dump
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
@@ -67,7 +68,7 @@ def without_gains(words: str) -> str:
 def _settled_verdict(document: Any) -> Any:
     """The verdict as measured: neither gains nor what is ranked by them, but the first action where it is far ahead."""
     verdict, first = document["verdict"], document["actions"][:1]
-    gains = [each["gain_ratio"] for each in document["actions"]]
+    gains = [each["gain_ratio"]["value"] for each in document["actions"]]
     is_first = len(gains) < 2 or gains[0] - gains[1] > _FAR_AHEAD
     is_settled = is_first and [each["kind"] for each in first] != ["probe"]
     losses = [{name: loss[name] for name in ("cause", "gpu_s", "side_share_ratio")} for loss in verdict["losses"]]
@@ -193,12 +194,12 @@ def faults(name: str, text: str) -> list[str]:
 
 @every_trace
 def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
-    assert faults("analysis", analysis_document(analysed(trace.name)).as_json()) == []
+    assert faults("analysis", dump(analysis_document(analysed(trace.name)))) == []
 
 
 def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analysed("vllm_trl").model
-    assert faults("check", check_document(check(SAMPLES / "vllm_trl", built_in_rules()), "critical").as_json()) == []
+    assert faults("check", dump(check_document(check(SAMPLES / "vllm_trl", built_in_rules()), "critical"))) == []
     assert isinstance(model, ModelResult)
     for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(samples_per_step=100_000)):
         assert faults("what-if", what_if_document(model, what_if(model, change)).as_json()) == []

@@ -7,7 +7,7 @@ a rule is evaluated once, over the whole run after warm-up. Metrics without a wi
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from rlscope.alerts.buckets import (
     FAMILIES,
@@ -20,11 +20,12 @@ from rlscope.alerts.buckets import (
     own_answers,
     worker_lives,
 )
-from rlscope.alerts.evaluate import firing, judge_ticks, never_fires, warm_up_end_ns
+from rlscope.alerts.evaluate import condition, firing, judge_ticks, never_fires, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert, Finding, Severity, at_least
+from rlscope.document import LEFT_OUT, computed_field
 from rlscope.trace.query import NO_CELLS, Cells, ask
 from rlscope.trace.store import OpenRun
 
@@ -40,7 +41,8 @@ class RuleOutcome:
     """One rule's result over the run."""
 
     rule: Rule
-    alerts: tuple[Alert, ...]
+    """The rule."""
+    alerts: Annotated[tuple[Alert, ...], LEFT_OUT]
     """In the order in which they started firing."""
     ticks: int
     """Ticks in the run."""
@@ -48,6 +50,18 @@ class RuleOutcome:
     """Ticks with enough data to evaluate the rule; with none, the rule has no result."""
     evaluated_over_s: float | None = None
     """Length of the run after warm-up, if the rule was evaluated once over it. None if it was evaluated at ticks."""
+
+    @computed_field
+    @property
+    def condition(self) -> str:
+        """The condition in words: metric, window, comparison and threshold."""
+        return condition(self.rule)
+
+    @computed_field
+    @property
+    def fired(self) -> int:
+        """Number of times the rule fired."""
+        return len(self.alerts)
 
 
 @dataclass(frozen=True, slots=True)

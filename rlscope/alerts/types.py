@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from rlscope.analysis.result import Severity
+from rlscope.document import computed_field
 
 Direction = Literal["above", "below"]
 RuleKind = Literal["data_quality", "alarm", "hint"]
@@ -24,7 +25,9 @@ class RuleWindow:
     """
 
     length_ns: int | None
+    """Duration."""
     steps: int | None = None
+    """Number of optimizer steps."""
 
 
 WHOLE_RUN: Final = RuleWindow(None)
@@ -35,19 +38,23 @@ class Rule:
     """One rule."""
 
     name: str
+    """Name of the rule."""
     metric: str | None
     """A name of `metrics.METRICS`; None for a rule with ad-hoc SQL."""
     sql: str | None
     """A SELECT of the user's with the columns at_ns and value; None for a rule with a metric."""
     direction: Direction
+    """Side of the threshold on which the condition holds."""
     threshold: float
     """In the unit of the metric; the condition holds strictly beyond it."""
     window: RuleWindow
+    """Window of the metric at each evaluation."""
     for_ns: int = 0
     """Time for which the condition must hold before the rule fires."""
     keep_firing_for_ns: int = 0
     """Time for which it keeps firing after the condition last held."""
     kind: RuleKind = "hint"
+    """Kind of the rule: data quality, alarm or hint."""
     min_evidence: int = 1
     """Least evidence in the window, in what the metric counts; with less there is no data."""
     has_usual_evidence: bool = False
@@ -55,11 +62,14 @@ class Rule:
     reduction: Reduction = "mean"
     """Reduction of the SELECT's values within a window to one value."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels of the rule, including `severity`."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Texts of the rule, with places for values."""
 
+    @computed_field
     @property
     def severity(self) -> Severity:
-        """The label of that name."""
+        """Severity of the rule: its label of that name."""
         return self.labels["severity"]  # type: ignore[return-value]  # `alerts.config` accepts nothing else
 
     def holds(self, value: float) -> bool:

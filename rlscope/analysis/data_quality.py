@@ -36,17 +36,21 @@ class ClockOffset:
     """A host whose clock differs from another host's clock, according to the order of causes and effects."""
 
     host: str
+    """The host."""
     against: str
     """Reference host, whose clock is taken as correct. The host itself if its clock was set during the run."""
     offset_s: float
     """Lead over the reference clock, at the start of the run if it drifts or steps. If uncertainty_s is None, a lower
     bound."""
     uncertainty_s: float | None
+    """Uncertainty, in seconds, of the offset and of every corrected time that is compared with a time of the other
+    host; None if it is unknown."""
     is_corrected: bool = False
     """Whether every time of the host is corrected, in all tables."""
     drift_ratio: float = 0.0
     """Seconds that the clock gains per second; 0 if the run is too short to show a drift."""
     steps: tuple[ClockStep, ...] = ()
+    """Times at which the clock was set during the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class SampledEngine:
     """An engine that was polled from outside, not recorded by a hook at each pass."""
 
     worker_id: str
+    """Identifier of the worker."""
     interval_s: float
     """Median time between two readings."""
     knows_busy: bool
@@ -65,6 +70,7 @@ class DataQuality:
     """Gaps and faults of a trace, with their size."""
 
     skipped_files: tuple[SkippedFile, ...]
+    """Files that were not read."""
     dropped_rows: Mapping[str, int]
     """Rows that the recorder dropped, by table."""
     workers_without_end: tuple[str, ...]
@@ -74,6 +80,7 @@ class DataQuality:
     gaps: tuple[str, ...]
     """All other gaps, one sentence each."""
     sampled_engines: tuple[SampledEngine, ...] = ()
+    """Engines that were polled from outside."""
     imported: Imported | None = None
     """Origin of an imported run and the certainty of its tables. None for a run recorded by hooks."""
     completeness: Completeness = NOT_KNOWN

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from rlscope.analysis.data_quality import DataQuality
+from rlscope.document import computed_field
+from rlscope.model.estimate import Estimate
 
 if TYPE_CHECKING:
-    from rlscope.model.estimate import Estimate
     from rlscope.model.forecast.result import ModelResult, NoModelResult
 
 
@@ -44,7 +45,9 @@ class Alert:
     """One interval in which one rule fires."""
 
     rule: str
+    """Name of the rule."""
     severity: Severity
+    """Severity of the rule."""
     labels: Mapping[str, str]
     """The labels of the rule, `severity` among them."""
     annotations: Mapping[str, str]
@@ -67,6 +70,7 @@ class Alert:
     """Length of the run after warm-up, if it is shorter than the rule's window and was evaluated once as a whole;
     start_ns and held_since_ns are then its start. None for a rule that was evaluated at its ticks."""
 
+    @computed_field
     @property
     def fingerprint(self) -> str:
         """16 hex digits that stay the same for a rule and its labels, whatever the value and the time."""
@@ -89,6 +93,7 @@ class Finding:
     rule: str
     """The rule's name: the name of its module."""
     severity: Severity
+    """Severity of the finding."""
     cost_gpu_s: float | None
     """GPU-seconds that it cost. None if it has no price."""
     evidence: Mapping[str, EvidenceValue]
@@ -96,6 +101,7 @@ class Finding:
     start_ns: int | None
     """Start of the interval that the evidence covers, UTC epoch. None if it has no interval."""
     end_ns: int | None
+    """End of the interval of the evidence, in UTC epoch nanoseconds; None if it has none."""
 
 
 Bottleneck = Literal[
@@ -116,9 +122,13 @@ class SteadyWindow:
     """The last stable interval of the run, the basis of steady rates and the verdict."""
 
     start_ns: int
+    """Start, in UTC epoch nanoseconds."""
     end_ns: int
+    """End, in UTC epoch nanoseconds."""
     first_step: int
+    """First optimizer step of the steady state."""
     last_step: int
+    """Last optimizer step of the steady state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +136,37 @@ class RunFacts:
     """Workers, duration and output of a run."""
 
     run_id: str
+    """Identifier of the run."""
     started_ns: int
+    """Start of the run, in UTC epoch nanoseconds."""
     duration_s: float
+    """Length of the run, in seconds."""
     total_gpus: int
+    """Total number of GPUs."""
     trainer_gpus: int
+    """Trainer GPUs."""
     sampler_gpus: int
+    """Sampler GPUs."""
     colocated_gpus: int
+    """GPUs that both train and sample."""
     steps: int
+    """Optimizer steps."""
     samples_trained: int
+    """Samples trained on."""
     tokens_trained: int | None
     """Response tokens trained, counted once per use; None if more than 5% of the trained samples were not recorded."""
     max_staleness: int | None
     """Cap in the run's config. None if it states none."""
     window: SteadyWindow | None
+    """The steady state; None if there is none."""
     window_reason: str
     """Reason for the choice of the window, or for having none."""
     gpu_hour_price: float | None = None
     """Price of a GPU per hour, above 0. None if the run's config does not state it."""
     currency: str | None = None
+    """Currency of the price."""
+    devices: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Recorded GPU models, by role."""
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """Config of run.json as written by the user, with any keys and values."""
     total_steps: int | None = None
@@ -155,10 +178,12 @@ class Loss:
     """GPU-seconds lost to one cause, in the window of the verdict."""
 
     cause: Bottleneck
+    """The cause that the GPUs waited for."""
     gpu_s: float
+    """Measured GPU-seconds lost."""
     side_share_ratio: float
     """gpu_s over the GPU-seconds of the side that lost them, 0..1."""
-    gain_ratio: "Estimate | None" = None
+    gain_ratio: Estimate | None = None
     """Modeled relative change of trained tokens per second without the cause. None if the model does not say."""
     dropped_gpu_s: float | None = None
     """Part of gpu_s spent on generating dropped samples. None for a cause that drops none."""
@@ -169,16 +194,21 @@ class Verdict:
     """The bottleneck and the losses it was chosen from, in order of the gain without them, else of GPU-seconds."""
 
     bottleneck: Bottleneck
+    """The bottleneck of the run."""
     losses: tuple[Loss, ...]
+    """Cost of each cause, sorted by the gain from removing it, or by GPU time if there is no model."""
     unknown_reason: str | None
     """Missing data, if the bottleneck is unknown."""
     start_ns: int
+    """Start of the verdict's time range, in UTC epoch nanoseconds."""
     end_ns: int
+    """End of the verdict's time range, in UTC epoch nanoseconds."""
     tied_with: tuple[Bottleneck, ...] = ()
     """Other causes whose cost cannot be told from the bottleneck's."""
     unrecorded_side: Literal["trainers", "samplers"] | None = None
     """Side whose GPU time is mostly in no recorded state, if the bottleneck is unknown for this reason."""
 
+    @computed_field
     @property
     def cause(self) -> Bottleneck | None:
         """The bottleneck. None if the run is balanced or the bottleneck is unknown."""
@@ -208,8 +238,11 @@ class LedgerState:
     """One line of the ledger."""
 
     role: str
+    """Role of the workers."""
     state: str
+    """Activity of the workers."""
     reason: str | None
+    """Reason for the wait; None if the state needs no reason."""
     gpu_ns: int
     """GPU-nanoseconds, exact."""
     share_ratio: float
@@ -220,10 +253,17 @@ class LedgerState:
     """Part of gpu_ns that fuller batches would have saved, by the fitted curve: the inefficient part of `decoding`.
     None for all other states, and without a model."""
 
+    @computed_field
     @property
     def gpu_s(self) -> float:
-        """GPU-seconds."""
+        """GPU-seconds in this state."""
         return self.gpu_ns / 1e9
+
+    @computed_field
+    @property
+    def underfilled_gpu_s(self) -> float | None:
+        """`underfilled_gpu_ns` in GPU-seconds."""
+        return None if self.underfilled_gpu_ns is None else self.underfilled_gpu_ns / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +271,11 @@ class UnrecordedTime:
     """Time of the run in which a worker with GPUs was not recorded: before its start and after its end."""
 
     worker_id: str
+    """The worker."""
     before_s: float
+    """Seconds between the start of the run and the start of the worker."""
     after_s: float
+    """Seconds between the end of the worker and the end of the run."""
     gpu_s: float
     """GPU-seconds of both parts. They are in no state and not in the ledger."""
 
@@ -242,11 +285,13 @@ class Ledger:
     """GPU time of every worker by state. The states sum to total_gpu_ns to the nanosecond."""
 
     total_gpu_ns: int
+    """GPU-nanoseconds of all workers: exactly the sum of all states."""
     states: tuple[LedgerState, ...]
     """Ordered by role, then by gpu_ns, largest first."""
     unrecorded: tuple[UnrecordedTime, ...] = ()
     """Workers that were not recorded for 5% of the run or more, the longest first."""
 
+    @computed_field
     @property
     def total_gpu_s(self) -> float:
         """GPU-seconds of all workers between their start and their end."""
@@ -258,10 +303,15 @@ class TokenStaleness:
     """Token-weighted staleness, in versions, of the response tokens that were trained on."""
 
     mean: float
+    """Mean, in versions."""
     p50: int
+    """Median, in versions."""
     p95: int
+    """95th percentile, in versions."""
     p99: int
+    """99th percentile, in versions."""
     max: int
+    """Maximum, in versions."""
     histogram: tuple[tuple[int, int], ...]
     """(staleness, tokens), by staleness."""
 
@@ -271,8 +321,11 @@ class SampleStaleness:
     """Staleness of each trained sample by its oldest token."""
 
     mean: float
+    """Mean, in versions."""
     p95: int
+    """95th percentile, in versions."""
     max: int
+    """Maximum, in versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +333,9 @@ class Staleness:
     """Staleness of the tokens at the time of training. The parts are None if nothing was trained."""
 
     tokens: TokenStaleness | None
+    """Staleness of tokens; None if nothing was trained."""
     samples: SampleStaleness | None
+    """Staleness of samples; None if nothing was trained."""
     in_flight_mean: float | None
     """Versions published between a token and the end of its sample, mean over tokens."""
     in_queue_mean: float | None

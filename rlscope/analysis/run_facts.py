@@ -15,7 +15,7 @@ from rlscope.trace.store import OpenRun
 
 
 def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
-    """Return the facts from worker_extents, training_steps and token_staleness."""
+    """Return the facts from worker_extents, training_steps, delivery_outcomes and worker_devices."""
     extents, steps = answers["worker_extents"], answers["training_steps"]
     gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}
     window = steady_window(steps)
@@ -38,9 +38,19 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         window_reason=window_reason(window, steps["step"]),
         gpu_hour_price=_price(run.config.gpu_hour_price),
         currency=run.config.currency,
+        devices=_devices(answers["worker_devices"]),
         settings=run.settings,
         total_steps=run.config.total_steps,
     )
+
+
+def _devices(workers: pl.DataFrame) -> dict[str, str]:
+    """Return GPU models by role, from the result of worker_devices."""
+    named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())
+    found: dict[str, set[str]] = {}
+    for role, name in named.select("role", "device_name").iter_rows():
+        found.setdefault(role, set()).add(name)
+    return {role: " and ".join(sorted(names)) for role, names in sorted(found.items())}
 
 
 def _price(stated: float | None) -> float | None:

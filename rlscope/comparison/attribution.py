@@ -97,7 +97,9 @@ class SettingChange:
     """A config entry, or trainer_gpus, sampler_gpus, colocated_gpus, max_running, publish_every, or
     "ROLE device"."""
     before: Setting
+    """Value in A; None if it was not set."""
     after: Setting
+    """Value in the other run; None if it was not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,12 @@ class ChangeCause:
     """A cause of the changed rate, and what the baseline's model attributes to it."""
 
     kind: CauseKind
+    """setting: the config or the layout changed. measured: a measured quantity changed."""
     name: str
     """The config entry, "layout", or the measurement: response_lengths, engine_speed, training_speed, update_time,
     checkpoint_time."""
     before: str
+    """Value in A."""
     after: str
     """Numbers as text."""
     alone_ratio: float | None
@@ -130,6 +134,7 @@ class Promise:
     rank: int | None
     """Rank of the recommended action; 1 is the first to do."""
     what: ActionWhat | None
+    """The quantity that the action changes; None if it was not recommended."""
     promised: Estimate
     """Predicted gain of trained tokens per second, with its 90% interval."""
     measured_ratio: float

@@ -60,6 +60,7 @@ class Confounder:
     """A reason to read the comparison with care."""
 
     kind: ConfounderKind
+    """Kind of the reason."""
     about: str
     """Its subject as text: the name of a run, device or config entry, or a number."""
     before: str = ""

@@ -64,6 +64,7 @@ class Row:
     """A quantity of both runs."""
 
     quantity: Quantity
+    """The quantity; its unit is in its name."""
     difference: Difference
 
 
@@ -72,7 +73,9 @@ class LearningRow:
     """Reward, loss or entropy of both runs at one point."""
 
     learned: Learned
+    """The quantity."""
     at: Literal["step", "gpu_hours"]
+    """Basis of the comparison: the same number of steps or the same number of GPU-hours."""
     where: float
     """The last step, or the GPU-hours, that both runs reached."""
     difference: Difference
@@ -83,11 +86,17 @@ class BreakdownPart:
     """A part of a breakdown. A state has a role, name and reason; any other part only a name."""
 
     name: str
+    """State of the ledger, or name of the part."""
     role: str | None
+    """Role of the workers; None for a part that is not a state."""
     reason: str | None
+    """Reason for the wait; None if the state needs no reason."""
     before: float
+    """Value in A."""
     after: float
+    """Value in the other run."""
     change: float
+    """Contribution to the change of the total."""
     difference: Difference | None = None
     """The difference with its interval, if both runs have steps."""
 
@@ -97,11 +106,17 @@ class Breakdown:
     """A difference and the parts that add up to it."""
 
     name: BreakdownName
+    """rate: logarithm of the trained tokens per second. step_s: seconds of a step by the trainers' states.
+    gpu_s_per_1k_tokens: GPU-seconds per 1,000 trained tokens by state. role_share: shares of a role's GPU time.
+    staleness: versions per trained token. tokens_per_step: trained tokens per step."""
     role: str | None
     """The role of a role_share breakdown; None for all others."""
     before: float
+    """Total in A."""
     after: float
+    """Total in the other run."""
     change: float
+    """Change of the total: exactly the sum of the parts' changes."""
     parts: tuple[BreakdownPart, ...]
     """The largest change first. Their changes add up to `change`."""
 

@@ -204,7 +204,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
-        devices=devices_of(answers.get("worker_devices")),
+        devices=facts.devices,
         passes=answers.get("pass_latency"),
         learning=answers.get("training_metrics"),
         lengths=answers.get("response_lengths"),
@@ -537,17 +537,6 @@ def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) 
     if window is not None:
         steps = steps.filter(pl.col("step").is_between(window.first_step, window.last_step))
     return steps_per_version(steps["published"].fill_null(0).to_numpy())
-
-
-def devices_of(workers: pl.DataFrame | None) -> dict[str, str]:
-    """Return GPU models by role, from the result of worker_devices."""
-    if workers is None:
-        return {}
-    named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())
-    found: dict[str, set[str]] = {}
-    for role, name in named.select("role", "device_name").iter_rows():
-        found.setdefault(role, set()).add(name)
-    return {role: " and ".join(sorted(names)) for role, names in sorted(found.items())}
 
 
 def _promised(actions: Sequence[Action]) -> tuple[PromisedAction, ...]:

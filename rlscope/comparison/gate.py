@@ -100,6 +100,6 @@ def steady_steps(run: OpenRun) -> StepSeries | None:
 def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
     if baseline.is_file():
         document = read_document(baseline)
-        return _Baseline(document.run_id, document.values, None)
+        return _Baseline(document.run.run_id, document.metrics, None)
     with open_run(baseline) as run:
         return _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run))

@@ -12,14 +12,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from rlscope.analysis.result import AnalysisResult, at_least
+from rlscope.document import as_dict, load
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
 from rlscope.pipeline import analyze
 from rlscope.trace.files import RUN_FILE, run_folder, runs_below
@@ -37,37 +36,47 @@ class RunEntry:
     """A run of the list. Fields are None if unknown."""
 
     path: str
-    """The run's folder, relative to the listed folder."""
+    """Folder of the run, relative to the listed folder."""
     run_id: str
+    """Identifier of the run; the name of its folder if the run could not be read."""
     started_ns: int | None = None
-    """Nanoseconds since the UTC epoch."""
+    """Start of the run, in UTC epoch nanoseconds."""
     duration_s: float | None = None
+    """Length of the run, in seconds."""
     framework: str | None = None
+    """Framework named in the run's config."""
     trainer_gpus: int | None = None
+    """Trainer GPUs."""
     sampler_gpus: int | None = None
+    """Sampler GPUs."""
     colocated_gpus: int | None = None
+    """GPUs that both train and sample."""
     max_running: int | None = None
-    """Maximum number of running requests per engine."""
+    """Limit on running requests of an engine in the run's config."""
     steps: int | None = None
+    """Optimizer steps."""
     tokens_per_s: float | None = None
-    """Trained response tokens per second in steady state, including prompts if `counts_prompts`."""
+    """Trained response tokens per second in steady state; including prompts if `counts_prompts` is true."""
     counts_prompts: bool | None = None
-    """Whether trained tokens are the trainer's counts, which include prompts, because no file has another count."""
+    """Whether the trained tokens are the trainer's own count, which includes prompts. True if no file has another
+    count."""
     bottleneck: str | None = None
-    """The bottleneck of the verdict."""
+    """The bottleneck of the run."""
     hides_samplers: bool | None = None
-    """Whether no file shows what samplers wait for: "samplers" then means that trainers wait for samples."""
+    """Whether the files lack the samplers' waits. In that case, `samplers` means that trainers wait for samples, either
+    because samplers are slow or because both sides are in lockstep."""
     staleness_p95: int | None = None
-    """95th percentile of the trained tokens' staleness, in versions."""
+    """95th percentile of the staleness of the trained tokens, in versions."""
     gpu_hours_per_million_tokens: float | None = None
     """GPU-hours of the whole run per million trained tokens."""
     cost_per_million_tokens: float | None = None
-    """Cost per million trained tokens at the run's GPU-hour price, in its currency."""
+    """Price of these GPU-hours; None if the run has no price."""
     currency: str | None = None
+    """Currency of that price."""
     alerts: int | None = None
-    """Number of warning or critical alerts of the built-in rules."""
+    """Number of alerts of severity warning or critical from the built-in rules."""
     problem: str | None = None
-    """Why the run could not be analyzed."""
+    """Reason why the run could not be analyzed; None if it was."""
 
     @property
     def layout(self) -> str | None:
@@ -82,7 +91,8 @@ class RunEntry:
         return getattr(self, COLUMNS[column])
 
 
-_ENTRY: Final = TypeAdapter(RunEntry)
+NAMES: Final = tuple(each.name for each in fields(RunEntry))
+"""Names of the fields: the columns of the CSV and of the frame."""
 COLUMNS: Final[Mapping[str, str]] = {
     "date": "started_ns",
     "run": "run_id",
@@ -233,10 +243,9 @@ def _digest(text: str) -> str:
 def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:
     try:
         document = json.loads(kept.read_text(encoding="utf-8"))
-        if document["signature"] != signature or document["entry"].keys() != {each.name for each in fields(RunEntry)}:
+        if document["signature"] != signature or document["entry"].keys() != {*NAMES}:
             return None
-        return _ENTRY.validate_json(json.dumps({**document["entry"], "path": path}), strict=True)
-    # A ValidationError is a ValueError.
+        return load(RunEntry, json.dumps({**document["entry"], "path": path}).encode())
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -246,7 +255,7 @@ def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         fresh = kept.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps({"signature": signature, "entry": asdict(entry)}), encoding="utf-8")
+        fresh.write_text(json.dumps({"signature": signature, "entry": as_dict(entry)}), encoding="utf-8")
         fresh.replace(kept)
 
 

@@ -86,8 +86,11 @@ class Difference:
     """A quantity of two runs, and their difference; None means no data."""
 
     before: float | None
+    """Value in A."""
     after: float | None
+    """Value in the other run."""
     scale: Scale
+    """Whether `change` is a ratio or a difference."""
     change: float | None
     """Difference on the scale."""
     interval: DifferenceInterval | None = None

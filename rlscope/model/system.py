@@ -169,7 +169,9 @@ class Layout:
     """Split of the GPUs, and the number of requests that an engine may run at once."""
 
     trainer_gpus: int
+    """Trainer GPUs."""
     sampler_gpus: int
+    """Sampler GPUs."""
     max_running: int
     """Limit that is set; the running count may be lower."""
 

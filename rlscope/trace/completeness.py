@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
 
+from rlscope.document import computed_field
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
 from rlscope.trace.footers import Merged
 from rlscope.trace.segments import is_as_named
@@ -34,12 +35,15 @@ class RowGap:
     kind: Kind
     """missing: fewer rows than written. beyond: more rows. changed: different content. moved: a file was renamed."""
     table: str
+    """Name of the table."""
     worker_id: str
+    """Identifier of the worker."""
     rows: int
     """Number of missing or surplus rows; for changed and moved files, the number of their rows."""
     gpu_s: float | None
     """Maximum GPU-seconds of the worker that are affected; None if no time is known."""
     detail: str
+    """The gap as a sentence."""
 
     def __str__(self) -> str:
         said = f"{self.table}: {self.detail}"
@@ -51,6 +55,7 @@ class Completeness:
     """Whether every row that the workers wrote was read."""
 
     state: State
+    """complete, incomplete, or unknown. Unknown means that the row count of some worker was not recorded."""
     gaps: tuple[RowGap, ...] = ()
     """Differences by table and worker."""
     uncounted_workers: tuple[str, ...] = ()
@@ -58,6 +63,7 @@ class Completeness:
     is_verified: bool = False
     """Whether the checksums of all files were compared and agree."""
 
+    @computed_field
     @property
     def missing_rows(self) -> int:
         """Number of rows that were written but are not in any file."""

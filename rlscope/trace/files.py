@@ -126,7 +126,9 @@ class SkippedFile:
     """A file of the run folder that was not read."""
 
     path: str
+    """Path of the file."""
     why: str
+    """Reason why it was not read."""
 
 
 def run_folder(path: Path) -> Path:

@@ -31,7 +31,9 @@ class SourceFile:
     """A source file of an import, and how much of it could not be read."""
 
     name: str
+    """Name of the file."""
     bytes: int
+    """Bytes read."""
     lines: int
     """Lines of text, or records of a binary file."""
     bad_lines: int = 0
@@ -43,6 +45,8 @@ class TableOrigin:
     """Certainty of the rows of one table."""
 
     certainty: Certainty
+    """recorded: the file has every value and its time. placed: durations are recorded, and their place within a step
+    follows the order of the program. inferred: derived by a rule."""
     rule: str | None = None
     """Rule that inferred the rows, in a few words; None if they are recorded or placed."""
 
@@ -58,9 +62,12 @@ class Imported:
     carriers: tuple[str, ...]
     """Kinds of the files: console, jsonl, wandb, tensorboard, csv, ..."""
     files: tuple[SourceFile, ...]
+    """The files."""
     clock: Clock
-    """Meaning of the times in the files."""
+    """wall: times in a known time zone. local: times in an unknown time zone, taken as UTC. relative: the files have no
+    absolute times, so dates mean nothing."""
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
+    """Certainty of the rows, by table."""
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
     is_incomplete: bool = False

@@ -236,7 +236,9 @@ def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path
 def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
     document = json.loads(as_json(report_of(tmp_path), "warning"))
     assert (document["failed"], document["fail_on"], document["run_id"]) == (True, "warning", "run")
-    assert [(rule["name"], rule["fired"], rule["evaluated_ticks"], rule["ticks"]) for rule in document["rules"]] == [
+    assert [
+        (rule["rule"]["name"], rule["fired"], rule["evaluated_ticks"], rule["ticks"]) for rule in document["rules"]
+    ] == [
         ("idle", 1, 6, 6),
         ("quiet", 0, 0, 6),
         ("silent", 0, 6, 6),

@@ -126,9 +126,9 @@ def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: P
     document = json.loads(ended.stdout)
     schema = json.loads((DOCS / "schema" / "doctor.schema.json").read_text(encoding="utf-8"))
     assert list(Draft202012Validator(schema).iter_errors(document)) == []
-    first = document["pieces"][0]
+    first = document["checks"][0]
     assert (first["name"], first["status"], first["found"]) == ("training steps", "there", "60 training steps")
-    assert {each["status"] for each in document["pieces"]} == {"there", "in part", "missing"}
+    assert {each["status"] for each in document["checks"]} == {"there", "in part", "missing"}
     assert [(Path(each["path"]).name, each["kind"]) for each in document["beside"]] == [("vllm.log", "vLLM engine log")]
     assert "60 training steps" in ended.stderr
 

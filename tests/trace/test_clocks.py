@@ -302,6 +302,7 @@ def test_a_compacted_run_with_a_host_in_another_year_is_corrected_as_before(by_d
 
 _OF_A_VERDICT: Final = (
     "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes", "row_faults",
+    "worker_devices",
 )  # fmt: skip
 
 

@@ -71,11 +71,12 @@ class Sensitivity:
     """Sensitivity of throughput to one quantity."""
 
     quantity: SensitivityQuantity
+    """The quantity that is improved by 1%, by itself."""
     gain_ratio: Estimate | None
     """Gain in trained tokens per second for 1%; None if the quantity is not recorded. Below 0 if an improvement by name
     lowers the rate, as shorter responses do."""
-    silence: Silence | None
-    """Why the gain is 0 or unknown."""
+    no_effect_reason: Silence | None
+    """Why the gain is 0 or unknown; None if the quantity has an effect."""
     is_rough: bool
     """Whether the closed forms err by several percent in the rate of the current layout."""
 

@@ -1,108 +1,31 @@
 """Outcome of the alert rules over a run: as JSON, and as text for people, pull requests and CI systems.
 
-All formats take the same report and differ in wording and shape alone. An alert has the same shape in every document.
+All formats take the same report and differ in wording and shape alone.
 Only `as_markdown` needs the model, which is slow to import.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 from xml.etree import ElementTree
-
-from pydantic import ConfigDict
 
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
-from rlscope.alerts.types import Rule, RuleKind
+from rlscope.alerts.types import Rule
 from rlscope.analysis.result import Alert, Finding, Severity, at_least
-from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+from rlscope.document import Document, dump
+from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.text import findings, rules
 from rlscope.text_out import for_github, for_markdown, for_terminal, for_xml, one_line
 
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
 
 
-class AlertJson(Document):
-    """One period in which one rule fired."""
-
-    rule: str
-    """Name of the rule."""
-    severity: Severity
-    """Severity of the rule."""
-    labels: Mapping[str, str]
-    """Labels of the rule, including `severity`."""
-    annotations: Mapping[str, str]
-    """Annotations of the rule, with the values filled in."""
-    value: Figure
-    """Value of the metric when the condition last held, in the metric's unit."""
-    worst_value: Figure
-    """Value furthest beyond the threshold while the rule fired, in the metric's unit."""
-    evidence: int
-    """Amount of data behind the value, in the metric's unit of evidence."""
-    held_since_ns: int
-    """First evaluation at which the condition held, in UTC epoch nanoseconds."""
-    start_ns: int
-    """When the rule began to fire, in UTC epoch nanoseconds; the end of warm-up if the rule was evaluated once over the
-    whole run."""
-    end_ns: int | None
-    """When the alert was resolved, in UTC epoch nanoseconds; null if it was still firing at the end."""
-    cost_gpu_s: Figure
-    """GPU-seconds lost while the rule fired; null if the metric has no cost."""
-    evaluated_over_s: Figure
-    """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
-    evaluated once over all of it; null if the rule was evaluated at its ticks."""
-    fingerprint: str
-    """Identifier of the rule and its labels, 16 hexadecimal digits, independent of values and times."""
-
-
-class CheckFindingJson(Document):
-    """One problem found by the diagnosis."""
-
-    rule: str
-    """Name of the finding."""
-    severity: Severity
-    """Severity of the finding."""
-    title: str
-    """The finding in a few words."""
-    sentence: str
-    """The finding with its evidence, in words."""
-    cost_gpu_s: Figure
-    """GPU-seconds lost to the problem; null if the cost cannot be computed."""
-
-
-class RuleOutcomeJson(Document):
-    """Outcome of one rule over the run."""
-
-    name: str
-    """Name of the rule."""
-    kind: RuleKind
-    """Kind of the rule: data quality, alarm or hint."""
-    metric: str | None
-    """Metric that the rule evaluates; null for a rule with its own SQL."""
-    sql: str | None
-    """The rule's own SELECT; null for a rule with a metric."""
-    condition: str
-    """The condition in words: metric, window, comparison and threshold."""
-    severity: Severity
-    """Severity of the rule."""
-    fired: int
-    """Number of times the rule fired."""
-    ticks: int
-    """Number of evaluations over the run."""
-    evaluated_ticks: int
-    """Number of evaluations with enough data to decide. If 0, the rule carries no information about the run."""
-    evaluated_over_s: Figure
-    """Length of the run after warm-up, in seconds, if the run is shorter than the rule's window and the rule was
-    evaluated once over all of it; null if the rule was evaluated at its ticks or not at all."""
-
-
+@dataclass(frozen=True, slots=True)
 class CheckDocument(Document):
     """Output of `rlscope check --format json`: all rules, all periods in which one fired, and the findings."""
 
-    model_config = ConfigDict(title="rlscope check --format json")
-
-    schema_version: Literal[1]
-    """Version of this contract."""
     run_id: str
     """Identifier of the run."""
     start_ns: int
@@ -112,66 +35,38 @@ class CheckDocument(Document):
     fail_on: Severity
     """Lowest severity at which a firing rule fails the check."""
     fail_on_finding: Severity | None
-    """Lowest severity at which a finding fails the check; null if findings cannot fail it."""
+    """Lowest severity at which a finding fails the check; None if findings cannot fail it."""
     failed: bool
     """Whether a rule of severity `fail_on` or higher fired, or a finding has severity `fail_on_finding` or higher."""
-    rules: tuple[RuleOutcomeJson, ...]
+    rules: tuple[RuleOutcome, ...]
     """All rules that were evaluated, in the order of the rule set."""
-    alerts: tuple[AlertJson, ...]
+    alerts: tuple[Alert, ...]
     """All periods in which a rule fired, by start time."""
-    findings: tuple[CheckFindingJson, ...] | None
-    """Problems found by the diagnosis, the most expensive first; null if the diagnosis did not run."""
-    notes: tuple[str, ...]
+    findings: tuple[ToldFinding, ...] | None
+    """Problems found by the diagnosis, the most expensive first; None if the diagnosis did not run."""
+    warnings: tuple[str, ...]
     """Data that could not be read, one sentence each."""
-
-
-def _outcome(outcome: RuleOutcome) -> RuleOutcomeJson:
-    """Return the outcome of one rule."""
-    rule = outcome.rule
-    return RuleOutcomeJson(
-        name=rule.name,
-        kind=rule.kind,
-        metric=rule.metric,
-        sql=rule.sql,
-        condition=condition(rule),
-        severity=rule.severity,
-        fired=len(outcome.alerts),
-        ticks=outcome.ticks,
-        evaluated_ticks=outcome.evaluated_ticks,
-        evaluated_over_s=outcome.evaluated_over_s,
-    )
-
-
-def _finding(finding: Finding) -> CheckFindingJson:
-    return CheckFindingJson(
-        rule=finding.rule,
-        severity=finding.severity,
-        title=findings.title(finding),
-        sentence=findings.sentence(finding),
-        cost_gpu_s=finding.cost_gpu_s,
-    )
 
 
 def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
     """Return the whole report; fail_on: the lowest severity of an alert that fails the check."""
     return CheckDocument(
-        schema_version=SCHEMA_VERSION,
         run_id=report.run_id,
         start_ns=report.start_ns,
         end_ns=report.end_ns,
         fail_on=fail_on,
         fail_on_finding=report.fail_on_finding,
         failed=report.fails(fail_on),
-        rules=tuple(_outcome(outcome) for outcome in report.outcomes),
-        alerts=tuple(AlertJson.read(alert) for alert in report.alerts),
-        findings=None if report.findings is None else tuple(_finding(finding) for finding in report.findings),
-        notes=report.notes,
+        rules=report.outcomes,
+        alerts=report.alerts,
+        findings=None if report.findings is None else tuple(map(told_finding, report.findings)),
+        warnings=report.notes,
     )
 
 
 def as_json(report: RuleReport, fail_on: Severity) -> str:
     """Return the whole report as JSON, with numbers as measured."""
-    return check_document(report, fail_on).as_json()
+    return dump(check_document(report, fail_on))
 
 
 def as_text(report: RuleReport, fail_on: Severity) -> str:

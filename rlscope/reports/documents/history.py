@@ -4,13 +4,12 @@ import csv
 import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal
-
-from pydantic import ConfigDict
+from dataclasses import dataclass
+from typing import Final
 
 from rlscope import format as fmt
-from rlscope.comparison.history import COLUMNS, RunEntry
-from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+from rlscope.comparison.history import COLUMNS, NAMES, RunEntry
+from rlscope.document import Document, dump
 
 SHOWN: Final = (
     "date",
@@ -47,77 +46,25 @@ _HEADINGS: Final[Mapping[str, str]] = {
 _RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
 
-class RunEntryJson(Document):
-    """One run. Null means unknown."""
-
-    path: str
-    """Folder of the run, relative to the listed folder."""
-    run_id: str
-    """Identifier of the run; the name of its folder if the run could not be read."""
-    started_ns: int | None
-    """Start of the run, in UTC epoch nanoseconds."""
-    duration_s: Figure
-    """Length of the run, in seconds."""
-    framework: str | None
-    """Framework named in the run's config."""
-    trainer_gpus: int | None
-    """Trainer GPUs."""
-    sampler_gpus: int | None
-    """Sampler GPUs."""
-    colocated_gpus: int | None
-    """GPUs that both train and sample."""
-    max_running: int | None
-    """Limit on running requests of an engine in the run's config."""
-    steps: int | None
-    """Optimizer steps."""
-    tokens_per_s: Figure
-    """Trained response tokens per second in steady state; including prompts if `counts_prompts` is true."""
-    counts_prompts: bool | None
-    """Whether the trained tokens are the trainer's own count, which includes prompts. True if no file has another
-    count."""
-    bottleneck: str | None
-    """The bottleneck of the run."""
-    hides_samplers: bool | None
-    """Whether the files lack the samplers' waits. In that case, `samplers` means that trainers wait for samples, either
-    because samplers are slow or because both sides are in lockstep."""
-    staleness_p95: int | None
-    """95th percentile of the staleness of the trained tokens, in versions."""
-    gpu_hours_per_million_tokens: Figure
-    """GPU-hours of the whole run per million trained tokens."""
-    cost_per_million_tokens: Figure
-    """Price of these GPU-hours; null if the run has no price."""
-    currency: str | None
-    """Currency of that price."""
-    alerts: int | None
-    """Number of alerts of severity warning or critical from the built-in rules."""
-    problem: str | None
-    """Reason why the run could not be analyzed; null if it was."""
-
-
+@dataclass(frozen=True, slots=True)
 class ListDocument(Document):
     """Output of `rlscope list --format json`: the runs below a folder."""
 
-    model_config = ConfigDict(title="rlscope list --format json")
-
-    schema_version: Literal[1]
-    """Version of this contract."""
-    runs: tuple[RunEntryJson, ...]
+    runs: tuple[RunEntry, ...]
     """The runs, in the requested order."""
 
 
 def as_json(entries: Sequence[RunEntry]) -> str:
     """Return the list as JSON, with numbers as measured."""
-    runs = tuple(RunEntryJson.read(each) for each in entries)
-    return ListDocument(schema_version=SCHEMA_VERSION, runs=runs).as_json()
+    return dump(ListDocument(tuple(entries)))
 
 
 def as_csv(entries: Sequence[RunEntry]) -> str:
     """Return every key of the JSON as a column; unknown values are empty."""
     text = io.StringIO()
-    names = list(RunEntryJson.model_fields)
-    rows = csv.DictWriter(text, names, lineterminator="\n")
+    rows = csv.DictWriter(text, NAMES, lineterminator="\n")
     rows.writeheader()
-    rows.writerows({name: getattr(each, name) for name in names} for each in entries)
+    rows.writerows({name: getattr(each, name) for name in NAMES} for each in entries)
     return text.getvalue().rstrip("\n")
 
 

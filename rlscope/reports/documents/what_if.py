@@ -3,15 +3,13 @@
 `now` and `predicted` have the same shape; all figures of both come from the model.
 """
 
-from collections.abc import Sequence
-
 from pydantic import ConfigDict
 
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
+from rlscope.model.forecast.sensitivity import Sensitivity
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents import Document, Figure
@@ -84,22 +82,6 @@ class WhatIfSideJson(PreemptionJson, TimedLayoutJson):
     """One side of the comparison. If the run cannot run this way, only the layout is set."""
 
 
-class SensitiveQuantityJson(Document):
-    """A quantity of the run that could be improved."""
-
-    quantity: SensitivityQuantity
-    """The quantity that is improved by 1%, by itself."""
-
-
-class SensitivityJson(GainJson, SensitiveQuantityJson):
-    """Change of the trained tokens per second if one quantity improves by 1%."""
-
-    no_effect_reason: Silence | None
-    """Reason why the quantity has no effect, or why its effect is unknown; null if it has an effect."""
-    is_rough: bool
-    """Whether the formulas are only approximate for the current layout."""
-
-
 class ComparisonJson(Document):
     """The requested changes and both sides of the comparison."""
 
@@ -128,7 +110,7 @@ class WhatIfDocument(GainJson, ComparisonJson):
     """Warnings about the model of this run."""
     training_scaling: TrainingScalingJson
     """Scaling of training with the number of trainer GPUs."""
-    sensitivity: tuple[SensitivityJson, ...]
+    sensitivity: tuple[Sensitivity, ...]
     """Throughput change per 1% of each quantity in the current run, the largest first."""
 
 
@@ -187,18 +169,5 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
         doubts=answer.warnings,
         cautions=model.warnings,
         training_scaling=scaling_json(model),
-        sensitivity=sensitivities_json(model.sensitivities),
-    )
-
-
-def sensitivities_json(sensitivities: Sequence[Sensitivity]) -> tuple[SensitivityJson, ...]:
-    """Return the sensitivity to each quantity, in the given order."""
-    return tuple(
-        SensitivityJson(
-            quantity=each.quantity,
-            **dict(gain_json(each.gain_ratio)),
-            no_effect_reason=each.silence,
-            is_rough=each.is_rough,
-        )
-        for each in sensitivities
+        sensitivity=model.sensitivities,
     )

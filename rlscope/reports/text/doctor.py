@@ -4,7 +4,8 @@ For a run recorded by hooks, that is a line of code or a config entry; for an im
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from rlscope import format as fmt
 from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
@@ -15,12 +16,16 @@ Status = Literal["there", "in part", "missing"]
 _WORKERS_NAMED: Final = 4
 
 
-class Check(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Check:
     """One thing that answers need."""
 
     name: str
+    """Name of the data."""
     status: Status
+    """Whether the data is present."""
     found: str
+    """Description of the data that was found."""
     adds: str
     """Questions that it would answer; empty if nothing is missing."""
     how: str
@@ -63,8 +68,8 @@ def _with_losses(check: Check, run: Checkup) -> Check:
     if lost is None:
         return check
     status: Status = "missing" if check.status == "missing" else "in part"
-    return check._replace(
-        status=status, found=f"{check.found}; {lost}", adds=check.adds or "what the lost rows say", how=_RESTORE
+    return replace(
+        check, status=status, found=f"{check.found}; {lost}", adds=check.adds or "what the lost rows say", how=_RESTORE
     )
 
 

@@ -475,7 +475,9 @@ def _row(sensitivity: Sensitivity) -> SensitivityRow:
     gain = sensitivity.gain_ratio
     text = fmt.NO_DATA if gain is None else fmt.with_interval(fmt.signed_hundredths, *gain)
     return SensitivityRow(
-        _NAMES[sensitivity.quantity], text, _NO_EFFECT[sensitivity.silence] if sensitivity.silence else ""
+        _NAMES[sensitivity.quantity],
+        text,
+        _NO_EFFECT[sensitivity.no_effect_reason] if sensitivity.no_effect_reason else "",
     )
 
 

@@ -44,7 +44,7 @@ def test_where_the_trainers_set_the_pace_a_speed_buys_its_share_of_their_step():
     assert gain(found, "weight_update") == pytest.approx((1.0 / (1.0 - 0.02 * blocked_share) - 1.0) / 2.0, rel=1e-9)
     assert not found["trainer_speed"].is_rough  # samplers are held back, which the rate does not depend on
     silent = ("engine_speed", "sampler_gpus", "running_limit")
-    assert {(gain(found, each), found[each].silence) for each in silent} == {(0.0, "not_limiting")}
+    assert {(gain(found, each), found[each].no_effect_reason) for each in silent} == {(0.0, "not_limiting")}
 
 
 def test_where_the_samplers_set_the_pace_an_engine_more_is_given_per_cent_of_the_engines():
@@ -53,7 +53,7 @@ def test_where_the_samplers_set_the_pace_an_engine_more_is_given_per_cent_of_the
     gained = steady(TRUTH, more).trained_tokens_per_s / steady(TRUTH, SAMPLER_BOUND).trained_tokens_per_s - 1.0
     assert gain(found, "sampler_gpus") == pytest.approx(gained / 50.0)
     assert gain(found, "engine_speed") > 0.009
-    assert found["trainer_speed"].silence == found["trainer_gpus"].silence == "not_limiting"
+    assert found["trainer_speed"].no_effect_reason == found["trainer_gpus"].no_effect_reason == "not_limiting"
 
 
 def test_gpus_are_added_by_whole_engines_and_replicas():
@@ -99,9 +99,9 @@ def test_a_limit_that_binds_buys_something_and_one_that_is_not_there_says_so():
     )
     found = levers(run_of(cramped, SAMPLER_BOUND))
     assert gain(found, "kv_capacity") > 0.0 and found["kv_capacity"].is_rough
-    assert found["running_limit"].silence == "not_limiting"
-    assert found["in_flight_cap"].silence == found["staleness_cap"].silence == "not_there"
-    assert found["environment"].silence == "not_there"
+    assert found["running_limit"].no_effect_reason == "not_limiting"
+    assert found["in_flight_cap"].no_effect_reason == found["staleness_cap"].no_effect_reason == "not_there"
+    assert found["environment"].no_effect_reason == "not_there"
     assert found["prefill_speed"] == Sensitivity("prefill_speed", None, "not_recorded", found["prefill_speed"].is_rough)
 
 
@@ -127,12 +127,12 @@ def test_a_cap_on_what_runs_buys_per_cent_of_itself():
 def test_where_the_limit_is_the_most_that_ran_it_rises_with_the_cap_that_held_it_there():
     capped, wider = (replace(TRUTH, admission=Admission(max_running_samples=most)) for most in (64, 65))
     run = run_of(capped, SAMPLER_BOUND)
-    assert levers(run)["in_flight_cap"].silence == "not_limiting"  # 32 on an engine are its setting
+    assert levers(run)["in_flight_cap"].no_effect_reason == "not_limiting"  # 32 on an engine are its setting
     more = steady(wider, replace(SAMPLER_BOUND, max_running=33)).trained_tokens_per_s
     ratio = more / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
     found = levers(replace(run, warnings=(ModelWarning.LIMIT_BELOW_SETTING,)))
     assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100) and ratio > 1.0
-    assert found["running_limit"].silence == "not_limiting"
+    assert found["running_limit"].no_effect_reason == "not_limiting"
 
 
 def test_what_buys_most_comes_first_and_what_buys_nothing_last():

@@ -21,3 +21,8 @@ def framework_of(setting: object) -> Framework | None:
     text = str(setting or "").lower().replace("_", "-")
     found = [(match.start(), each) for each in frameworks() if (match := re.search(rf"\b{each.name}\b", text))]
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def framework(name: str) -> Framework:
+    """Return the table of a framework. Raises KeyError if there is none."""
+    return {each.name: each for each in frameworks()}[name]

@@ -1,60 +1,27 @@
 """SkyRL's console: the start and end of each trainer timer, with timestamps to the millisecond."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogFile, clean_lines, open_clock
 from rlscope.importers.quantities import RefusedNumberError, named_reals, real, seconds, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.importers.timers import Meaning, Span, Timers, add_activity
+from rlscope.importers.timers import Meaning, PrintedSettings, Span, Timers, add_activity, meanings
 from rlscope.trace.imported import Certainty
 
-_TIMER: Final = re.compile(
-    r"(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<what>Started|Finished): '(?P<name>\w+)'"
-    r"(?:, time cost: (?P<s>[\d.]+)s)?"
-)
+_TABLE: Final = framework("skyrl")
+_TIMER: Final = re.compile(_TABLE.console.timer or "")
 _BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
 _RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
-_SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(rf"['\"]?\b{name}['\"]?[ :=]+(\w{{1,9}})\b")
-    for name in (
-        "colocate_all",
-        "policy_num_nodes",
-        "policy_num_gpus_per_node",
-        "num_inference_engines",
-        "num_engines",
-        "inference_engine_tensor_parallel_size",
-        "tensor_parallel_size",
-        "train_batch_size",
-        "n_samples_per_prompt",
-        "max_staleness_steps",
-    )
-}
 _BUFFER: Final = "wait_for_generation_buffer"
 _GENERATE: Final = "generate"
 _TRAIN: Final = "policy_train"
 _UPDATES: Final = frozenset({"sync_weights", "sync_weights_to_inference_engines"})
-_MEANINGS: Final[Mapping[str, Meaning]] = {
-    _BUFFER: Meaning("wait", "samples"),
-    "postprocess_generator_output": Meaning("other"),
-    "convert_to_training_input": Meaning("other"),
-    "fwd_logprobs_values_reward": Meaning("logprobs"),
-    "apply_reward_kl_penalty": Meaning("other"),
-    "compute_advantages_and_returns": Meaning("other"),
-    "dump_data_batch": Meaning("other"),
-    "critic_train": Meaning("train"),
-    "train_critic_and_policy": Meaning("train"),
-    "update_ref_with_policy": Meaning("other"),
-    "save_checkpoints": Meaning("checkpoint"),
-    "save_hf_model": Meaning("checkpoint"),
-    "load_checkpoints": Meaning("startup"),
-    "init_weight_sync_state": Meaning("startup"),
-    "eval": Meaning("eval"),
-}
+_MEANINGS: Final = meanings(_TABLE)
 _POLICY, _ENGINES = "policy", "engines"
 
 
@@ -63,7 +30,9 @@ class _Run:
     """State of an import while the console is read."""
 
     target: ImportTarget
-    settings: dict[str, str] = field(default_factory=dict[str, str])
+    settings: PrintedSettings = field(
+        default_factory=lambda: PrintedSettings(_TABLE, "colocate_all", "max_staleness_steps")
+    )
     timers: Timers = field(default_factory=lambda: Timers(_POLICY))
     generations: list[Span] = field(default_factory=list[Span])
     updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
@@ -127,10 +96,8 @@ def _take_other(run: _Run, text: str) -> None:
         _add_training(run)
     elif "batch_num_seq" in text and (batch := _BATCH.search(text)):
         run.samples = whole(batch[1])
-    elif len(run.settings) < len(_SETTINGS):
-        for name, pattern in _SETTINGS.items():
-            if name in text and name not in run.settings and (found := pattern.search(text)):
-                run.settings[name] = found[1]
+    else:
+        run.settings.read(text)
 
 
 def _take_span(run: _Run, span: Span) -> None:
@@ -173,33 +140,27 @@ def _add_training(run: _Run) -> None:
 
 
 def _add_workers(run: _Run, options: ImportOptions) -> None:
-    numbers = {name: int(value) for name, value in run.settings.items() if value.isdecimal()}
-    training = numbers.get("policy_num_gpus_per_node")
-    if training is not None:
-        training *= numbers.get("policy_num_nodes", 1)
-    each = numbers.get("inference_engine_tensor_parallel_size", numbers.get("tensor_parallel_size", 1))
-    engines = numbers.get("num_inference_engines", numbers.get("num_engines"))
-    group, prompts = numbers.get("n_samples_per_prompt"), numbers.get("train_batch_size")
-    run.target.add_config(
-        group_size=group,
-        samples_per_step=group * prompts if group and prompts else None,
-        max_staleness=numbers.get("max_staleness_steps") if run.is_async else None,
-    )
-    if run.is_async or run.settings.get("colocate_all") in ("False", "false"):
+    training = run.settings.gpus("trainer")
+    cap = run.settings.values.get("max_staleness_steps") if run.is_async else None
+    run.target.add_config(max_staleness=cap, **run.settings.stated())
+    if _is_separate(run):
         gpus = options.gpus.get("trainer", training)
         run.target.add_worker(_POLICY, "trainer", gpu_count=gpus)
-        sampling = options.gpus.get("sampler", engines * each if engines else None)
+        sampling = options.gpus.get("sampler", run.settings.gpus("sampler"))
         run.target.add_worker(_ENGINES, "sampler", gpu_count=sampling)
-        run.target.add_config(gpus_per_engine=each if engines else None)
     else:
         gpus = options.gpus.get("colocated", options.gpus.get("trainer", training))
         run.target.add_worker(_POLICY, "colocated", gpu_count=gpus)
     run.timers.settle(run.target)
 
 
+def _is_separate(run: _Run) -> bool:
+    return run.is_async or run.settings.values.get("colocate_all") is False
+
+
 def _add_held(run: _Run) -> None:
     """Add the rows that depend on whether trainer and engines share GPUs."""
-    is_separate = run.is_async or run.settings.get("colocate_all") in ("False", "false")
+    is_separate = _is_separate(run)
     generates = _ENGINES if is_separate else _POLICY
     for span in run.generations:
         add_activity(run.target, generates, span, {_GENERATE: Meaning("generate")})

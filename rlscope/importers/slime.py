@@ -5,59 +5,33 @@ it and take precedence.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, named_reals, seconds, whole
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.importers.timers import Meaning, Span, Timers, add_activity
+from rlscope.importers.timers import Meaning, PrintedSettings, Span, Timers, add_activity, meanings
 from rlscope.trace.imported import Certainty
 
-_TIMER: Final = re.compile(
-    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]{0,200}\] \S+\.py:\d+ - "
-    r"Timer (?P<name>\w+) (?P<what>start|end)(?: \(elapsed: (?P<s>[\d.]+)s\))?"
-)
+_TABLE: Final = framework("slime")
+_TIMER: Final = re.compile(_TABLE.console.timer or "")
 _FACTS: Final = re.compile(
     r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]{0,200}\] \S+\.py:\d+ - "
     r"(?P<kind>perf|rollout|step) (?P<number>\d+): \{"
 )
-_SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w{{1,9}})\b")
-    for name in (
-        "colocate",
-        "actor_num_nodes",
-        "actor_num_gpus_per_node",
-        "rollout_num_gpus",
-        "rollout_num_gpus_per_engine",
-        "rollout_batch_size",
-        "n_samples_per_prompt",
-        "num_rollout",
-    )
-}
 _PRODUCTS: Final = ("perf/actor_train_tok_per_s", "perf/actor_train_time")
 """Rate and duration whose product is the number of tokens of a step."""
 TRAIN: Final = "actor_train"
 UPDATE: Final = "update_weights"
 WAIT: Final = "train_wait"
 _COLOCATED_ONLY: Final = frozenset({"sleep", "wake_up"})
-TIMER_MEANINGS: Final[Mapping[str, Meaning]] = {
-    "data_preprocess": Meaning("other"),
-    "ref_log_probs": Meaning("logprobs"),
-    "log_probs": Meaning("logprobs"),
-    "teacher_log_probs": Meaning("logprobs"),
-    "rollout_log_probs": Meaning("logprobs"),
-    "critic_train": Meaning("train"),
-    "save_model": Meaning("checkpoint"),
-    "eval": Meaning("eval"),
-    "ref_model_update": Meaning("other"),
-    "sleep": Meaning("weight_update"),
-    "wake_up": Meaning("weight_update"),
-}
+TIMER_MEANINGS: Final = meanings(_TABLE)
 _TRAINER, _ROLLOUT = "actor", "rollout"
 
 
@@ -66,7 +40,7 @@ class _Run:
     """State of an import while the console is read."""
 
     target: ImportTarget
-    settings: dict[str, str] = field(default_factory=dict[str, str])
+    settings: PrintedSettings = field(default_factory=lambda: PrintedSettings(_TABLE, "colocate"))
     timers: dict[str | None, Timers] = field(default_factory=dict[str | None, Timers])
     waits: list[Span] = field(default_factory=list[Span])
     updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
@@ -124,14 +98,8 @@ def _take_line(run: _Run, line: ConsoleLine, clock: LogClock | None) -> None:
         _take_facts(run, facts, clock.time_ns(facts["ts"]))
     elif " batch" in line.text and STAMPED.search(line.text):
         run.engine_lines += 1
-    elif len(run.settings) < len(_SETTINGS):
-        _take_settings(run.settings, line.text)
-
-
-def _take_settings(settings: dict[str, str], text: str) -> None:
-    for name, pattern in _SETTINGS.items():
-        if name in text and name not in settings and (found := pattern.search(text)):
-            settings[name] = found[1]
+    else:
+        run.settings.read(line.text)
 
 
 def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int) -> None:
@@ -184,7 +152,6 @@ def _add_training(run: _Run) -> None:
     version_in = run.version - 1 if was_updated else run.version
     per_s = numbers.get("perf/actor_train_tok_per_s")
     step = run.step if run.step not in run.steps else max(run.steps) + 1
-    prompts, each = run.settings.get("rollout_batch_size", ""), run.settings.get("n_samples_per_prompt", "")
     run.target.add(
         "train_steps",
         {
@@ -194,7 +161,7 @@ def _add_training(run: _Run) -> None:
             "end_ns": span.end_ns,
             "version_in": version_in,
             "version_out": version_in + 1,
-            "samples": int(prompts) * int(each) if prompts.isdecimal() and each.isdecimal() else None,
+            "samples": run.settings.stated().get("samples_per_step"),
             "tokens": None if per_s is None else round(per_s * numbers.get("perf/actor_train_time", 0.0)),
             "loss": numbers.get("train/loss"),
             "grad_norm": numbers.get("train/grad_norm"),
@@ -209,25 +176,16 @@ def _add_training(run: _Run) -> None:
 
 
 def _add_workers(run: _Run, options: ImportOptions) -> None:
-    numbers = {name: int(value) for name, value in run.settings.items() if value.isdecimal()}
-    run.is_colocated = run.is_colocated or run.settings.get("colocate") == "True"
-    training = numbers.get("actor_num_gpus_per_node")
-    if training is not None:
-        training *= numbers.get("actor_num_nodes", 1)
-    prompts, each = numbers.get("rollout_batch_size"), numbers.get("n_samples_per_prompt")
-    run.target.add_config(
-        group_size=each,
-        samples_per_step=prompts * each if prompts and each else None,
-        gpus_per_engine=numbers.get("rollout_num_gpus_per_engine"),
-        total_steps=numbers.get("num_rollout"),
-    )
+    run.is_colocated = run.is_colocated or run.settings.values.get("colocate") is True
+    training = run.settings.gpus("trainer")
+    run.target.add_config(**run.settings.stated())
     if run.is_colocated:
         gpus = options.gpus.get("colocated", options.gpus.get("trainer", training))
         run.target.add_worker(_TRAINER, "colocated", gpu_count=gpus)
     else:
         gpus = options.gpus.get("trainer", training)
         run.target.add_worker(_TRAINER, "trainer", gpu_count=gpus)
-        sampling = options.gpus.get("sampler", numbers.get("rollout_num_gpus"))
+        sampling = options.gpus.get("sampler", run.settings.gpus("sampler"))
         run.target.add_worker(_ROLLOUT, "sampler", gpu_count=sampling)
     for timers in run.timers.values():
         if timers.worker_id != _TRAINER:

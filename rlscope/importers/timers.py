@@ -1,11 +1,14 @@
 """Named timers whose start and end a console prints with timestamps, and the spans of a worker that they give."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
+from rlscope.frameworks.table import ACTIVITIES, Framework
 from rlscope.importers.lines import to_ns
+from rlscope.importers.steps import stated_settings, whole_setting
 from rlscope.importers.target import ImportTarget
 
 _SECOND_NS: Final = 1_000_000_000
@@ -26,6 +29,42 @@ class Meaning(NamedTuple):
 
     activity: str
     reason: str | None = None
+
+
+def meanings(framework: Framework) -> dict[str, Meaning]:
+    """Return what each timer of a framework's console stands for."""
+    return {name: Meaning(*ACTIVITIES[kind]) for name, kind in framework.console.timers.items()}
+
+
+class PrintedSettings:
+    """Settings that a console prints somewhere, by the last part of their paths in the framework's table."""
+
+    def __init__(self, framework: Framework, *others: str) -> None:
+        """Look for the settings of the table and for these others."""
+        self._framework = framework
+        self.values: dict[str, int | bool] = {}
+        paths = [path for products in framework.settings.values() for each in products for path in each.split(" * ")]
+        self._leaves = {path: path.rpartition(".")[2] for path in paths}
+        names = {*self._leaves.values(), *others}
+        self._missing = {name: re.compile(rf"\b{name}['\"]?[ .=:]+(\d{{1,9}}|[Tt]rue|[Ff]alse)\b") for name in names}
+
+    def read(self, text: str) -> None:
+        """Read a line; the first value of a setting counts."""
+        for name, pattern in [*self._missing.items()]:
+            if name in text and (found := pattern.search(text)):
+                self.values[name] = int(found[1]) if found[1].isdecimal() else found[1].lower() == "true"
+                del self._missing[name]
+
+    def gpus(self, role: str) -> int | None:
+        """Return the GPUs of a role; None if the settings do not state them."""
+        return whole_setting(self._config(), self._framework.settings.get(f"{role}_gpus", ()))
+
+    def stated(self) -> dict[str, int]:
+        """Return the entries for run.json's config."""
+        return stated_settings(self._config(), self._framework)
+
+    def _config(self) -> dict[str, int | bool]:
+        return {path: self.values[name] for path, name in self._leaves.items() if name in self.values}
 
 
 @dataclass(slots=True, eq=False)

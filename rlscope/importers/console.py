@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import clean, tallied_lines, without_repeats
+from rlscope.importers.lines import clean, tallied_lines
 from rlscope.importers.quantities import number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
-_COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
+"""Names of processes without the pid that Ray's prefix of an actor has."""
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
@@ -60,7 +60,8 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
     """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
     config, table, is_head = _PrintedConfig(tally), _PrintedTable(), True
     for raw, time_ns in lines:
-        text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
+        line = clean(raw.decode("utf-8", errors="replace"))
+        text = line.text.rstrip()
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
             values = dict(_pairs(found[2]))
@@ -75,7 +76,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
             continue
         prefix = _PREFIX.match(text)
         body = text[prefix.end() :] if prefix else text
-        config.read(prefix[0] if prefix else "", body)
+        config.read(f"{line.actor} {prefix[0] if prefix else ''}", body)
         if is_head and "=" in body and _COMMAND.search(body):
             tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(body))
         row = _printed_row(body) if body.endswith("}") and ":" in body else None
@@ -87,7 +88,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the names and numbers of `a:1.5 - b:np.float64(2)`; parts in any other form are skipped."""
-    for part in without_repeats(text)[0].split(" - "):
+    for part in text.split(" - "):
         before, _, written = part.rpartition(":")
         value = _VALUE.fullmatch(written)
         name = re.split(r"[\s:]", before)[-1]

@@ -169,15 +169,11 @@ def clean(text: str) -> ConsoleLine:
     actor = None
     if text.lstrip().startswith("(") and (prefix := _ACTOR.match(text)):
         actor, text = prefix["actor"], text[prefix.end() :]
-    text, merged = without_repeats(text)
-    return ConsoleLine(text, actor, merged)
-
-
-def without_repeats(text: str) -> tuple[str, int]:
-    """Return a line without the suffix of Ray's merging, and how many other lines it stands for."""
     suffix = _REPEATED.search(text) if "[repeated " in text else None
+    if suffix is None:
+        return ConsoleLine(text, actor, 0)
     # "repeated 3x" stands for this line and two others.
-    return (text, 0) if suffix is None else (text[: suffix.start()].rstrip(), max(0, int(suffix[1]) - 1))
+    return ConsoleLine(text[: suffix.start()].rstrip(), actor, max(0, int(suffix[1]) - 1))
 
 
 def clean_lines(text: str) -> Iterator[ConsoleLine]:

@@ -77,7 +77,7 @@ def render_comparison(compared: RunComparison) -> str:
 
 def comparison_card(compared: RunComparison) -> str:
     """Return the top of the page as an HTML fragment without scripts."""
-    return filled("comparison_card.html", page=_page(compared, []))
+    return filled("comparison_card.html", page=_page(compared, []), style=Markup(asset("card.css")))
 
 
 def comparison_png(compared: RunComparison) -> bytes:

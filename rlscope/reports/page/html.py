@@ -294,7 +294,8 @@ def _hash(script: str) -> str:
 
 def card(analysis: AnalysisResult) -> str:
     """Return the card: verdict, GPU time by role, recommended layout, and the facts beside them."""
-    return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"))
+    style = Markup(asset("card.css"))
+    return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"), style=style)
 
 
 class Charts:

@@ -18,6 +18,7 @@ from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
 from rlscope.reports.blocks import LedgerRole, LedgerRow
 from rlscope.reports.terminal.model import model_sections
+from rlscope.reports.terminal.parts import WIDTH_MAX, pairs, panel, section
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
@@ -32,7 +33,6 @@ from rlscope.reports.text.states import (
     unrecorded_sentence,
 )
 
-_WIDTH_MAX = 120
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
 _KIND_FILLS: dict[Kind, str] = {"work": "█", "wait": "▒", "weights": "░", "housekeeping": "░", "unknown": "░"}
 _KIND_STYLES: dict[Kind, str] = {
@@ -47,63 +47,45 @@ _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 
 def print_card(analysis: AnalysisResult, console: Console) -> None:
     """Print the whole analysis."""
-    width = min(console.width, _WIDTH_MAX)
+    width = min(console.width, WIDTH_MAX)
     blocks: list[RenderableType] = [_verdict(analysis)]
     gaps = verdict_words.gap_lines(analysis)
     if gaps:
         blocks.append(_gaps(gaps))
     blocks += [
-        _section("Where the GPU time went", _ledger(analysis, width)),
+        section("Where the GPU time went", _ledger(analysis, width)),
         *_actions(analysis),
-        *(_section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
-        _section("Throughput, measured", _pairs(_throughput(analysis))),
-        _section("Staleness, whole run", _staleness(analysis, width)),
-        _section("Findings, whole run", _findings(analysis)),
-        *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
+        *(section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
+        section("Throughput, measured", pairs(_throughput(analysis))),
+        section("Staleness, whole run", _staleness(analysis, width)),
+        section("Findings, whole run", _findings(analysis)),
+        *([section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
     if not gaps:
-        blocks.append(_section("Data quality", Text(no_gaps(analysis.data_quality))))
+        blocks.append(section("Data quality", Text(no_gaps(analysis.data_quality))))
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 
 def _verdict(analysis: AnalysisResult) -> Panel:
-    run = analysis.run
-    body = Table.grid(padding=(0, 2))
-    body.add_column(no_wrap=True, style="dim")
-    body.add_column(overflow="fold")
+    run, brief, imported = analysis.run, brief_of(analysis), analysis.data_quality.imported
     alarm = verdict_words.alarm(analysis)
-    if alarm is not None:
-        body.add_row("Alarm", Text(alarm, style="bold red"))
-    body.add_row("Verdict", Text(verdict_words.headline(analysis), style="bold"))
-    body.add_row("Why", plain(verdict_words.why(analysis)))
-    _add_next(body, analysis)
-    brief = brief_of(analysis)
-    body.add_row("GPU time", plain(f"{brief.spent}, whole run{startup_words(analysis.ledger)}"))
-    body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
-    imported = analysis.data_quality.imported
     about = (
         run.run_id,
         *((f"from {file_words(imported)}",) if imported is not None and imported.files else ()),
         *extent_words(run),
         fmt.counted(run.steps, "step", "steps"),
     )
-    body.add_row("Run", plain(" · ".join(about)))
-    label = verdict_words.label(analysis)
-    return Panel(
-        body,
-        title=Text(f" {label} ", style="bold"),
-        title_align="left",
-        border_style="none" if alarm is None else "red",
-        box=ROUNDED,
-        padding=(1, 2),
-    )
-
-
-def _add_next(body: Table, analysis: AnalysisResult) -> None:
-    """The first action, and those after it."""
-    body.add_row("Next", plain(verdict_words.next_step(analysis)))
-    for line in verdict_words.then_steps(analysis):
-        body.add_row("Or", plain(line))
+    rows = [
+        *([] if alarm is None else [("Alarm", Text(alarm, style="bold red"))]),
+        ("Verdict", Text(verdict_words.headline(analysis), style="bold")),
+        ("Why", verdict_words.why(analysis)),
+        ("Next", verdict_words.next_step(analysis)),
+        *(("Or", line) for line in verdict_words.then_steps(analysis)),
+        ("GPU time", f"{brief.spent}, whole run{startup_words(analysis.ledger)}"),
+        (brief.achieved.name, f"{brief.achieved.value}, {brief.achieved.note}"),
+        ("Run", " · ".join(about)),
+    ]
+    return panel(verdict_words.label(analysis), pairs(rows), "none" if alarm is None else "red")
 
 
 def _actions(analysis: AnalysisResult) -> list[RenderableType]:
@@ -119,7 +101,7 @@ def _actions(analysis: AnalysisResult) -> list[RenderableType]:
         for name, value in named:
             if value:
                 table.add_row("", name, plain(value))
-    return [_section(ACTIONS_TITLE, table), Padding(Text(below, style="dim"), (0, 0, 0, 2))] if rows else []
+    return [section(ACTIONS_TITLE, table), Padding(Text(below, style="dim"), (0, 0, 0, 2))] if rows else []
 
 
 def _gaps(lines: Sequence[str]) -> Panel:
@@ -201,7 +183,7 @@ def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
     if tokens is None:
         return Text(f"{fmt.NO_DATA}: no trained token has a known version.")
     lasting = verdict_words.version_lasts(analysis)
-    facts = _pairs(
+    facts = pairs(
         [
             (
                 "tokens",
@@ -279,19 +261,6 @@ def _alerts(analysis: AnalysisResult) -> RenderableType:
         head.append(f"  {alert.cost}" if alert.cost else "", style="not bold")
         lines += [head, Padding(plain(alert.what), (0, 0, 0, 9))]
     return Group(*lines)
-
-
-def _section(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(""), Text(title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
-
-
-def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, plain(value))
-    return table
 
 
 def _bar(ratio: float, width: int) -> str:

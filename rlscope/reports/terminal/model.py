@@ -10,13 +10,13 @@ from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.result import ModelResult, NoModelResult
+from rlscope.reports.terminal.parts import WIDE
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text.names import preemption_sentence
 
 _ADVICE: Final = "Recommended layout"
 _LAYOUTS_SHOWN: Final = 6
-_WIDE: Final = 100
 
 
 class TerminalSection(NamedTuple):
@@ -46,7 +46,7 @@ def _advice(model: ModelResult, width: int) -> RenderableType:
         *([] if is_ranked else [Text(advice.headline(model), style="bold")]),
         Text(advice.why(model)),
         Text(""),
-        _layouts(model, with_intervals=width >= _WIDE),
+        _layouts(model, with_intervals=width >= WIDE),
         *(bulleted("!", line) for line in model_words.remarks(model)),
     )
 
@@ -93,7 +93,7 @@ def _replayed(model: ModelResult) -> RenderableType:
 
 
 def _gap(model: ModelResult, width: int) -> RenderableType:
-    bar = 32 if width >= _WIDE else 24
+    bar = 32 if width >= WIDE else 24
     gap = model.gap
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from rich.box import ROUNDED
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -14,14 +12,13 @@ from rlscope.model.forecast.plan import PlanResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf
 from rlscope.planning.schema import PlanFile
+from rlscope.reports.terminal.parts import WIDE, WIDTH_MAX, panel, section
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import plan as plan_words
 from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.plan import NOTHING_MEASURED, assumption_lines, cost_line
 
-_WIDTH_MAX: Final = 120
 _SHOWN: Final = 10
-_WIDE: Final = 100
 
 
 def print_what_if(model: ModelResult, answer: WhatIf, console: Console) -> None:
@@ -59,12 +56,12 @@ def _sensitivities(model: ModelResult) -> Table:
 
 def print_plan(planned: PlanResult, file: PlanFile, console: Console) -> None:
     """Print the whole answer."""
-    width = min(console.width, _WIDTH_MAX)
+    width = min(console.width, WIDTH_MAX)
     blocks = [
         _plan_advice(planned, file),
-        _section("Layouts", _plan_layouts(planned, wide=width >= _WIDE)),
-        *([_section("Uncertainties", _unknowns(planned))] if planned.unknown_costs else []),
-        _section("Assumptions", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
+        section("Layouts", _plan_layouts(planned, wide=width >= WIDE)),
+        *([section("Uncertainties", _unknowns(planned))] if planned.unknown_costs else []),
+        section("Assumptions", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
     ]
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
@@ -79,14 +76,7 @@ def _plan_advice(planned: PlanResult, file: PlanFile) -> Panel:
         Text(""),
         Text(NOTHING_MEASURED, style="dim"),
     )
-    return Panel(
-        body,
-        title=Text(" Plan ", style="bold"),
-        title_align="left",
-        border_style="none" if planned.best is not None else "red",
-        box=ROUNDED,
-        padding=(1, 2),
-    )
+    return panel("Plan", body, "none" if planned.best is not None else "red")
 
 
 def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
@@ -118,7 +108,3 @@ def _unknowns(planned: PlanResult) -> RenderableType:
         table.add_row(*row)
     first = plan_words.measure_first(planned)
     return Group(table, *([Text(first, style="dim")] if first else []))
-
-
-def _section(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(""), Text(title, style="bold underline"), Padding(body, (0, 0, 0, 2)))

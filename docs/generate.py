@@ -1,4 +1,4 @@
-"""Write the generated pages: trace format, findings, queries, metrics, JSON documents and schemas.
+"""Write the generated pages and tables: trace format, findings, queries, metrics, frameworks, JSON and schemas.
 
 `python docs/generate.py` writes them; with --check it fails if a page is out of date.
 """
@@ -18,6 +18,7 @@ from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
 from rlscope.document import published_schema
+from rlscope.frameworks import frameworks
 from rlscope.planning.schema import plan_schema
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
@@ -295,7 +296,36 @@ INPUT_SCHEMAS = {
     "schema/rules.schema.json": lambda: schema_page("Alert rules and receivers of rlscope", rules_schema()),
 }
 
+FRAMEWORK_TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "frameworks.md": {
+        "Versions, staleness, caps": "caps",
+        "Parts and waits": "parts",
+        "Misleading metrics": "misleading",
+    },
+    "importers.md": {"Supported files": "files"},
+}
+"""Key under `docs` in the frameworks' tables, by page and heading."""
+
+
+def page_of_tables(name: str) -> str:
+    """Return a page written by hand, with the rows of its tables from the frameworks' tables."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    for heading, key in FRAMEWORK_TABLES[name].items():
+        start = text.index("|", text.index(f"## {heading}\n"))
+        head, rule, *_ = text[start:].split("\n", 2)
+        columns = [cell.strip() for cell in head.strip("|").split("|")]
+        rows = [
+            f"| {' | '.join(row[each] for each in columns)} |"
+            for table in frameworks()
+            for row in table.docs.get(key, ())
+        ]
+        end = text.index("\n\n", start) if "\n\n" in text[start:] else len(text) - 1
+        text = "\n".join([text[:start] + head, rule, *rows]) + text[end:]
+    return text
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    **{name: partial(page_of_tables, name) for name in FRAMEWORK_TABLES},
     "trace-format.md": trace_format_page,
     "findings.md": findings_page,
     "queries.md": queries_page,

@@ -30,6 +30,7 @@ ASKED = {
     "trainer_gpus", "sampler_gpus", "total_gpus", "max_running", "max_staleness", "length_factor",
     "max_output_tokens", "samples_per_step", "trainer_speed", "engine_speed", "weight_update_s",
     "queue_capacity_samples", "max_in_flight_samples", "max_in_flight_groups", "publish_every",
+    "added_checkpoint_s",
 }  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"}
 

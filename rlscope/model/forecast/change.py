@@ -32,15 +32,19 @@ class Change:
     """Changes to a run; None leaves a quantity unchanged."""
 
     trainer_gpus: int | None = None
+    """Trainer GPUs."""
     sampler_gpus: int | None = None
+    """Sampler GPUs."""
     total_gpus: int | None = None
     """Total of both sides."""
     max_running: int | None = None
     """Limit on running requests."""
     max_staleness: int | None = None
+    """Cap on the staleness of samples, in versions."""
     length_factor: float | None = None
     """Factor on the length of every response, up to the cap."""
     max_output_tokens: int | None = None
+    """Longest response, in tokens."""
     samples_per_step: int | None = None
     """Samples per optimizer step."""
     trainer_speed: float | None = None

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.document import computed_field
 from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.steady_state import steady_states
@@ -68,6 +69,7 @@ class UnknownCost:
     """Cost of not knowing one quantity."""
 
     unknown: Unknown
+    """The unknown quantity."""
     rate_ratio: Estimate
     """Rate of the best layout over its rate with all unknowns at their medians, minus 1, if only this one is
     unknown."""
@@ -80,6 +82,7 @@ class PoorScaling:
     """Share of the GPUs that would train nearly as fast as all of them, with the same batch."""
 
     fewer_gpus: int
+    """Number of GPUs in the subset."""
     gain_ratio: float
     """Rate of all GPUs over that of the share, minus 1."""
     larger_batch: int
@@ -87,6 +90,7 @@ class PoorScaling:
     larger_batch_gain_ratio: float
     """Rate of all GPUs with the larger batch over that with the plan's, minus 1."""
 
+    @computed_field
     @property
     def batch_is_too_small(self) -> bool:
         """Whether a larger batch would put the GPUs to use."""

@@ -1,22 +1,17 @@
 """The JSON documents that the commands print, and the reports of alert rules.
 
-This module holds the parts of every document. A document is a frozen pydantic model. A key is declared with its type,
-its unit in its name, and a sentence on its content; `docs/schema/` and `docs/json.md` are generated from these. Keys
-appear in the order of their declaration: those of base classes first, starting with the last base. They are a contract:
-within a version, keys are only ever added.
+A document is a dataclass that `rlscope/document.py` prints and describes. The parts about the model and a comparison are
+still pydantic models, whose base is here.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from rlscope.document import Json, as_dict, dump
 from rlscope.format import finite
-from rlscope.text_out import as_json
-
-Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 
 
 def _null_unless_finite(value: object) -> object:
@@ -60,11 +55,11 @@ class Document(BaseModel):
 
     def as_dict(self) -> dict[str, Json]:
         """Return the document as `json.loads` would parse it."""
-        return self.model_dump(mode="json", by_alias=True)
+        return as_dict(self)
 
     def as_json(self) -> str:
         """Return the document as the commands print it, without a trailing newline."""
-        return as_json(self.as_dict(), indent=2)
+        return dump(self)
 
     @classmethod
     def published_schema(cls, name: str) -> JsonSchemaValue:

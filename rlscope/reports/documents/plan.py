@@ -6,8 +6,7 @@ from pydantic import ConfigDict
 
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of
-from rlscope.model.forecast.plan_prior import Unknown
+from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost, gain_over, hours_of
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
 from rlscope.reports.documents.layouts import NO_GAIN, CandidateJson, candidate_json, modelled_layout_json
@@ -15,23 +14,12 @@ from rlscope.reports.documents.model import AdviceJson
 from rlscope.reports.text import plan as plan_words
 
 
-class SpreadJson(Document):
-    """A quantity over the posterior draws."""
-
-    median: Figure
-    """The median."""
-    low: Figure
-    """Low end of the 90% interval."""
-    high: Figure
-    """High end of the 90% interval."""
-
-
 class RunTimeJson(Document):
     """Duration and cost of the planned run in the recommended layout."""
 
     steps: int
     """Optimizer steps in the plan."""
-    hours: SpreadJson
+    hours: Estimate
     """Hours for these steps."""
     gpu_hours: Figure
     """GPU-hours for these steps, at the median."""
@@ -39,21 +27,6 @@ class RunTimeJson(Document):
     """Price of these GPU-hours, at the median; null if the plan has no price."""
     currency: str | None
     """Currency of the price; null if the plan has none."""
-
-
-class UnknownJson(Document):
-    """Cost of not knowing one quantity."""
-
-    unknown: Unknown
-    """The unknown quantity."""
-    rate_low_ratio: Figure
-    """Low end of the 90% interval of the best layout's rate over its usual rate, less 1, if only this quantity is
-    uncertain."""
-    rate_high_ratio: Figure
-    """High end of that interval."""
-    regret_ratio: Figure
-    """Mean gain forgone by choosing a layout without knowing the quantity, as a ratio of the trained tokens per
-    second."""
 
 
 class AskedLayoutJson(CandidateJson):
@@ -65,21 +38,6 @@ class AskedLayoutJson(CandidateJson):
     """Share of engine time, 0 to 1, without a decode pass or a prefill."""
     simulated: bool
     """Whether its forecast comes from the event simulation."""
-
-
-class PoorScalingJson(Document):
-    """A subset of the GPUs that would train nearly as fast as all of them with the same batch."""
-
-    fewer_gpus: int
-    """Number of GPUs in the subset."""
-    gain_ratio: Figure
-    """Rate of all GPUs over the rate of the subset, less 1."""
-    larger_batch: int
-    """Samples per step after scaling the plan's batch by the ratio of all GPUs to the subset."""
-    larger_batch_gain_ratio: Figure
-    """Rate of all GPUs with the larger batch over their rate with the plan's batch, less 1."""
-    batch_is_too_small: bool
-    """Whether the larger batch would use all GPUs well."""
 
 
 class PlanDocument(Document):
@@ -106,9 +64,9 @@ class PlanDocument(Document):
     """Number of tokens that fit in an engine's KV cache."""
     time_to_finish: RunTimeJson | None
     """Duration of the run; null if the plan has no number of steps or no layout can be used."""
-    scaling: PoorScalingJson | None
+    scaling: PoorScaling | None
     """A smaller number of GPUs that would train nearly as fast; null if all GPUs are used well."""
-    unknowns: tuple[UnknownJson, ...]
+    unknowns: tuple[UnknownCost, ...]
     """Uncertain quantities, starting with the one most worth measuring."""
     assumptions: tuple[str, ...]
     """Assumptions behind the answer, one sentence each."""
@@ -129,16 +87,8 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
         time_to_finish=_run_time(planned, file),
-        scaling=None if planned.scaling is None else PoorScalingJson.read(planned.scaling),
-        unknowns=tuple(
-            UnknownJson(
-                unknown=each.unknown,
-                rate_low_ratio=each.rate_ratio.low,
-                rate_high_ratio=each.rate_ratio.high,
-                regret_ratio=each.regret_ratio,
-            )
-            for each in planned.unknown_costs
-        ),
+        scaling=planned.scaling,
+        unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),
         simulated_layouts=len(planned.simulated),
     )
@@ -185,12 +135,8 @@ def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
     gpu_hours = hours.value * planned.plan.gpus
     return RunTimeJson(
         steps=steps,
-        hours=_spread(hours),
+        hours=hours,
         gpu_hours=gpu_hours,
         price=None if price.gpu_hour_price is None else gpu_hours * price.gpu_hour_price,
         currency=price.currency or None,
     )
-
-
-def _spread(spread: Estimate) -> SpreadJson:
-    return SpreadJson(median=spread.value, low=spread.low, high=spread.high)

@@ -28,41 +28,6 @@ from rlscope.reports.documents.layouts import (
 from rlscope.reports.text import advice
 
 
-class AskedJson(Document):
-    """The requested changes, by option name; null if the option is unchanged."""
-
-    trainer_gpus: int | None
-    """Trainer GPUs."""
-    sampler_gpus: int | None
-    """Sampler GPUs."""
-    total_gpus: int | None
-    """Total number of GPUs."""
-    max_running: int | None
-    """Limit on running requests of an engine."""
-    max_staleness: int | None
-    """Cap on the staleness of samples, in versions."""
-    length_factor: Figure
-    """Factor on the length of every response."""
-    max_output_tokens: int | None
-    """Longest response, in tokens."""
-    samples_per_step: int | None
-    """Samples per optimizer step."""
-    trainer_speed: Figure
-    """Factor on the speed of training passes and log-probabilities."""
-    engine_speed: Figure
-    """Factor on the speed of decode passes and prefills."""
-    weight_update_s: Figure
-    """Seconds from the end of a step until both sides continue."""
-    queue_capacity_samples: int | None
-    """Capacity of the queue, in samples; 0: no limit."""
-    max_in_flight_samples: int | None
-    """Limit on the samples running or queued at a time; 0: no limit."""
-    max_in_flight_groups: int | None
-    """Limit on the groups running or queued at a time; 0: no limit."""
-    publish_every: int | None
-    """Optimizer steps per weight update; the staleness of `predicted` counts versions of that many steps."""
-
-
 class TimedLayoutJson(RatedLayoutJson):
     """A layout with its bottleneck and the duration of its steps."""
 
@@ -85,7 +50,7 @@ class WhatIfSideJson(PreemptionJson, TimedLayoutJson):
 class ComparisonJson(Document):
     """The requested changes and both sides of the comparison."""
 
-    asked: AskedJson
+    asked: Change
     """The requested changes, by option name."""
     current: WhatIfSideJson
     """The current run, as modeled."""
@@ -114,27 +79,6 @@ class WhatIfDocument(GainJson, ComparisonJson):
     """Throughput change per 1% of each quantity in the current run, the largest first."""
 
 
-def _asked(change: Change) -> AskedJson:
-    """Return the requested changes by option name."""
-    return AskedJson(
-        trainer_gpus=change.trainer_gpus,
-        sampler_gpus=change.sampler_gpus,
-        total_gpus=change.total_gpus,
-        max_running=change.max_running,
-        max_staleness=change.max_staleness,
-        length_factor=change.length_factor,
-        max_output_tokens=change.max_output_tokens,
-        samples_per_step=change.samples_per_step,
-        trainer_speed=change.trainer_speed,
-        engine_speed=change.engine_speed,
-        weight_update_s=change.weight_update_s,
-        queue_capacity_samples=change.queue_capacity_samples,
-        max_in_flight_samples=change.max_in_flight_samples,
-        max_in_flight_groups=change.max_in_flight_groups,
-        publish_every=change.publish_every,
-    )
-
-
 def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
     """Return one side of the comparison."""
     rate, timing = advice.rate_of(forecast, answer.now), forecast.timing
@@ -159,7 +103,7 @@ def steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
 def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
     """Return the model's answer to one what-if question."""
     return WhatIfDocument(
-        asked=_asked(answer.asked),
+        asked=answer.asked,
         current=_side(answer, answer.now),
         predicted=_side(answer, answer.predicted),
         **dict(gain_json(answer.gain_ratio)),

@@ -1,7 +1,7 @@
 """The JSON documents that the commands print, and the reports of alert rules.
 
-A document is a dataclass that `rlscope/document.py` prints and describes. The parts about the model and a comparison are
-still pydantic models, whose base is here.
+A document is a dataclass that `rlscope/document.py` prints and describes. The parts about the model and about a
+comparison are still pydantic models, whose base is here.
 """
 
 from typing import Annotated, Final, Self

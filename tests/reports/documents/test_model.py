@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
@@ -27,7 +27,7 @@ CONTRACT = {
     "recommendation": {"action", "why", "current", "best", "candidates"},
     "time_to_finish": {"remaining_steps", "current", "best"},
 }  # fmt: skip
-ACTION = {"kind", "target", "setting", "from", "to", "tokens_per_s", "gain_ratio", "gain_low_ratio", "gain_high_ratio",
+ACTION = {"kind", "target", "setting", "before", "after", "tokens_per_s", "gain_ratio",
           "probability", "staleness_p95_before", "staleness_p95_after", "effective_gain_ratio", "evidence", "verify",
           "cost"}  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
@@ -154,9 +154,9 @@ def test_the_layout_in_use_has_the_measured_rate_and_the_others_their_gain_on_it
 
 def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_layout():
     document = as_document(with_model(changing_model()))
-    moves = [each for each in document["actions"] if each["kind"] == "change" and isinstance(each["to"], dict)]
-    assert moves[0]["to"] == layout_of(document["recommendation"]["best"])
-    assert moves[0]["from"] == layout_of(document["recommendation"]["current"])
+    moves = [each for each in document["actions"] if each["kind"] == "change" and isinstance(each["after"], dict)]
+    assert moves[0]["after"] == layout_of(document["recommendation"]["best"])
+    assert moves[0]["before"] == layout_of(document["recommendation"]["current"])
 
 
 def test_the_documented_jq_gives_what_the_card_says_to_do_first():
@@ -168,7 +168,7 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
     assert paths == ["actions[0]"]
     first = document["actions"][0]
     assert first["headline"].startswith(brief_of(analysis).actions[0].what)
-    assert first["gain_ratio"] > document["recommendation"]["best"]["gain_ratio"]
+    assert first["gain_ratio"]["value"] > document["recommendation"]["best"]["gain_ratio"]
 
 
 def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_verify_it():
@@ -177,7 +177,7 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
     first, ranked = as_document(analysis)["actions"][0], changing_model().ranking.actions[0]
     assert steady is not None
     assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.value))
-    assert (first["gain_low_ratio"], first["gain_high_ratio"]) == (ranked.gain_ratio.low, ranked.gain_ratio.high)
+    assert first["gain_ratio"] == asdict(ranked.gain_ratio)
     assert (first["kind"], first["target"], first["cause"], first["cost"]) == (
         "change",
         "layout",
@@ -197,7 +197,7 @@ def test_a_loss_holds_what_its_removal_would_bring_and_is_null_where_the_model_i
     assert (said["cause"], said["tied_with"]) == ("trainers", ["environment"])
     steady = analysis.throughput.steady_tokens_per_s
     assert steady is not None and said["losses"][0]["recoverable_tokens_per_s"] == pytest.approx(0.5 * steady)
-    assert [said["losses"][0][name] for name in ("gain_low_ratio", "gain_ratio", "gain_high_ratio")] == [0.4, 0.5, 0.6]
+    assert said["losses"][0]["gain_ratio"] == {"value": 0.5, "low": 0.4, "high": 0.6}
     assert {said["losses"][1][name] for name in ("gain_ratio", "recoverable_tokens_per_s")} == {None}
 
 
@@ -263,8 +263,10 @@ def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
 def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_model():
     levers = as_document(with_model(changing_model()))["sensitivity"]
     assert levers[0]["quantity"] == "trainer_speed"
-    assert levers[0]["gain_low_ratio"] <= levers[0]["gain_ratio"] <= levers[0]["gain_high_ratio"]
-    assert {each["no_effect_reason"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
+    gain = levers[0]["gain_ratio"]
+    assert 0.0 < gain["low"] <= gain["value"] <= gain["high"]
+    without = [each for each in levers if each["gain_ratio"] and each["gain_ratio"]["value"] == 0.0]
+    assert {each["no_effect_reason"] for each in without} == {"not_limiting", "not_there"}
     assert as_document(with_model(NoModelResult("no pass")))["sensitivity"] is None
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from rlscope.frameworks import frameworks
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import clean, tallied_lines
 from rlscope.importers.quantities import number, real
@@ -38,11 +39,10 @@ _TABLE: Final = "StatsLogger INFO: "
 _TABLE_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\.")
 _CELL_EDGE: Final = "│"
 _CELLS: Final = re.compile(rf"│\s*([^\s│]+)\s*│\s*({_NUMBER})\s*(?=│)")
-_LEAD: Final = re.compile(
-    r"(?:.{0,300}\b(?:Global step|Completed steps) (?P<step>\d+): "  # OpenRLHF, PipelineRL
-    r"|\[[^{}]{0,300}\]\[PID \d+\] "  # ROLL
-    r"|.{0,300}\d+%\|[^{}]{0,300}\]\s*)?(?=\{)"  # a progress bar
-)
+_BAR: Final = r".{0,300}\d+%\|[^{}]{0,300}\]\s*"
+"""A progress bar."""
+_NAMED_LEADS: Final = tuple(each.console.lead for each in frameworks() if each.console.lead)
+_LEADS: Final = tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in (*_NAMED_LEADS, _BAR, ""))
 """Text before a printed dictionary of metrics, with the step if the text names it."""
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _LONGEST_DICTIONARY: Final = 64 * 1024
@@ -98,13 +98,14 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
 
 def _printed_row(body: str) -> MetricRow | None:
     """Return the row of a dictionary that stands alone on its line or after a logger's prefix."""
-    lead = _LEAD.match(body)
+    lead = next((found for each in _LEADS if (found := each.match(body))), None)
     value = literal(body[lead.end() :]) if lead else None
     if lead is None or not isinstance(value, dict):
         return None
     numbers = {name: _number_of(held) for name, held in value.items() if isinstance(name, str)}
     row = row_of(numbers)
-    return replace(row, step=real(lead["step"])) if row is not None and lead["step"] else row
+    step = lead.groupdict().get("step")
+    return replace(row, step=real(step)) if row is not None and step else row
 
 
 def _number_of(held: Any) -> Any:  # noqa: ANN401

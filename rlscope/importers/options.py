@@ -8,8 +8,8 @@ from typing import Final
 
 from rlscope_otel.schema import ROLES
 
-from rlscope.errors import ArgumentError, Bounds
-from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
+from rlscope.errors import ArgumentError, Bounds, ImportFileError
+from rlscope.frameworks.table import Console, Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 from rlscope.input_file import did_you_mean
@@ -44,7 +44,7 @@ def import_options(
     by_role = {} if gpus is None else _gpus_by_role(gpus)
     return ImportOptions(
         framework=framework,
-        own=read_table(table) if table is not None else _own_phases(phases, by_role) if phases is not None else None,
+        own=_own_table(table) if table is not None else _own_phases(phases, by_role) if phases is not None else None,
         gpus=by_role,
         gpus_per_engine=gpus_per_engine,
         utc_offset_s=None if utc_offset is None else _offset_s(utc_offset),
@@ -61,6 +61,20 @@ def _refuse_several(options: Mapping[str, object]) -> None:
         raise ArgumentError.of(
             " and ".join(given), found="several answers", expected="one framework", next_step="Pass one of them."
         )
+
+
+def _own_table(path: Path) -> Framework:
+    """Return the user's table, which needs phases and has no use for the lines of an importer."""
+    table = read_table(path)
+    if not table.known_by or table.console != Console():
+        place, found = ("console", "console lines") if table.known_by else ("phases", "no metric of training")
+        raise ImportFileError.of(
+            f"{path}, {place}",
+            found=found,
+            expected="phases whose metrics a metrics file has, or a log as `NAME: VALUE`",
+            next_step="docs/importers.md#your-own-framework shows a table.",
+        )
+    return table
 
 
 def _own_phases(text: str, gpus: Mapping[str, int]) -> Framework:

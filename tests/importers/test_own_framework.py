@@ -131,6 +131,9 @@ def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path, comman
          r"phases\.t\.order\[0\]\.kind: found 'trian'; expected one of 'generate', .* Did you mean 'train'"),
         ('name = "x"\n[columns]\nlos = "a"\n', "columns.los: found unknown key 'los'; .* Did you mean 'loss'"),
         ('name = "x"\n[console]\ntimer = "("\n', r"console\.timer: found '\('; expected a regular expression"),
+        ('name = "x"\n', "phases: found no metric of training"),
+        ('name = "x"\nphases.t.order = [{ kind = "train", metric = "a" }]\nconsole.lead = "a"\n',
+         "console: found console lines; expected phases whose metrics"),
         ('name = "My RL"\n', "name: found 'My RL'; expected .* such as 'my-framework'"),
     ],
 )  # fmt: skip

@@ -221,7 +221,7 @@ def test_a_layout_is_forecast_beside_the_recommended_one(tmp_path: Path) -> None
     plan = write(tmp_path, PLAN)
     done = invoke(plan, "--layout", "5:1", "--running", "32", "--json", tmp_path / "answer.json")
     words = " ".join(done.stdout.replace("│", " ").split())
-    assert "The requested layout, 5 trainer GPUs and 1 sampler GPU, up to 32 running requests per engine" in words
+    assert "The requested layout, 5 trainer GPUs and 1 sampler GPU, with up to 32 running requests per engine" in words
     assert "Against the recommended one: −" in words and "trainers are idle" in words
     found = json.loads((tmp_path / "answer.json").read_text())["asked"]
     layout = ("trainer_gpus", "sampler_gpus", "max_running")

@@ -24,11 +24,12 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, extent_words, no_gaps
-from rlscope.reports.text.ledger import GPU_TIME, SHARE, STEADY_SHARE, ledger_roles
+from rlscope.reports.text.ledger import DROPPED, GPU_TIME, SHARE, STEADY_SHARE, ledger_roles
 from rlscope.reports.text.origin import counted_words, file_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import (
     Kind,
+    publication_wait_sentence,
     startup_words,
     unrecorded_sentence,
 )
@@ -127,8 +128,8 @@ def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     closing = (
         f"█ work  ▒ waiting  ░ overhead, unattributed{steps}\nTotal {total}; every GPU-second is in exactly one state."
     )
-    missing = unrecorded_sentence(ledger)
-    return Group(*tables, Text(f"{closing} {missing}".rstrip(), style="dim"))
+    notes = " ".join(filter(None, (closing, unrecorded_sentence(ledger), publication_wait_sentence(ledger))))
+    return Group(*tables, Text(notes, style="dim"))
 
 
 def _role(role: LedgerRole, width: int, *, has_idle: bool) -> Table:
@@ -136,17 +137,17 @@ def _role(role: LedgerRole, width: int, *, has_idle: bool) -> Table:
     label_width = 34 if width >= 100 else 27 if width >= 76 else 14
     has_steady = any(row.steady for row in role.rows)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-    table.add_column(plain(role.role), header_style="bold", overflow="fold", min_width=label_width)
-    table.add_column(GPU_TIME.replace(", ", ",\n"), justify="right", no_wrap=True)
-    table.add_column(SHARE.replace(", ", ",\n"), justify="right", no_wrap=True)
+    table.add_column(plain(f"{role.role} GPU time"), header_style="bold", overflow="fold", min_width=label_width)
+    table.add_column(GPU_TIME, justify="right", no_wrap=True)
+    table.add_column(SHARE.replace("of ", "of\n"), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=bar)
     if has_steady:
-        table.add_column(STEADY_SHARE.replace(", ", ",\n").replace(" state", ""), justify="right", no_wrap=True)
+        table.add_column(STEADY_SHARE.replace("of ", "of\n").removesuffix(" state"), justify="right", no_wrap=True)
     if has_idle:
         table.add_column("GPU idle", justify="right", max_width=5)
     for row in role.rows:
         cells = [row.steady] * has_steady, [row.gpu_idle] * has_idle
-        label = Text(f"  {row.label}") if row.is_part else plain(row.label)
+        label = Text(f"  {row.label}") if row.is_part and row.label != DROPPED else plain(row.label)
         bar_text = "" if row.is_part else _kind_bar(row, bar)
         style = "dim" if row.is_part else ""
         table.add_row(label, row.gpu_time, row.share, bar_text, *cells[0], *cells[1], style=style)

@@ -89,7 +89,7 @@ def what_to_do(action: Action) -> str:
     words = imperative(action)
     if action.kind != "probe":
         return words
-    return f"{words} (gain uncertain: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+    return f"{words} (may gain less than 5%: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -127,16 +127,20 @@ def _layout_imperative(action: Action, after: Layout) -> str:
         old, new = action.before.max_running, after.max_running
         verb = "Raise" if new > old else "Lower"
         return f"{verb} the limit on running requests per engine from {fmt.count(old)} to {fmt.count(new)}"
-    words = layout_words(after)
-    return f"Run asynchronously with {words}" if action.what == "asynchronous" else f"Use {words}"
+    if action.what == "asynchronous":
+        return f"Run asynchronously on {layout_words(after)}"
+    before = action.before if isinstance(action.before, Layout) else None
+    return f"Use {layout_words(after, before)}"
 
 
-def layout_words(layout: Layout) -> str:
-    """A layout in words."""
+def layout_words(layout: Layout, before: Layout | None = None) -> str:
+    """A layout in words; before: the current one, if its numbers of GPUs are to be named."""
     trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
     samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
     running = fmt.counted(layout.max_running, "running request", "running requests")
-    return f"{trainers} and {samplers}, up to {running} per engine"
+    gpus = before and (before.trainer_gpus, before.sampler_gpus)
+    replaced = f" instead of {' and '.join(map(fmt.count, gpus))}" if gpus else ""
+    return f"{trainers} and {samplers}{replaced}, with up to {running} per engine"
 
 
 def gain_words(gain_ratio: Estimate) -> str:
@@ -151,28 +155,17 @@ def effect(action: Action) -> str:
     if action.what in _FASTER:
         return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
-        return f"Predicted throughput: at most {gain}, {_IF[action.what]}"
+        return f"Predicted throughput in the best case: {gain}, {_IF[action.what]}"
     return f"Predicted throughput: {gain}{_how(action)}"
 
 
 def _how(action: Action) -> str:
-    """Why a setting other than the staleness cap shortens the waits for it; empty for all other actions."""
-    if action.cause != "staleness_cap":
-        return ""
-    if action.what == "publish_every":
-        return ", because the staleness cap, counted in versions, then allows more steps"
-    return ", because GPUs then wait less for the staleness cap" if action.what in _SOONER else ""
+    """Why a layout helps against the staleness cap; empty for all other actions.
 
-
-def period_of(ranked: Sequence[Action], own: StalenessForecast | None) -> float | None:
-    """Return the publish interval if actions that are listed together count staleness in steps; None for versions.
-
-    One action that changes how many steps a version lasts is enough: a list has one unit.
+    Also empty if publications wait for the cap: the words on staleness then say what becomes of them.
     """
-    rarer = [_number(action.before) for action in ranked if action.what == "publish_every"]
-    if rarer:
-        return rarer[0]
-    return 1.0 if any(map(lasts_longer, (own, *(action.staleness for action in ranked)))) else None
+    is_sooner = action.cause == "staleness_cap" and action.what in _SOONER and not lasts_longer(action.staleness)
+    return ", because the staleness cap then blocks GPUs less" if is_sooner else ""
 
 
 def staleness_words(
@@ -193,8 +186,8 @@ def staleness_words(
         return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
-    last = ". Listed last because it rises by more than half" if action.is_staler else ""
-    return f"{change}{_cap_words(caps)}{_versions_last(action, own, period_steps)}{last}"
+    last = ". Ranked last, whatever its gain, because staleness rises by more than half" if action.is_staler else ""
+    return f"{change}{_cap_words(action, cap)}{_versions_last(action, own, period_steps)}{last}"
 
 
 def _unit(age: str, *, in_steps: bool) -> str:
@@ -202,12 +195,15 @@ def _unit(age: str, *, in_steps: bool) -> str:
     return name if age == "1" else f"{name}s"
 
 
-def _cap_words(caps: tuple[int, int] | None) -> str:
+def _cap_words(action: Action, cap: int | None) -> str:
     """Return what rarer publications do to the cap; empty if there is no cap, or versions last as long as before."""
-    if caps is None:
+    caps = _caps(action, cap)
+    if caps is None or cap is None:
         return ""
-    old, new = map(fmt.count, caps)
-    return f"; the staleness cap then allows {new} instead of {old}"
+    period = fmt.counted(round(_number(action.after)), "step", "steps")
+    versions, (old, new) = fmt.counted(cap, "version", "versions"), map(fmt.count, caps)
+    helps = ", so it limits throughput less" if action.cause == "staleness_cap" else ""
+    return f". With {period} per version, the cap of {versions} allows {new} optimizer steps instead of {old}{helps}"
 
 
 def _versions_last(action: Action, own: StalenessForecast | None, period_steps: float | None) -> str:
@@ -219,7 +215,8 @@ def _versions_last(action: Action, own: StalenessForecast | None, period_steps: 
     old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old})"
-    return f", because weights are then published every {new} instead of every {old}"
+    delays = "delays publishing less" if after.steps_per_version < own.steps_per_version else "delays publishing longer"
+    return f": the cap {delays}, so weights are published every {new} instead of every {old}"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -399,7 +396,7 @@ def _gain_cell(action: Action) -> str:
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in _FASTER:
         return f"{gain} {_FASTER[action.what]}"
-    return f"at most {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
+    return f"best case {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 
 def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None, period_steps: float | None) -> str:

@@ -18,7 +18,7 @@ from rlscope.model.forecast.recommend import (
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.text.actions import age_text, gain_words, layout_words, period_of
+from rlscope.reports.text.actions import age_text, gain_words, layout_words
 from rlscope.reports.text.model import OBSERVABLES
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
@@ -66,12 +66,12 @@ def headline(model: ModelResult) -> str:
 def change_words(model: ModelResult) -> str:
     """The change without its gain; for a synchronous run the change includes running asynchronously."""
     words = layout_words(model.recommendation.best.layout)
-    return f"Run asynchronously with {words}" if model.calibration.synchronous else f"Use {words}"
+    return f"Run asynchronously on {words}" if model.calibration.synchronous else f"Use {words}"
 
 
 def _tried_words(model: ModelResult) -> str:
     words = layout_words(model.recommendation.best.layout)
-    return f"running asynchronously with {words}" if model.calibration.synchronous else words
+    return f"running asynchronously on {words}" if model.calibration.synchronous else words
 
 
 def _changes_run_type(model: ModelResult) -> bool:
@@ -244,10 +244,8 @@ def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
     """Return staleness in the unit of the actions."""
     if forecast.staleness is None:
         return fmt.NO_DATA
-    period_steps = period_of(model.ranking.actions, model.forecasts.today.staleness)
-    if period_steps is None:
-        return fmt.counted(forecast.staleness.sample_p95, "version", "versions")
-    return f"{age_text(forecast.staleness.p95_steps * period_steps)} steps"
+    age = age_text(forecast.staleness.p95_steps * model.calibration.steps_per_version)
+    return "1 step" if age == "1" else f"{age} steps"
 
 
 def _odds(model: ModelResult) -> str:

@@ -314,7 +314,8 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     heldout, row = result.prediction, model_words.compared_rows(result)[0]
     steps, predicted = fmt.count(heldout.held_out_steps), row.predicted.removesuffix(" tokens/s")
     tested = (
-        f"for its last {steps} steps, rlscope predicted {predicted} and measured {row.achieved}: "
+        f"check: from the steps before, rlscope predicted {predicted} for the last {steps} and measured "
+        f"{row.achieved}{' (90% intervals)' if '(' in row.achieved else ''}: "
         f"{_agreement(heldout.compared[0])}"
     )
     return Fact("Throughput", rate, f"{measured}{tested}")

@@ -34,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Training limits throughput: samplers spend {share} of their time on {cause}",
+        headline="Training limits throughput: {share} of sampler GPU time goes to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="GPUs spend {share} of their time waiting for the staleness cap",
+        headline="GPUs are blocked by the staleness cap {share} of the time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
@@ -94,7 +94,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 _SPENT: Final[Mapping[Bottleneck, str]] = {
     "samplers": "trainers spent {gpu_time} waiting for samples",
     "lockstep": "trainers and samplers spent {gpu_time} waiting for each other",
-    "staleness_cap": "GPUs spent {gpu_time} waiting for the staleness cap",
+    "staleness_cap": "GPUs were blocked by the staleness cap for {gpu_time}",
     "weight_updates": "weight updates took {gpu_time}",
     "environment": "GPUs spent {gpu_time} waiting for the environment",
     "checkpoints": "checkpoints and evaluation took {gpu_time}",
@@ -147,9 +147,10 @@ def spent_words(loss: Loss, *, more: bool = False) -> str:
     share = f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
     if loss.cause in _SPENT:
         return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
-    purpose = "waiting"
-    if parts := _sampler_losses(loss):
-        purpose = "on samples that were dropped" if len(parts) == 1 else "waiting or on samples that were dropped"
+    parts = _sampler_losses(loss)
+    if not parts:
+        return f"samplers were idle for {gpu_time} ({share})"
+    purpose = "on samples that were dropped" if len(parts) == 1 else "idle or on samples that were dropped"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 
 

@@ -12,12 +12,12 @@ from rlscope.reports.blocks import Ledger, LedgerRole, LedgerRow
 from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
 
-GPU_TIME: Final = "GPU time, whole run"
-SHARE: Final = "share, whole run"
-STEADY_SHARE: Final = "share, steady state"
-"""Titles of the columns."""
-DROPPED: Final = "of generation, later dropped"
-"""Label of the part of all generation whose samples were dropped."""
+GPU_TIME: Final = "whole run"
+SHARE: Final = "% of whole run"
+STEADY_SHARE: Final = "% of steady state"
+"""Titles of the columns, below the GPU time of a role."""
+DROPPED: Final = "of the above, on dropped samples"
+"""Label of the part of all generation whose samples were dropped, below the states."""
 
 
 def ledger_block(analysis: AnalysisResult) -> Ledger:
@@ -65,8 +65,8 @@ def _rows(
             ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
             gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
             yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, "", gpu_time, "", is_part=True)
-        if generating and state is generating[-1]:
-            yield from _dropped_row(analysis, generating, steady)
+    if generating:
+        yield from _dropped_row(analysis, generating, steady)
 
 
 def _row(state: LedgerState, steady: Mapping[tuple[str, str | None], float]) -> LedgerRow:

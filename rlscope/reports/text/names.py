@@ -24,7 +24,7 @@ REASONS: Final[Mapping[Reason, str]] = {
         "shows the effect of longer responses."
     ),
     "best_already": "No other GPU split or request limit is faster.",
-    "small_gain": "No other GPU split or request limit is likely to gain 5%.",
+    "small_gain": "Changing the GPU split or the request limit is unlikely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
@@ -100,10 +100,10 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "batch size measured",
-    "interpolated": "batch size interpolated",
-    "extrapolated": "batch size extrapolated",
-    "assumed": "batch speed assumed",
+    "measured": "the run had this batch size",
+    "interpolated": "between batch sizes of the run",
+    "extrapolated": "beyond batch sizes of the run",
+    "assumed": "batch speed not measured",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

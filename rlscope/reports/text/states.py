@@ -42,7 +42,7 @@ STATES: Final = (
     StateStyle("logprobs", "log-probabilities", "work", "#5aa9d6", "#86c5ea", "recomputing log-probabilities"),
     StateStyle("reward", "reward", "work", "#9cc9e3", "#b4d8ec", "computing rewards"),
     StateStyle("decoding", "decoding", "work", "#007a63", "#2fb496", "forward passes that only decode"),
-    StateStyle("mixed_passes", "decoding and prefilling", "work", "#35a389", "#62cbb1",
+    StateStyle("mixed_passes", "mixed steps (prefill + decode)", "work", "#35a389", "#62cbb1",
                "forward passes that both decode and prefill"),
     StateStyle("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
     StateStyle("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
@@ -57,17 +57,17 @@ STATES: Final = (
     StateStyle("waiting_for_staleness_cap", "waiting to publish (staleness cap)", "wait", "#a4163f", "#e8658d",
                "publishing waits until older samples finish, so that no token exceeds the cap"),
     StateStyle("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
-    StateStyle("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
+    StateStyle("no_requests", "idle", "wait", "#e69f00", "#f3bb47",
                "the engine had no request to run; the reason is in brackets"),
     StateStyle("publishing_weights", "publishing weights", "weights", "#6f4fa3", "#a98bd8",
-               "the trainer sends new weights"),
+               "the trainer makes new weights available; sending them is separate only if the run recorded it"),
     StateStyle("transferring_weights", "transferring weights", "weights", "#9279bf", "#c3b0e4",
-               "new weights in transfer"),
+               "new weights are being sent to the engines"),
     StateStyle("applying_weights", "applying weights", "weights", "#b98bd0", "#d6b3e6", "the engine loads new weights"),
     StateStyle("checkpoint", "checkpoint", "housekeeping", "#4f5f70", "#8496a8", "writing a checkpoint"),
     StateStyle("eval", "evaluation", "housekeeping", "#72869a", "#9fb2c4", "evaluating"),
     StateStyle("startup", "startup", "housekeeping", "#9fb0c0", "#66788a", "starting up"),
-    StateStyle("other", "other activity", "housekeeping", "#8a8580", "#a8a29c",
+    StateStyle("other", "other recorded activity", "housekeeping", "#8a8580", "#a8a29c",
                "an activity that the run recorded under another name"),
     StateStyle("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a",
                "no activity was recorded at that time"),
@@ -76,11 +76,11 @@ STATES: Final = (
 _BY_NAME: Final = {state.name: state for state in STATES}
 
 _REASONS: Final = {
-    "samples": "queue empty",
+    "samples": "sample queue empty",
     "staleness_cap": "staleness cap",
-    "requests": "nothing to generate",
-    "backpressure": "queue full",
-    "barrier": "other workers busy",
+    "requests": "no requests submitted",
+    "backpressure": "sample queue full",
+    "barrier": "other workers not done",
     "environment": "environment",
     "weights": "new weights",
 }
@@ -125,6 +125,13 @@ def startup_words(ledger: Ledger) -> str:
     gpu_s = sum(state.gpu_ns for state in ledger.states if state.state == "startup") / 1e9
     ratio = gpu_s / ledger.total_gpu_s if ledger.total_gpu_s else 0.0
     return f"; startup took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
+
+
+def publication_wait_sentence(ledger: Ledger) -> str:
+    """Explain waiting to publish, as a sentence; empty if no worker did."""
+    waits = any(state.state == "waiting_for_staleness_cap" and state.gpu_ns > 0 for state in ledger.states)
+    wait = state_of("waiting_for_staleness_cap")
+    return f"{wait.label.capitalize()}: {wait.meaning}." if waits else ""
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:

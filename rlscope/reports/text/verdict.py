@@ -109,8 +109,11 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
     if not all(gains):
         return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
-    named[0] = f"{named[0]} would gain"
-    return f"{', '.join(map(' '.join, zip(named, gains, strict=True)))}: nearly a tie"
+    named[0] = f"{named[0]} would raise throughput"
+    raised = fmt.listed([f"{name} by {gain}" for name, gain in zip(named, gains, strict=True)])
+    return (
+        f"{raised}: any of these may be the bottleneck" if len(tied) > 2 else f"{raised}: either may be the bottleneck"
+    )
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -142,7 +145,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     if verdict.cause != "samplers" or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
     share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words('weight_updates')}"
-    return f", because engines pause for weight updates ({share})"
+    return f", because engines pause for weight updates, which take {share}"
 
 
 def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
@@ -180,7 +183,7 @@ def why(analysis: AnalysisResult) -> str:
     parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
     parts += [_pace(analysis).strip()]
     also = [words for cause, words in clauses.items() if cause != behind]
-    parts += [f"Also: {'; '.join(also)}."] if also else []
+    parts += [f"Separately, {'; '.join(also)}."] if also else []
     return " ".join(filter(None, parts))
 
 
@@ -279,7 +282,7 @@ def next_step(analysis: AnalysisResult) -> str:
 def _with_effect(analysis: AnalysisResult, action: Action) -> str:
     """The action, its gain, and what it does to staleness, as sentences."""
     own = own_staleness(analysis)
-    fresh = actions.staleness_words(action, own, cap_of(analysis), actions.period_of(actions_of(analysis), own))
+    fresh = actions.staleness_words(action, own, cap_of(analysis), _period_steps(analysis))
     return f"{actions.what_to_do(action)}. {actions.effect(action)}.{' ' if fresh else ''}{fresh}{'.' if fresh else ''}"
 
 
@@ -289,8 +292,9 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     if first.kind != "change" or not isinstance(model, ModelResult) or model.prediction is not None:
         return ""
     return (
-        f"The steady state is too short to test this prediction. The gain would exceed 5% even if the prediction were "
-        f"off by {fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')}, the usual error."
+        "The steady state is too short to test this prediction. Most such predictions are within "
+        f"{fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')} of the measured throughput; with that error, the "
+        "gain would still exceed 5%."
     )
 
 
@@ -363,7 +367,8 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
     """Why the layout is kept; empty if the first action changes it."""
     if first.kind != "fix" or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
         return ""
-    return f"Keep the current layout. {advice.reason(analysis.model)}"
+    reason = advice.reason(analysis.model)
+    return f"Keep the current layout: {reason[0].lower()}{reason[1:]}"
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
@@ -391,9 +396,14 @@ def below_actions(analysis: AnalysisResult) -> str:
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """Return the actions as the rows of a table, in order."""
     own, cap = own_staleness(analysis), cap_of(analysis)
-    ranked = actions_of(analysis)
-    period_steps = actions.period_of(ranked, own)
-    return [actions.action_row(action, analysis, own, cap, period_steps) for action in ranked]
+    period_steps = _period_steps(analysis)
+    return [actions.action_row(action, analysis, own, cap, period_steps) for action in actions_of(analysis)]
+
+
+def _period_steps(analysis: AnalysisResult) -> float | None:
+    """Return the intended optimizer steps per version, in which all staleness is then counted; None without a model."""
+    model = analysis.model
+    return model.calibration.steps_per_version if isinstance(model, ModelResult) else None
 
 
 def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:

@@ -469,7 +469,7 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
         "staleness mean 1.25, p95 4, max 6 versions; batch 41.5 running, 3 waiting per engine; KV cache 50.0%; "
         "queue 12 samples; newest data {ago} ago; "
         "1 trainer, 4 GPUs: training 62.0%, waiting for samples 38.0%; "
-        "2 samplers, 2 GPUs: decoding 75.0%, no requests 25.0%"
+        "2 samplers, 2 GPUs: decoding 75.0%, idle 25.0%"
     )
     assert lines(
         view(facts=None, evaluated_ns=None),

@@ -33,7 +33,7 @@ def test_a_worker_has_its_length_its_start_and_the_state_that_took_most_of_it() 
     (table,) = folded(analysed(stretch(0), stretch(1, 0.6, "no_requests", "backpressure"), stretch(2, 0.9999)), Table)
     assert [tuple(cell.replace("\xa0", " ") for cell in row) for row in table.rows] == [
         ("w0", "trainer", "5 s", "1 min 30 s", "waiting for samples"),
-        ("w1", "trainer", "5 s", "1 min 30 s", "no requests (queue full), 60.0% of it"),
+        ("w1", "trainer", "5 s", "1 min 30 s", "idle (sample queue full), 60.0% of it"),
         ("w2", "trainer", "5 s", "1 min 30 s", "waiting for samples"),
     ]
 

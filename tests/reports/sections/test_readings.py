@@ -176,7 +176,7 @@ def test_the_dropped_share_of_generation_is_a_state_of_its_own_and_no_time_is_lo
             (0, "trainer", "generating", None, "generating", 0.5, 0.0),
             (1, "sampler", "decoding", None, "decoding", 0.5, 0.0),
             (1, "sampler", "prefilling", None, "prefilling", 0.25, 0.0),
-            (1, "sampler", "no_requests", "samples", "no requests", 0.25, 0.0),
+            (1, "sampler", "no_requests", "samples", "idle", 0.25, 0.0),
         ],
         schema=columns,
         orient="row",

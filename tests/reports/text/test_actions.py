@@ -28,14 +28,17 @@ def action(what="layout", cause="trainers", kind="change", before=NOW, after=THE
 
 
 WORDS = {
-    "layout": (action(), "Use 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine"),
+    "layout": (
+        action(),
+        "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4, with up to 24 running requests per engine",
+    ),
     "running_limit": (
         action("running_limit", "samplers", after=Layout(4, 4, 24)),
         "Raise the limit on running requests per engine from 16 to 24",
     ),
     "asynchronous": (
         action("asynchronous", "lockstep"),
-        "Run asynchronously with 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine",
+        "Run asynchronously on 6 trainer GPUs and 2 sampler GPUs, with up to 24 running requests per engine",
     ),
     "staleness_cap": (
         action("staleness_cap", "staleness_cap", before=1, after=2),
@@ -112,22 +115,20 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
 
 
 @pytest.mark.parametrize(
-    ("cause", "reason"),
-    [
-        ("weight_updates", ""),
-        ("staleness_cap", ", because the staleness cap, counted in versions, then allows more steps"),
-    ],
+    ("cause", "helps"), [("weight_updates", ""), ("staleness_cap", ", so it limits throughput less")]
 )
-def test_rarer_publications_say_what_they_are_against(cause, reason):
+def test_rarer_publications_say_what_they_are_against(cause, helps):
     rarer = action("publish_every", cause, before=1.0, after=2.0)
-    assert actions.effect(rarer) == f"Predicted throughput: {actions.gain_words(rarer.gain_ratio)}{reason}"
+    assert actions.effect(rarer) == f"Predicted throughput: {actions.gain_words(rarer.gain_ratio)}"
+    spans = f"With 2 steps per version, the cap of 4 versions allows 8 optimizer steps instead of 4{helps}"
+    assert actions.staleness_words(rarer, aged(2), 4).endswith(f". {spans}")
 
 
 @pytest.mark.parametrize(
     ("what", "cause", "reason"),
     [
-        ("running_limit", "staleness_cap", ", because GPUs then wait less for the staleness cap"),
-        ("layout", "staleness_cap", ", because GPUs then wait less for the staleness cap"),
+        ("running_limit", "staleness_cap", ", because the staleness cap then blocks GPUs less"),
+        ("layout", "staleness_cap", ", because the staleness cap then blocks GPUs less"),
         ("running_limit", "samplers", ""),
         ("staleness_cap", "staleness_cap", ""),
     ],
@@ -150,15 +151,15 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps, because weights are then published every "
-            "1.4 steps instead of every 4.6 steps",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap delays publishing less, so weights "
+            "are published every 1.4 steps instead of every 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps, because weights are then published every 8.6 "
-            "steps instead of every step",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap delays publishing longer, so weights "
+            "are published every 8.6 steps instead of every step",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
@@ -180,9 +181,10 @@ def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     staler = action(
         "queue_capacity_samples", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True
     )
-    words = "Sample staleness (p95) rises from 2 to 4 versions. Listed last because it rises by more than half"
+    last = "Ranked last, whatever its gain, because staleness rises by more than half"
+    words = f"Sample staleness (p95) rises from 2 to 4 versions. {last}"
     assert actions.staleness_words(staler, aged(2)) == words
-    assert "Listed last" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
+    assert "Ranked last" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
 
 
 @pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
@@ -197,8 +199,8 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
     fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
     assert actions.effect(fresh) == (
-        "Predicted throughput: at most +20% (90% interval +10% to +30%), if trainer and engine fit on one GPU and "
-        "switching takes no time"
+        "Predicted throughput in the best case: +20% (90% interval +10% to +30%), if trainer and engine fit on one GPU "
+        "and switching takes no time"
     )
     assert actions.staleness_words(fresh, aged(2)) == "Sample staleness (p95) falls from 2 to 0 versions"
     assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0 versions"
@@ -207,15 +209,16 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     words = actions.what_to_do(action(kind="probe"))
-    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (gain uncertain: test for 20 steps first)")
+    assert words.startswith("Use 6 trainer GPUs") and words.endswith(
+        " (may gain less than 5%: test for 20 steps first)"
+    )
 
 
 def test_actions_of_one_list_count_staleness_in_one_unit():
     capped = action("staleness_cap", "staleness_cap", before=1, after=2, staleness=aged(3))
     rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, staleness=aged(2))
-    assert actions.period_of([capped], aged(2)) is None
-    assert actions.period_of([capped], aged(2, 1.4)) == 1.0
-    assert (period_steps := actions.period_of([capped, rarer], aged(2))) == 2.0
+    period_steps = 2.0
+    assert actions.action_row(rarer, full_analysis(), aged(2), None, period_steps).staleness == "4 → 8 steps"
     words = "Sample staleness (p95) rises from 4 to 6 optimizer steps"
     assert actions.staleness_words(capped, aged(2), None, period_steps) == words
     assert actions.action_row(capped, full_analysis(), aged(2), None, period_steps).staleness == "4 → 6 steps"
@@ -228,13 +231,15 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
         (
             (1.0, 2.0),
             4,
-            "Sample staleness (p95) rises from 2 to 6 optimizer steps; the staleness cap then allows 8 instead of 4",
+            "Sample staleness (p95) rises from 2 to 6 optimizer steps. With 2 steps per version, the cap of 4 versions "
+            "allows 8 optimizer steps instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         (
             (2.0, 3.0),
             4,
-            "Sample staleness (p95) rises from 4 to 9 optimizer steps; the staleness cap then allows 12 instead of 8",
+            "Sample staleness (p95) rises from 4 to 9 optimizer steps. With 3 steps per version, the cap of 4 versions "
+            "allows 12 optimizer steps instead of 8",
             "4 → 9 steps (cap 8 → 12)",
         ),
         (
@@ -293,11 +298,11 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own=aged(2))
-    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3 versions", "batch size measured", "a restart")
+    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3 versions", "the run had this batch size", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
     assert fixed[1:5] == ("+20% (+10% to +30%) for 10% faster training", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
-    assert removed.gain == "at most +20% (+10% to +30%), if weight updates took no time"
+    assert removed.gain == "best case +20% (+10% to +30%), if weight updates took no time"
     assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3 versions"
     assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
     assert actions.action_row(action(), analysis, own=None).staleness == ""

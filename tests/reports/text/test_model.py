@@ -83,13 +83,13 @@ def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(
 @pytest.mark.parametrize(
     ("reason", "begins"),
     [
-        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, up to "),
-        ("unsure", "Test 4 trainer GPUs and 4 sampler GPUs, up to "),
-        ("lengths_drift", "Test 4 trainer GPUs and 4 sampler GPUs, up to "),
-        ("too_short", "Test 4 trainer GPUs and 4 sampler GPUs, up to "),
-        ("best_already", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
-        ("small_gain", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
-        ("no_other_layout", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
+        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, with up to "),
+        ("unsure", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
+        ("lengths_drift", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
+        ("too_short", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
+        ("best_already", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
+        ("small_gain", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
+        ("no_other_layout", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
         ("not_replayed", "No layout is recommended"),
     ],
 )
@@ -151,10 +151,10 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     first = made.ranking.actions[0]
     assert (first.kind, first.what, first.after) == ("change", "layout", made.recommendation.best.layout)
     gain = advice.gain_words(first.gain_ratio)
-    words = advice.layout_words(first.after)
+    words = advice.layout_words(first.after, made.forecasts.today.layout)
     own, after = made.forecasts.today.staleness.sample_p95, first.staleness.sample_p95
     assert (own, after) == (8, 6)
-    staleness = "Sample staleness (p95) falls from 8 to 6 versions"
+    staleness = "Sample staleness (p95) falls from 8 to 6 optimizer steps"
     step = verdict_words.next_step(analysed(made, "trainers"))
     assert step == f"Use {words}. Predicted throughput: {gain}. {staleness}."
 
@@ -382,7 +382,7 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
     shared = replace(made.ranking.actions[0], what="colocated", kind="fix")
     kept = with_reason("small_gain")
     told = advice.why(replace(kept, ranking=replace(made.ranking, actions=(shared,))))
-    assert told.startswith("Without action 1, no other GPU split or request limit")
+    assert told.startswith("Without action 1, changing the GPU split or the request limit")
     assert advice.headline(replace(kept, ranking=replace(made.ranking, actions=(shared,)))).startswith(
         "Without action 1, keep "
     )
@@ -391,7 +391,7 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
 @pytest.mark.parametrize(
     ("own", "stale", "words"),
     [
-        (StalenessForecast(1.0, 1, 1), StalenessForecast(1.0, 3, 3), "p95 rises from 1 to 3 versions."),
+        (StalenessForecast(1.0, 1, 1), StalenessForecast(1.0, 3, 3), "p95 rises from 1 to 3 steps."),
         (StalenessForecast(1.0, 1, 1, 2.0), StalenessForecast(1.0, 1, 1, 4.6), "p95 rises from 2 to 4.6 steps."),
     ],
 )
@@ -414,8 +414,8 @@ def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():
 def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
     made = changing_model()
     turns = replace(made, calibration=replace(made.calibration, synchronous=True))
-    assert advice.headline(turns).startswith("Run asynchronously with 4 trainer GPUs and 4 sampler GPUs")
-    assert advice.headline(with_reason("unsure", turns)).startswith("Test running asynchronously with 4 trainer GPUs")
+    assert advice.headline(turns).startswith("Run asynchronously on 4 trainer GPUs and 4 sampler GPUs")
+    assert advice.headline(with_reason("unsure", turns)).startswith("Test running asynchronously on 4 trainer GPUs")
     assert any(line.startswith("This run is synchronous.") for line in model_words.remarks(turns))
     assert not any(line.startswith("This run is synchronous.") for line in model_words.remarks(made))
 

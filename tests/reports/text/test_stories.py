@@ -39,13 +39,13 @@ def test_every_share_of_gpu_time_in_a_finding_says_that_it_is_of_the_whole_run()
 
 def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:
     (loss,) = (each for each in analysed("overproduction").verdict.losses if each.cause == "trainers")
-    parts = [row_of("overproduction", "Sampler", label).steady for label in ("no requests (queue full)", DROPPED)]
+    parts = [row_of("overproduction", "Sampler", label).steady for label in ("idle (sample queue full)", DROPPED)]
     assert sum(map(ratio_of, parts)) == pytest.approx(loss.side_share_ratio, abs=0.001)
     assert fmt.percent(loss.side_share_ratio) in verdict.headline(analysed("overproduction"))
 
 
 def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -> None:
-    idle = row_of("vllm_trl", "Sampler", "no requests (nothing to generate)")
+    idle = row_of("vllm_trl", "Sampler", "idle (no requests submitted)")
     assert ratio_of(idle.share) > 0.2 and ratio_of(idle.steady) < 0.001
 
 
@@ -53,7 +53,7 @@ def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -
     ("trace", "reason"), [("fleet", "samples that were dropped"), ("vllm_trl", "weight updates took")]
 )
 def test_the_reason_that_the_headline_gives_is_no_further_loss(trace: str, reason: str) -> None:
-    told, _, also = verdict.why(analysed(trace)).lower().partition(" also: ")
+    told, _, also = verdict.why(analysed(trace)).lower().partition(" separately, ")
     assert "because" in verdict.headline(analysed(trace))
     assert reason in told and reason not in also
 
@@ -67,14 +67,19 @@ def test_a_measured_rate_stands_beside_its_prediction_with_the_interval_of_each(
         fmt.with_interval(fmt.tokens_per_second, *each).removesuffix(" tokens/s")
         for each in ((rate.achieved.value, rate.achieved.low, rate.achieved.high), rate.predicted)
     ]
-    assert f"predicted {intervals[1]} and measured {intervals[0]} tokens/s" in brief_of(analysed(trace)).achieved.note
+    note = brief_of(analysed(trace)).achieved.note
+    assert f"predicted {intervals[1]} for the last " in note
+    assert f" and measured {intervals[0]} tokens/s (90% intervals)" in note
 
 
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
     assert brief_of(analysis).achieved.note.endswith("too few steps to test a prediction")
-    assert "would exceed 5% even if the prediction were off by 15%, the usual error" in verdict.next_step(analysis)
-    assert "usual error" not in verdict.next_step(analysed("fleet"))
+    assert (
+        "within 15% of the measured throughput; with that error, the gain would still exceed 5%"
+        in verdict.next_step(analysis)
+    )
+    assert "with that error" not in verdict.next_step(analysed("fleet"))
 
 
 def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which() -> None:

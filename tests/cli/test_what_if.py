@@ -215,7 +215,9 @@ def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytes
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
     done = invoke("run", "--max-running", "48", "--json", "-")
     assert json.loads(done.stdout)["doubts"][0] == "prediction_missed"
-    assert "! Calibrated on the first half" in next(line for line in done.stderr.splitlines() if line.startswith("!"))
+    assert "! The throughput that was predicted from the first half" in next(
+        line for line in done.stderr.splitlines() if line.startswith("!")
+    )
 
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

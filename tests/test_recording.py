@@ -12,9 +12,9 @@ import pytest
 import rlscope
 from tests.recording_blocks import ROOT, TEXT, check_calls, commands_of, imported, python_of, resolved, sections
 
-OWN, HOOKS = python_of("Own loop"), (ROOT / "instrumentation" / "README.md").read_text(encoding="utf-8")
+OWN, HOOKS = python_of("Your own loop"), (ROOT / "instrumentation" / "README.md").read_text(encoding="utf-8")
 LISTED = re.findall(
-    r"^\| `python own_loop.py ([\d ]+)` \| .* \| `Bottleneck: ([a-z ]+)` \|$", sections()["Own loop"], re.M
+    r"^\| `python own_loop.py ([\d ]+)` \| .* \| `Bottleneck: ([a-z ]+)` \|$", sections()["Your own loop"], re.M
 )
 WITH_CODE = [title for title, text in sections().items() if "```python" in text]
 

@@ -70,7 +70,7 @@ fewer = analysis.what_if(max_running=8)
 
 # %%
 gain = fewer.gain_ratio
-print(f"{gain.median:+.1%} trained tokens/s, 90% interval {gain.low:+.1%} to {gain.high:+.1%}")
+print(f"{gain.value:+.1%} trained tokens/s, 90% interval {gain.low:+.1%} to {gain.high:+.1%}")
 
 # %% [markdown]
 # ## Compare it with another

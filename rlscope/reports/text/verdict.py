@@ -246,8 +246,8 @@ def margin(analysis: AnalysisResult) -> str:
         return ""
     second, following = rest[0], causes.loss_words(rest[0])
     if first.gain_ratio is not None and second.gain_ratio is not None:
-        gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
-        return f"Throughput without this bottleneck: {gains[0]}. Without the next cause, {following}: {gains[1]}."
+        gain, next_gain = actions.gain_words(first.gain_ratio), fmt.with_interval(fmt.gain, *second.gain_ratio)
+        return f"Throughput without this bottleneck: {gain}; without the next, {following}: {next_gain}."
     return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
 
 

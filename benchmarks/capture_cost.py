@@ -8,27 +8,25 @@ do not disturb; the ratio is of CPU times, to a plain span of the OpenTelemetry 
     python benchmarks/capture_cost.py
 """
 
+import json
 import os
 import platform
-import resource
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow.parquet as pq
 import rlscope_otel
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Tracer
 from rlscope_otel import Run
-from rlscope_otel.merged_file import MergedFile
-from rlscope_otel.schema import STAMP_KEYS, FileNumbers
-from rlscope_otel.settings import MERGE_INTERVALS_S
-from rlscope_otel.stored_files import StoredFile
+from rlscope_otel.closing import Closing
+from rlscope_otel.writer import Writer
 
 ROUNDS = 15
 CALLS = 2_000
@@ -136,6 +134,7 @@ class Pressure(NamedTuple):
     dropped: int
     files: int
     flush_cpu_ratio: float
+    """Of one core, what the flush thread used for writing and closing."""
 
 
 def under_pressure(folder: Path) -> Pressure:
@@ -149,14 +148,14 @@ def under_pressure(folder: Path) -> Pressure:
             time.sleep(max(0.0, started_s + (number + 1) / 1000 - time.perf_counter()))
         seconds = time.perf_counter() - started_s
         cpu = (time.process_time() - cpu_s) - (time.thread_time() - host_cpu_s)
-    files = list((folder / "engine_steps").glob("*.parquet"))
-    written = sum(pq.read_metadata(file).num_rows for file in files)
+    written = json.loads((folder / "workers" / "w0.json").read_text())["rows"]["engine_steps"]
+    files = list((folder / "engine_steps").iterdir())
     rows = PRESSURE_S * 1000 * burst
     return Pressure(rows, seconds, written, rows - written, len(files), cpu / seconds)
 
 
 def bytes_of(folder: Path, table: str) -> int:
-    return sum(file.stat().st_size for file in (folder / table).glob("*.parquet"))
+    return sum(file.stat().st_size for file in (folder / table).iterdir())
 
 
 def bytes_per_sample(folder: Path, count: int = 20_000) -> float:
@@ -171,12 +170,33 @@ def bytes_per_sample(folder: Path, count: int = 20_000) -> float:
     return bytes_of(folder, "samples") / count
 
 
-def write_flushes(folder: Path, minutes: float) -> None:
-    """An engine at a steady pass rate, flushed as often as in a run: small files, each with its own footer."""
+class Recorded(NamedTuple):
+    """What flushes cost, and the closing of the journal that they made."""
+
+    rows: int
+    flush_cpu_s: float
+    """CPU time of a flush, in the median: rows to a batch, totals, journal and worker file."""
+    journal_bytes: int
+    closed_bytes: int
+    closing_cpu_s: float
+    longest_slice_s: float
+    """Of the time that passed: what a flush may have to wait."""
+    synced_s: float
+    """Of the time that passed, waiting for the disk."""
+
+
+def recorded(folder: Path, flushes: int, rows_per_flush: int) -> Recorded:
+    """An engine at a steady pass rate, flushed at intervals, and closed without the pauses of the flush thread."""
     pass_ns = 1_000_000_000 // PASSES_PER_S
-    with rlscope_otel.start_run(folder, "sampler", "w0", flush_interval_s=HOUR_S, merge_intervals_s=()) as run:
+    flush_cpu_s, slices_s, closing_cpu_s, synced_s = list[float](), list[float](), list[float](), list[float]()
+    with (
+        timed(Writer, "flush", [], flush_cpu_s),
+        timed(Closing, "step", slices_s, closing_cpu_s),
+        timed(os, "fsync", synced_s, []),
+        rlscope_otel.start_run(folder, "sampler", "w0", flush_interval_s=HOUR_S) as run,
+    ):
         now_ns = run.now_ns()
-        for number in range(round(minutes * 60 * PASSES_PER_S)):
+        for number in range(flushes * rows_per_flush):
             jitter_ns = hash((number, 7)) % 3_000_000
             run.engine_step(
                 now_ns,
@@ -188,93 +208,38 @@ def write_flushes(folder: Path, minutes: float) -> None:
                 kv_used_tokens=100_000 + 61 * (number % 1000),
             )
             now_ns += pass_ns
-            if number % (PASSES_PER_S * FLUSH_INTERVAL_S) == PASSES_PER_S * FLUSH_INTERVAL_S - 1:
+            if number % rows_per_flush == rows_per_flush - 1:
                 run.flush()
+        journal_bytes = bytes_of(folder, "engine_steps")
+    return Recorded(
+        rows=flushes * rows_per_flush,
+        flush_cpu_s=statistics.median(flush_cpu_s),
+        journal_bytes=journal_bytes,
+        closed_bytes=bytes_of(folder, "engine_steps"),
+        closing_cpu_s=sum(closing_cpu_s),
+        longest_slice_s=max(slices_s),
+        synced_s=sum(synced_s),
+    )
 
 
-class Merging(NamedTuple):
-    """What it costs to merge the files of one level, of one table."""
+@contextmanager
+def timed(owner: object, name: str, passed_s: list[float], cpu_s: list[float]) -> Iterator[None]:
+    """Append to the lists what each call of a function takes."""
+    function = getattr(owner, name)
 
-    parts: int
-    rows: int
-    bytes_before: int
-    bytes_after: int
-    cpu_s: float
-    longest_slice_s: float
-    """Of the time that passed: what a flush may have to wait."""
-    synced_s: float
-    """Of the time that passed, waiting for the disk."""
+    def call(*arguments: object) -> object:
+        started_s, own_s = time.perf_counter(), time.thread_time()
+        try:
+            return function(*arguments)
+        finally:
+            passed_s.append(time.perf_counter() - started_s)
+            cpu_s.append(time.thread_time() - own_s)
 
-
-def merge(folder: Path, parts: list[StoredFile]) -> tuple[StoredFile, Merging]:
-    """Merge files as the flush thread does, without its pauses."""
-    stamp = dict(zip(STAMP_KEYS, ("run", "engine_steps", "w0", parts[-1].last), strict=True))
-    job = MergedFile(folder, {**stamp}, ("engine_steps", "w0"), parts)
-    sync, synced_s, slices_s = os.fsync, [0.0], []
-
-    def timed(descriptor: int) -> None:
-        started_s = time.perf_counter()
-        sync(descriptor)
-        synced_s[0] += time.perf_counter() - started_s
-
-    os.fsync = timed
-    cpu_s = time.process_time()
-    while not job.is_complete:
-        started_s = time.perf_counter()
-        job.step()
-        slices_s.append(time.perf_counter() - started_s)
-    cpu_s = time.process_time() - cpu_s
-    os.fsync = sync
-    os.replace(job.temporary, job.path)
-    whole = StoredFile.of(parts, job.bytes, 0.0)
-    before = sum(part.bytes for part in parts)
-    return whole, Merging(len(parts), whole.rows, before, whole.bytes, cpu_s, max(slices_s), synced_s[0])
-
-
-def repeated(folder: Path, file: StoredFile, count: int) -> list[StoredFile]:
-    """The same file as if it had been written so many times, one after the other."""
-    source = folder / FileNumbers("w0", file.first, file.last).name
-    length, copies = file.last - file.first + 1, list[StoredFile]()
-    for number in range(count):
-        copy = file._replace(first=file.first + number * length, last=file.last + number * length)
-        path = folder / FileNumbers("w0", copy.first, copy.last).name
-        if path != source:
-            os.link(source, path)
-        copies.append(copy)
-    return copies
-
-
-def merge_costs(folder: Path) -> list[Merging]:
-    """All levels of the merging of one engine's steps over a day."""
-    write_flushes(folder, MERGE_INTERVALS_S[0] / 60)
-    folder /= "engine_steps"
-    rows = PASSES_PER_S * FLUSH_INTERVAL_S
-    sizes = [path.stat().st_size for path in sorted(folder.iterdir())]
-    parts = [StoredFile.flushed(number, rows, size, 0, 0.0) for number, size in enumerate(sizes, start=1)]
-    found: list[Merging] = []
-    for level, interval_s in enumerate(MERGE_INTERVALS_S):
-        whole, merging = merge(folder, parts)
-        found.append(merging)
-        if level + 1 < len(MERGE_INTERVALS_S):
-            parts = repeated(folder, whole, round(MERGE_INTERVALS_S[level + 1] / interval_s))
-    return found
-
-
-def print_merging(mergings: list[Merging], peak_before_kb: int) -> None:
-    print("\nmerging the engine steps of one worker, at 50 rows/s")
-    print(f"{'after':<10}{'files':>6}{'rows':>12}{'bytes before':>14}{'after':>12}{'s of CPU':>10}", end="")
-    print(f"{'longest slice, ms':>19}{'in fsync, ms':>14}")
-    for interval_s, each in zip(MERGE_INTERVALS_S, mergings, strict=True):
-        print(f"{interval_s / 60:>6,.0f} min{each.parts:>6}{each.rows:>12,}{each.bytes_before:>14,}", end="")
-        print(
-            f"{each.bytes_after:>12,}{each.cpu_s:>10.3f}{each.longest_slice_s * 1e3:>19.1f}{each.synced_s * 1e3:>14.1f}"
-        )
-    day_s = MERGE_INTERVALS_S[-1]
-    cpu_s = sum(day_s / interval_s * each.cpu_s for interval_s, each in zip(MERGE_INTERVALS_S, mergings, strict=True))
-    written = sum(day_s / after_s * each.bytes_after for after_s, each in zip(MERGE_INTERVALS_S, mergings, strict=True))
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_before_kb
-    print(f"     {cpu_s / day_s:.4%} of one core, {written / 1e6:.0f} MB a day written again, ", end="")
-    print(f"{peak_kb / 1024:.0f} MB more memory at most")
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
 
 
 def print_costs(costs: dict[str, Cost]) -> None:
@@ -292,13 +257,15 @@ def main() -> None:
         folder = Path(name)
         print_costs(call_costs(folder / "calls"))
         print(f"\n{bytes_per_sample(folder / 'samples'):.1f} bytes on disk per sample with 4 versions")
-        minutes = 2
-        write_flushes(folder / "hour", minutes)
-        hour_bytes = bytes_of(folder / "hour", "engine_steps") * 60 / minutes
-        print(f"{hour_bytes / 1e6:.1f} MB of engine steps per GPU-hour, at {PASSES_PER_S} passes/s, a row each,")
-        print(f"     written every {FLUSH_INTERVAL_S} s ({HOUR_S // FLUSH_INTERVAL_S:,} files)")
-        peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print_merging(merge_costs(folder / "merging"), peak_kb)
+        hour = recorded(folder / "hour", HOUR_S // FLUSH_INTERVAL_S, PASSES_PER_S * FLUSH_INTERVAL_S)
+        print(f"{hour.closed_bytes / 1e6:.1f} MB of engine steps per GPU-hour, at {PASSES_PER_S} passes/s, a row each,")
+        megabytes, closing_ms = hour.journal_bytes / 1e6, hour.closing_cpu_s * 1e3
+        print(f"     from a journal of {megabytes:.1f} MB, which is closed in {closing_ms:.0f} ms of CPU;")
+        slice_ms, synced_ms = hour.longest_slice_s * 1e3, hour.synced_s * 1e3
+        print(f"     the longest slice takes {slice_ms:.0f} ms, waiting for the disk {synced_ms:.0f} ms")
+        for rows in (100, 500):
+            flush = recorded(folder / f"flushes of {rows}", 300, rows)
+            print(f"{flush.flush_cpu_s * 1e6:,.0f} us of CPU for a flush of {rows} rows")
         pressure = under_pressure(folder / "pressure")
     print(f"\n{pressure.rows:,} rows in {pressure.seconds:.1f} s ({pressure.rows / pressure.seconds:,.0f} rows/s):")
     print(f"     {pressure.written:,} written in {pressure.files} files, {pressure.dropped} dropped,")

@@ -69,10 +69,10 @@ def truth_of(world: World, running: int, folder: Path | None) -> Truth:
 
 def row(name: str, lost: Preemption | None, tokens_per_s: float | None) -> str:
     """One line of the table."""
-    if lost is None or lost.engine_ratio is None:
+    if lost is None or lost.recompute_ratio is None:
         return f"  {name:<34} {'-':>10}"
     rate = "" if tokens_per_s is None else f"{tokens_per_s:10.0f}"
-    return f"  {name:<34} {lost.per_sample:10.3f} {lost.engine_ratio:10.2%} {rate}".rstrip()
+    return f"  {name:<34} {lost.preemptions_per_sample:10.3f} {lost.recompute_ratio:10.2%} {rate}".rstrip()
 
 
 def predicted(name: str, forecast: Forecast) -> str:

@@ -1,6 +1,6 @@
 """A long time of recording with kills and restarts at random: no row lost or doubled, and memory that stays flat.
 
-Three kinds of process record at once, all with files that are merged every few seconds:
+Three kinds of process record at once. The journals of the last two are closed every few seconds:
 
 - the example pipeline, which is ended at a random moment in a random way and started anew, in another folder;
 - a lodger, which records numbered rows into one folder, is ended in the same ways and started anew under its name;
@@ -10,7 +10,7 @@ After each end the folder is read as an analysis reads it. Every row that a work
 the numbers of a lodger must be without a gap. Prints its figures and writes them to `soak.txt`; exits with 1 if one of
 these does not hold.
 
-    python benchmarks/soak.py --minutes 60 [--seed 0] [--no-pipeline]
+    python -m benchmarks.soak --minutes 60 [--seed 0] [--no-pipeline]
 
 The pipeline needs torch.
 """
@@ -30,30 +30,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES
 
 from rlscope.trace.completeness import Completeness, check_files
-from rlscope.trace.files import list_table, read_manifest, read_workers
+from rlscope.trace.files import list_table, read_manifest
+from rlscope.trace.worker_files import read_workers
+from tests.journals import rows_in
 
 REPOSITORY: Final = Path(__file__).parents[1]
 FIGURES: Final = Path(__file__).with_suffix(".txt")
-MERGE_INTERVALS_S: Final = "5,20,60"
+JOURNAL_BYTES: Final = 200_000
+"""Size at which the journals of the lodger and of the steady recorder are closed."""
 ENDINGS: Final = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGKILL of one process": signal.SIGKILL}
 LIFE_S: Final = (4.0, 40.0)
 LEAST_MINUTES: Final = 10
-"""Below that the memory is shown and not judged: the first merges of each level are still to come."""
+"""Below that the memory is shown and not judged."""
 GROWTH_ALLOWED: Final = 1.05
 """Of the steady recorder's memory: what a median of samples may differ by."""
-RECORDER: Final = """
+RECORDER: Final = f"""
 import sys, time, rlscope_otel
-run = rlscope_otel.start_run(sys.argv[1], "sampler", sys.argv[2])
+run = rlscope_otel.start_run(sys.argv[1], "sampler", sys.argv[2], max_journal_bytes={JOURNAL_BYTES})
 pause_s, number = float(sys.argv[3]), 0
 while True:
     for _ in range(20):
         run.engine_step(number, number + 1, running=number % 50)
         number += 1
-    sample = run.sample(f"{run.worker_id}/{number}")
+    sample = run.sample(f"{{run.worker_id}}/{{number}}")
     sample.tokens(number % 200 + 1, number // 1000)
     sample.finish()
     with run.wait("samples"):
@@ -72,18 +74,18 @@ class Checked(NamedTuple):
 
 
 def checked(folder: Path, numbered: bool) -> Checked:
-    """Read all footers, checksums and counts, and, where rows are numbered, the numbers."""
+    """Read all files and counts and, where rows are numbered, the numbers."""
     workers, _ = read_workers(folder)
     tables = {table: list_table(folder, table)[0] for table in TABLES}
     found = check_files(folder, read_manifest(folder).run_id, workers, tables)
-    paths = found.tables["engine_steps"].paths
-    gaps = 0
-    for worker in workers if numbered else ():
-        own = [path for path in paths if path.stem.rpartition("-")[0] == worker["worker_id"]]
-        numbers = [number for path in own for number in pq.read_table(path)["start_ns"].to_pylist()]
-        gaps += sum(number != at for at, number in enumerate(numbers))
+    numbers: dict[str, list[int]] = {}
+    for file in found.tables["engine_steps"].files if numbered else ():
+        for row in rows_in(file.path):
+            numbers.setdefault(row["worker_id"], []).append(row["start_ns"])
+    gaps = sum(number != at for own in numbers.values() for at, number in enumerate(own))
     rows = sum(table.rows for table in found.tables.values())
-    return Checked(rows, sum(1 for _ in folder.rglob("*.parquet")), found.completeness, gaps)
+    files = sum(len(table.files) for table in found.tables.values())
+    return Checked(rows, files, found.completeness, gaps)
 
 
 class Recorded:
@@ -93,7 +95,7 @@ class Recorded:
         self.name = name
         self.folder = folder
         self.until_s = time.monotonic() + chance.uniform(*LIFE_S)
-        environment = {**os.environ, "RLSCOPE_MERGE_INTERVALS_S": MERGE_INTERVALS_S, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             text=True, start_new_session=True,
@@ -214,9 +216,9 @@ def figures(soak: Soak, minutes: float, folder: Path) -> list[str]:
     if minutes >= LEAST_MINUTES and after > before * GROWTH_ALLOWED:
         soak.problems.append(f"the steady recorder grew from {before:.1f} to {after:.1f} MB")
     lines = [
-        f"command: python {' '.join(sys.argv)}",
+        f"command: python -m benchmarks.soak {' '.join(sys.argv[1:])}",
         f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        f"{minutes:g} minutes, files merged after {MERGE_INTERVALS_S} s",
+        f"{minutes:g} minutes, journals closed at {JOURNAL_BYTES / 1e3:g} kB",
         "",
         *(f"ended {count:>5} times: {what}" for what, count in sorted(soak.ended.items())),
     ]

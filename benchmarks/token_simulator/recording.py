@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from rlscope_otel import schema
-from rlscope_otel.parquet import write_columns
+from rlscope_otel.batches import batch_of
+from rlscope_otel.parquet import write_table
 
 from .requests import Group, Request
 from .world import Layout, World
@@ -200,7 +202,8 @@ class Recording:
                 path = folder / table / f"{worker_id}-000001.parquet"
                 columns = [*zip(*rows, strict=True)]
                 later = [(None,) * len(rows)] * (len(schema.TABLES[table]) - len(columns))
-                write_columns(table, [*columns, *later], path)
+                arrays = batch_of(table, [*columns, *later]).columns
+                write_table(pa.Table.from_arrays(arrays, schema=schema.arrow_schema(table)), path)
         _write_json(folder / "run.json", self._manifest())
         for worker_id in (*self.trainers, *self.engines):
             _write_json(folder / "workers" / f"{worker_id}.json", self._worker(worker_id, ends_s[worker_id]))

@@ -18,10 +18,10 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def oldest_version(self) -> int | None:
-        """Version of the oldest token in any group; None when empty."""
+    def oldest(self) -> tuple[int, int | None]:
+        """Number of groups, and the version of the oldest token in any of them; None when empty."""
         with self._arrived:
-            return min((group.oldest_version for group in self._groups), default=None)
+            return len(self._groups), min((group.oldest_version for group in self._groups), default=None)
 
     def await_change(self, timeout_s: float) -> None:
         """Sleep until a group arrives, or the timeout."""

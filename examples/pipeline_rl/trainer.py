@@ -142,9 +142,12 @@ class Trainer:
         """Whether no sample that is running or queued would be over the cap once the version is published."""
         if not self._keeps_cap_by_waiting:
             return True
-        queued = self._inbox.oldest_version()
-        oldest = min(self.links.gate.oldest_open(), NO_OPEN_GROUP if queued is None else queued)
-        return oldest >= version - self.options.max_staleness
+        # In this order: a group is counted as queued and sent before it leaves the open ones, so none is overlooked.
+        oldest_open = self.links.gate.oldest_open()
+        arrived, queued = self._inbox.oldest()
+        if self.links.gate.depth() > arrived * self.options.group:
+            return False  # One is on its way; its version is not known here.
+        return min(oldest_open, NO_OPEN_GROUP if queued is None else queued) >= version - self.options.max_staleness
 
     def _publish(self, version: int, step: int) -> None:
         timed = self._metrics.timed("update_weights")

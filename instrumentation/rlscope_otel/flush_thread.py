@@ -33,10 +33,16 @@ class FlushThread:
         interval_s: float,
         faults: Faults,
         aside: Callable[[], bool] = lambda: False,
+        finish: Callable[[], None] = lambda: None,
     ) -> None:
-        """Set up the thread. `aside` does background work for some milliseconds and returns whether more is left."""
+        """Set up the thread.
+
+        aside: does background work for some milliseconds and returns whether more is left. finish: does what is left of
+        it after the last write.
+        """
         self._write = write
         self._aside = aside
+        self._finish = finish
         self._interval_s = interval_s
         self._faults = faults
         self._orders: SimpleQueue[_Order] = SimpleQueue()
@@ -59,12 +65,19 @@ class FlushThread:
         return self._ask(last=False, timeout_s=timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
-        """Write for the last time and wait for the thread to end; False when it failed or took longer."""
+        """Write for the last time and wait for the thread to end; False when writing failed or took longer.
+
+        What `finish` does is worth waiting for, but without it everything is on disk too.
+        """
         if self._stopping:
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
         self._stopping = True
-        return self._ask(last=True, timeout_s=timeout_s)
+        until_s = time.monotonic() + timeout_s
+        complete = self._ask(last=True, timeout_s=timeout_s)
+        if complete:
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+        return complete
 
     def _ask(self, *, last: bool, timeout_s: float) -> bool:
         if not self._thread.is_alive():
@@ -87,7 +100,11 @@ class FlushThread:
             if order is not None and order.reply is not None:
                 order.reply.put(complete)
             if order is not None and order.last:
-                return
+                break
+        try:
+            self._finish()
+        except Exception as error:  # Everything is on disk.
+            self._faults.note("closing", error)
 
     def _next_order(self, due_s: float) -> _Order | None:
         """Return the next request, or None when it is time to write. Does background work until then."""
@@ -108,7 +125,7 @@ class FlushThread:
         try:
             has_more = self._aside()
         except Exception as error:  # The thread must outlive whatever it ran into.
-            self._faults.note("merge", error)
+            self._faults.note("closing", error)
             return None
         return _REST * (time.monotonic() - began_s) if has_more else None
 

@@ -23,7 +23,7 @@ def create_once(path: Path, document: Document) -> bool:
     except OSError:
         return _create_exclusively(path, document)
     finally:
-        part.unlink(missing_ok=True)
+        _remove(part)
     return True
 
 
@@ -33,7 +33,7 @@ def replace(path: Path, document: Document) -> None:
     try:
         os.replace(part, path)
     except OSError:
-        part.unlink(missing_ok=True)
+        _remove(part)
         raise
 
 
@@ -42,17 +42,27 @@ def as_read(document: Document) -> dict[str, object]:
     return json.loads(_text(document))
 
 
-def _write_part(path: Path, document: Document) -> Path:
+def _write_part(path: Path, document: Document) -> str:
     """Write the document under a unique name next to the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    part = f"{path.parent}/.{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     try:
-        part.write_text(_text(document), encoding="utf-8")
+        descriptor = os.open(part, flags, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(part, flags, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_text(document).encode())
     except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+        _remove(part)
         raise
     return part
+
+
+def _remove(part: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(part)
 
 
 def _create_exclusively(path: Path, document: Document) -> bool:
@@ -67,9 +77,8 @@ def _create_exclusively(path: Path, document: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    """Return one line per entry. An indent would use Python's slow encoder at every flush."""
-    lines = ",\n".join(f" {_ENCODER.encode(key)}: {_ENCODER.encode(value)}" for key, value in document.items())
-    return f"{{\n{lines}\n}}"
+    """Return one line per value. An indent would use Python's slow encoder at every flush."""
+    return _ENCODER.encode(document)
 
 
 def _plain(value: object) -> object:
@@ -78,4 +87,4 @@ def _plain(value: object) -> object:
     return item() if callable(item) else str(value)
 
 
-_ENCODER = json.JSONEncoder(default=_plain)
+_ENCODER = json.JSONEncoder(default=_plain, separators=(",\n", ": "))

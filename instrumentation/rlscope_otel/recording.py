@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 from opentelemetry.metrics import MeterProvider
 
 from rlscope_otel import conventions, gpu, metrics, schema
+from rlscope_otel.batches import convert_once
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
-from rlscope_otel.parquet import convert_once
 from rlscope_otel.phases import PhaseSource
 from rlscope_otel.samples import SampleSink
 from rlscope_otel.settings import Settings
@@ -32,7 +32,7 @@ class Recording:
         self.clock = clock
         self.faults = Faults()
         limit = settings.limits.max_buffered_rows if settings else 0
-        pressed_at = settings.limits.max_rows_per_file if settings else 0
+        pressed_at = settings.limits.max_rows_per_batch if settings else 0
         self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
         self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
         self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
@@ -127,7 +127,9 @@ class Recording:
         if settings.upload is not None:
             self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
         self.phases.keep = self.processor.phase_ended
-        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults, self._merge)
+        self._thread = FlushThread(
+            self._write, settings.limits.flush_interval_s, self.faults, self._close_some, self._close_all
+        )
         try:
             self._thread.start()
         except RuntimeError as error:  # The host is at a limit of its own: the run continues, unrecorded.
@@ -165,8 +167,12 @@ class Recording:
         if self._thread is not None:
             self._thread.press()
 
-    def _merge(self) -> bool:
-        return self._writer.merge() if self._writer is not None else False
+    def _close_some(self) -> bool:
+        return self._writer.close_some() if self._writer is not None else False
+
+    def _close_all(self) -> None:
+        if self._writer is not None:
+            self._writer.close_all()
 
     def _write(self, last: bool) -> bool:
         writer = self._writer

@@ -8,11 +8,9 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to this module, `parquet.py` and `merged_file.py`.
+# pyarrow ships no types; it is confined to the modules that convert, read and write.
 
 import re
-import struct
-import zlib
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -267,59 +265,30 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 }
 
 STAMP_KEYS: Final = ("rlscope.run", "rlscope.table", "rlscope.worker", "rlscope.sequence")
-"""Metadata keys of a file: its run, table and worker, and its number among the files of those, starting from 1."""
+"""Metadata keys of a file or journal: its run, table and worker, and its number among those of a table, from 1."""
 
-MERGED_KEYS: Final = ("rlscope.first", "rlscope.files", "rlscope.checksum", "rlscope.parts")
-"""Additional metadata keys of a merged file, whose `rlscope.sequence` is the number of the last file merged into it.
+FIRST_ROW_KEY: Final = "rlscope.first_row"
+"""Metadata key of a file that replaced a journal: the number of its first row, from 0, among all of its worker."""
 
-They hold the number of the first file, the number of flushed files, their `chained_checksum` starting from 0, and
-`LAST:ROWS` of each file that it was merged from, in order and separated by commas.
-"""
-
-_NUMBERS: Final = re.compile(r"(?P<worker_id>.+)-(?P<first>[0-9]{1,19})(?:_(?P<last>[0-9]{1,19}))?", re.DOTALL)
+_NUMBERED: Final = re.compile(r"(?P<worker_id>.+)-(?P<number>[0-9]{1,19})", re.DOTALL)
 
 
-class FileNumbers(NamedTuple):
-    """Contents of a file name: its worker, and the first and last number of the flushed files in it."""
+class FileNumber(NamedTuple):
+    """Contents of a file name, `WORKER-NUMBER` before the suffix: its worker, and its number."""
 
     worker_id: str
-    first: int
-    last: int
+    number: int
 
     @property
-    def name(self) -> str:
-        """Name of the file: `WORKER-NUMBER.parquet`, or `WORKER-FIRST_LAST.parquet` for a merged file."""
-        return f"{self.worker_id}-{self.range}.parquet"
-
-    @property
-    def range(self) -> str:
-        """`NUMBER` or `FIRST_LAST`, with at least six digits each."""
-        return f"{self.first:06d}" if self.last == self.first else f"{self.first:06d}_{self.last:06d}"
+    def stem(self) -> str:
+        """The name without its suffix; the number has at least six digits."""
+        return f"{self.worker_id}-{self.number:06d}"
 
     @classmethod
-    def of(cls, stem: str) -> "FileNumbers | None":
-        """Parse a file name without `.parquet`. None if it does not have this form, or ends before it starts."""
-        found = _NUMBERS.fullmatch(stem)
-        if found is None:
-            return None
-        first = int(found["first"])
-        last = int(found["last"]) if found["last"] else first
-        return cls(found["worker_id"], first, last) if first <= last else None
-
-
-def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
-    """Return the checksum of a table's files up to this one. before: that of the preceding files, or 0."""
-    return zlib.crc32(struct.pack("<QI", sequence, file_crc32), before)
-
-
-def joined_checksum(before: int, after: int, files: int) -> int:
-    """Return the `chained_checksum` over all files, from that of the first ones and that of the others (from 0 on).
-
-    `files` is the number of the others. Takes 12 bytes of memory for each.
-    """
-    # A CRC is affine in its start: crc(x, start) = crc(zeros, start) ^ crc(zeros, 0) ^ crc(x, 0), for equal lengths.
-    zeros = bytes(struct.calcsize("<QI") * files)
-    return zlib.crc32(zeros, before) ^ zlib.crc32(zeros) ^ after
+    def of(cls, stem: str) -> "FileNumber | None":
+        """Parse a file name without its suffix. None if it does not have this form."""
+        found = _NUMBERED.fullmatch(stem)
+        return None if found is None else cls(found["worker_id"], int(found["number"]))
 
 
 TIMES: Final[dict[str, tuple[str, str]]] = {

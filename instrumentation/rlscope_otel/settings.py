@@ -10,14 +10,13 @@ An empty variable counts as unset, so that a launcher can keep a child process f
 | RLSCOPE_GPU_COUNT | gpu_count |
 | RLSCOPE_GPU_INTERVAL_S | gpu_interval_s |
 | RLSCOPE_UPLOAD | upload_to: an object store to copy the files to |
-| RLSCOPE_MERGE_INTERVALS_S | merge_intervals_s, as `300,10800,86400`; 0 for no merging |
 """
 
 import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
@@ -33,9 +32,6 @@ WORKER_ID_VARIABLE = "RLSCOPE_WORKER_ID"
 GPU_COUNT_VARIABLE = "RLSCOPE_GPU_COUNT"
 GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
 UPLOAD_VARIABLE = "RLSCOPE_UPLOAD"
-MERGE_INTERVALS_VARIABLE = "RLSCOPE_MERGE_INTERVALS_S"
-MERGE_INTERVALS_S = (300.0, 10_800.0, 86_400.0)
-"""5 min of flushes, 3 h of such files, 24 h of those."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -48,20 +44,17 @@ class Limits:
     """Intervals and limits of writing. Raises SetupError unless all are positive."""
 
     flush_interval_s: float
-    max_rows_per_file: int
+    max_rows_per_batch: int
+    """A buffer of so many rows is written at once."""
     max_buffered_rows: int
     """Maximum rows in memory per table."""
-    merge_intervals_s: tuple[float, ...] = ()
-    """Waiting time of a file until it is merged with later files of its level, for each level. Level 0 is a flush.
-
-    If empty, nothing is merged.
-    """
-    max_merged_bytes: int = 32 * 2**20
+    max_journal_bytes: int = 32 * 2**20
+    """Size at which a journal is closed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not all(each > 0 for each in (value if isinstance(value, tuple) else (value,))):
+            if not value > 0:
                 next_step = f"Omit {field.name} to use the default."
                 raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 
@@ -72,8 +65,6 @@ class Upload:
 
     address: str
     interval_s: float
-    max_bytes: int
-    """Maximum size of small files that are copied as one file."""
 
     def __post_init__(self) -> None:
         fault = address_fault(self.address)
@@ -106,10 +97,10 @@ def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
     return Path(found).absolute() if found else None
 
 
-def upload_of(upload_to: str | None, interval_s: float, max_bytes: int) -> Upload | None:
+def upload_of(upload_to: str | None, interval_s: float) -> Upload | None:
     """Return the destination of the copy. None if the files are not copied."""
     address = upload_to if upload_to is not None else os.environ.get(UPLOAD_VARIABLE)
-    return Upload(address, interval_s, max_bytes) if address else None
+    return Upload(address, interval_s) if address else None
 
 
 def name_of(worker_id: str | None, role: str, upload: Upload | None) -> str:
@@ -157,21 +148,6 @@ def gpu_count_of(gpu_count: int | None, gpu_ids: tuple[str, ...], role: str) -> 
 def gpu_interval_of(gpu_interval_s: float | None) -> float | None:
     """Seconds between GPU samples; None or 0 for no sampling."""
     return (_number(GPU_INTERVAL_VARIABLE, float) if gpu_interval_s is None else gpu_interval_s) or None
-
-
-def merge_intervals_of(intervals_s: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the merge intervals, by default `MERGE_INTERVALS_S`. Empty means never."""
-    if intervals_s is not None:
-        return tuple(intervals_s)
-    text = os.environ.get(MERGE_INTERVALS_VARIABLE)
-    if not text:
-        return MERGE_INTERVALS_S
-    try:
-        given = tuple(float(each) for each in text.split(","))
-    except ValueError:
-        expected = ["numbers of seconds with commas between them"]
-        raise SetupError.unknown_value(MERGE_INTERVALS_VARIABLE, text, expected, "Set or unset it.") from None
-    return () if given == (0.0,) else given
 
 
 def _number(variable: str, kind: type[_Number]) -> _Number | None:

@@ -28,11 +28,10 @@ def start_run(
     framework: str | None = None,
     framework_version: str | None = None,
     flush_interval_s: float = 2.0,
-    max_rows_per_file: int = 50_000,
+    max_rows_per_batch: int = 50_000,
     max_buffered_rows: int = 200_000,
     gpu_interval_s: float | None = None,
-    merge_intervals_s: Sequence[float] | None = None,
-    max_merged_bytes: int = 32 * 2**20,
+    max_journal_bytes: int = 32 * 2**20,
     upload_to: str | None = None,
     upload_interval_s: float = 30.0,
     meter_provider: MeterProvider | None = None,
@@ -45,8 +44,8 @@ def start_run(
     the run continues, and recording starts as soon as the folder can be written. If the process can start no thread,
     one warning is logged and nothing is recorded.
 
-    The small files of the flushes are merged in the background: after 5 min, those again after 3 h and after 24 h
-    (`merge_intervals_s`, `()` for never), up to `max_merged_bytes` in a file.
+    Each flush appends to a journal per table, which becomes a Parquet file when it reaches `max_journal_bytes`, when it
+    is an hour old and has at least 4 MB, and at the end.
 
     `upload_to`: an address such as `s3://bucket/run`, to which another process copies the files every
     `upload_interval_s`. The worker's name then gets a suffix of its own.
@@ -54,12 +53,11 @@ def start_run(
     run_clock = RunClock(clock or SystemClock())
     if (folder := settings.run_dir_of(run_dir)) is None:
         return Run(Recording(None, run_clock))
-    intervals_s = settings.merge_intervals_of(merge_intervals_s)
-    limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows, intervals_s, max_merged_bytes)
+    limits = settings.Limits(flush_interval_s, max_rows_per_batch, max_buffered_rows, max_journal_bytes)
     role, ids = settings.role_of(role), tuple(str(gpu_id) for gpu_id in gpu_ids)
     device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
     identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
-    upload = settings.upload_of(upload_to, upload_interval_s, max_merged_bytes)
+    upload = settings.upload_of(upload_to, upload_interval_s)
     name, sampled_s = settings.name_of(worker_id, role, upload), settings.gpu_interval_of(gpu_interval_s)
     chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s, upload)
     run = Run(Recording(chosen, run_clock, meter_provider))

@@ -85,25 +85,24 @@ def _opened(address: str) -> Store:
 class _Opening:
     """A copy whose store is opened by its first round, and again until that succeeds."""
 
-    def __init__(self, run_dir: Path, worker_id: str, address: str, max_bytes: int) -> None:
-        self.copy: WorkerCopy | None = None
+    def __init__(self, run_dir: Path, worker_id: str, address: str) -> None:
+        self._copy: WorkerCopy | None = None
         self._of = (run_dir, worker_id)
         self._address = address
-        self._max_bytes = max_bytes
 
     def round(self) -> bool:
         """A round of the copy."""
-        if self.copy is None:
-            self.copy = WorkerCopy(*self._of, _opened(self._address), self._max_bytes)
-        return self.copy.round()
+        if self._copy is None:
+            self._copy = WorkerCopy(*self._of, _opened(self._address))
+        return self._copy.round()
 
 
 def main() -> int:
     """The process. Its signals are those of the host, which says by its own end when to end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    run_dir, worker_id, address, interval_s, max_bytes = sys.argv[1:]
-    opening = _Opening(Path(run_dir), worker_id, address, int(max_bytes))
+    run_dir, worker_id, address, interval_s = sys.argv[1:]
+    opening = _Opening(Path(run_dir), worker_id, address)
 
     def is_over(seconds: float) -> bool:
         over = _input_ends_within(seconds)
@@ -112,10 +111,7 @@ def main() -> int:
             signal.alarm(round(LONGEST_END_S) + 5)
         return over
 
-    complete = copy_until_the_end(opening.round, float(interval_s), is_over, _say)
-    if opening.copy is not None:
-        opening.copy.close()
-    return 0 if complete else 1
+    return 0 if copy_until_the_end(opening.round, float(interval_s), is_over, _say) else 1
 
 
 if __name__ == "__main__":

@@ -78,11 +78,10 @@ class Uploader:
     def _start(self, worker_id: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_UNWANTED)}
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        limits = (str(self._upload.interval_s), str(self._upload.max_bytes))
-        command = [sys.executable, "-m", "rlscope_otel.upload", str(self._run_dir), worker_id, self._upload.address]
+        copied = (str(self._run_dir), worker_id, self._upload.address, str(self._upload.interval_s))
         try:
             self._process = _Process(
-                [*command, *limits],
+                [sys.executable, "-m", "rlscope_otel.upload", *copied],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

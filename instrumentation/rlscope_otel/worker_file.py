@@ -2,7 +2,7 @@
 
 Every start of a recorder has its own file, named by the id of that start. If the name is taken (by an earlier start of
 the worker, or by another worker of that name), the recorder uses `<worker_id>.r1`, `.r2`, ... So the extent, counters
-and Parquet files of the first start stay correct.
+and files of the first start stay correct.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from rlscope_otel import json_files, schema
+from rlscope_otel import json_files
 from rlscope_otel.clock import Anchors
 
 _MOST_RESTARTS = 10_000
@@ -34,21 +34,6 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """All that a worker wrote to one table, exactly."""
-
-    rows: int = 0
-    last_file: int = 0
-    """The number of the last file; they are numbered from 1 on."""
-    checksum: int = 0
-    """`schema.chained_checksum` over the files in order."""
-
-    def and_file(self, sequence: int, rows: int, file_crc32: int) -> "Written":
-        """Return these counts with one more file."""
-        return Written(self.rows + rows, sequence, schema.chained_checksum(self.checksum, sequence, file_crc32))
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a worker at one flush."""
 
@@ -57,10 +42,11 @@ class Progress:
     clock: Anchors
     last_flush_ns: int
     stopped_ns: int | None
-    written: Mapping[str, Written]
+    rows: Mapping[str, int]
+    """By table, the rows that it wrote."""
+    closed: Mapping[str, Mapping[str, int]]
+    """By table and number, the CRC-32 of the Parquet files that took the place of journals, or are about to."""
     dropped: Mapping[str, int]
-    merged: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
-    """By table and `FIRST_LAST`, the CRC-32 of the files that others were merged into."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """The settings that this start was given: run.json keeps those of the first."""
 
@@ -104,19 +90,13 @@ class WorkerFile:
             "stopped_ns": progress.stopped_ns,
             "last_flush_ns": progress.last_flush_ns,
             "clock": progress.clock._asdict(),
-            "rows": {table: written.rows for table, written in progress.written.items()},
-            "written": {table: _statement(table, progress) for table in progress.written},
-            "dropped": dict(progress.dropped),
+            "rows": progress.rows,
+            "closed": {table: files for table, files in progress.closed.items() if files},
+            "dropped": progress.dropped,
             **({"config": dict(progress.config)} if progress.config else {}),
         }
 
 
-def _statement(table: str, progress: Progress) -> dict[str, object]:
-    """Return the file's entry for one table."""
-    merged = progress.merged.get(table)
-    return {**_entries(progress.written[table]), **({"merged": dict(merged)} if merged else {})}
-
-
-def _entries(values: Identity | Written) -> dict[str, object]:
+def _entries(identity: Identity) -> dict[str, object]:
     """Return the fields without copying the values, unlike `asdict`, because this runs at every flush."""
-    return {each.name: getattr(values, each.name) for each in fields(values)}
+    return {each.name: getattr(identity, each.name) for each in fields(identity)}

@@ -1,4 +1,4 @@
-"""Writes a flush: each table's rows as Parquet files, then the worker's JSON. Runs on the flush thread.
+"""Writes a flush: each table's rows into its journal, then the worker's JSON. Runs on the flush thread.
 
 Rows leave their buffer once they are on disk. While writing fails they stay, the buffer fills, and rows that no longer
 fit are counted as dropped; once writing succeeds again, the next flush writes everything buffered.
@@ -7,16 +7,17 @@ fit are counted as dropped; once writing succeeds again, the next flush writes e
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlscope_otel import parquet, run_file, schema
+from rlscope_otel import run_file, schema
+from rlscope_otel.batches import Values, batch_of, coerced
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
+from rlscope_otel.closing import Closing
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
-from rlscope_otel.merger import Merger
+from rlscope_otel.open_journal import Journals, Owner
 from rlscope_otel.settings import Limits
-from rlscope_otel.stored_files import Levels
 from rlscope_otel.tallies import Tallies, Vital
-from rlscope_otel.worker_file import Identity, Progress, WorkerFile, Written
+from rlscope_otel.worker_file import Identity, Progress, WorkerFile
 
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
@@ -45,14 +46,15 @@ class Writer:
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
-        self._max_rows = limits.max_rows_per_file
-        self._merger = Merger(run_dir, Levels(tuple(limits.merge_intervals_s), limits.max_merged_bytes), faults)
+        self._limits = limits
+        self._closing = Closing(faults)
         self._config: Mapping[str, object] = {}
         self._given_config: Mapping[str, object] = {}
         self._wanted_run_id: str | None = None
         self._started_ns = clock.now_ns()
+        self._stopped_ns: int | None = None
         self._worker_file = WorkerFile(run_dir, worker_id, self._started_ns)
-        self._written = dict.fromkeys(schema.TABLES, Written())
+        self._journals = {table: Journals(run_dir / table) for table in schema.TABLES}
 
     @property
     def worker_id(self) -> str:
@@ -78,25 +80,41 @@ class Writer:
 
     def flush(self, stopped_ns: int | None = None) -> bool:
         """Write everything that is buffered; False if some of it could not be written."""
+        self._stopped_ns = stopped_ns
         complete = False
-        if stopped_ns is not None:
-            self._merger.cancel()
         try:
             self._enter()
             self._learn_cap()
             complete = all([self._drain(table) for table in self._buffers])
-            self._tallies.flushed(self._vital(stopped_ns) if complete else None)
+            self._tallies.flushed(self._vital() if complete else None)
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
-            self._worker_file.write(self.identity, self._progress(stopped_ns))
+            self._state()
         except (OSError, SetupError) as error:
             complete = False
             self._faults.note(f"cannot write {self._run_dir}", error)
-        self._settle_merges(complete, last=stopped_ns is not None)
+        if complete:
+            self._close_ended()
+        else:
+            self._closing.cancel()
         return complete
 
-    def merge(self) -> bool:
-        """Do a slice of the merging of files; False when there is none to do at the moment."""
-        return self._merger.step()
+    def close_some(self) -> bool:
+        """Do a slice of the closing of journals; False when there is none to do at the moment."""
+        return self._closing.step()
+
+    def close_all(self) -> None:
+        """Close every journal: the recording is over, and nothing is written after it."""
+        for journals in self._journals.values():
+            journals.end()
+        self._close_ended()
+        self._closing.hurry()
+        while self._closing.step():
+            pass
+        try:
+            self._enter()
+            self._state()
+        except (OSError, SetupError) as error:
+            self._faults.note(f"cannot write {self._run_dir}", error)
 
     def give_up(self) -> int:
         """Count all buffered rows as dropped; returns how many."""
@@ -106,14 +124,14 @@ class Writer:
             self._buffers[table].discard(count)
         return sum(held.values())
 
-    def _settle_merges(self, complete: bool, *, last: bool) -> None:
-        if complete:
-            last_files = {table: written.last_file for table, written in self._written.items()}
-            self._merger.stated(self.run_id or "", self.worker_id, last_files)
-        else:
-            self._merger.cancel()
-        if last:
-            self._merger.end()
+    def _state(self) -> None:
+        """Write the worker file, after which the journals that it says are closed are replaced. Raises OSError."""
+        self._worker_file.write(self.identity, self._progress())
+        self._closing.stated()
+
+    def _close_ended(self) -> None:
+        for journals in self._journals.values():
+            self._closing.add(journals.ended(self._limits.max_journal_bytes))
 
     def _enter(self) -> None:
         # The folder may be removed while it is recorded: what comes after would belong to no run.
@@ -127,7 +145,7 @@ class Writer:
                 )
         if not self._worker_file.claimed:
             wanted = self.worker_id
-            self._worker_file.claim(self.identity, self._progress(None))
+            self._worker_file.claim(self.identity, self._progress())
             if self.worker_id != wanted:
                 self._faults.note(
                     "worker id", f"{wanted!r} already exists in {self._run_dir}; recording as {self.worker_id!r}"
@@ -146,11 +164,11 @@ class Writer:
             self._tallies.cap(cap)
 
     def _drain(self, table: str) -> bool:
-        """Write what one table holds now, in files of at most `max_rows_per_file`."""
+        """Write what one table holds now, in batches of at most `max_rows_per_batch`."""
         buffer = self._buffers[table]
         held = len(buffer)
         while held > 0:
-            rows = buffer.oldest(min(held, self._max_rows))
+            rows = buffer.oldest(min(held, self._limits.max_rows_per_batch))
             try:
                 written = self._write(table, rows)
             except OSError as error:
@@ -165,73 +183,66 @@ class Writer:
         return True
 
     def _write(self, table: str, rows: list[Row]) -> int:
-        """Write one file; returns how many of the rows are in it."""
+        """Append one batch; returns how many of the rows are in it."""
         columns = self._columns(table, rows)
-        sequence, path = self._next_path(table)
-        own = (self.run_id or "", table, self.worker_id, sequence)
-        stamp: parquet.Stamp = dict(zip(schema.STAMP_KEYS, own, strict=True))
         try:
-            checksum = parquet.write_columns(table, columns, path, stamp)
-        except OSError:
-            raise
+            batch = batch_of(table, columns)
         except Exception as error:  # The host's values may fail to convert in any way; most can be saved one by one.
             columns = self._coerced_columns(table, columns, error)
             if not columns:
                 return 0
-            checksum = parquet.write_columns(table, columns, path, stamp)
-        self._written[table] = self._written[table].and_file(sequence, len(columns[0]), checksum)
-        self._merger.add(table, sequence, len(columns[0]), path, checksum)
+            batch = batch_of(table, columns)
+        self._journals[table].append(batch, Owner(self.run_id or "", self.worker_id))
         self._tally(table, columns)
-        return len(columns[0])
+        return batch.num_rows
 
-    def _tally(self, table: str, columns: list[parquet.Values]) -> None:
+    def _tally(self, table: str, columns: list[Values]) -> None:
         try:
             self._tallies.batch(table, columns)
         except Exception as error:  # The rows are on disk: a total that cannot take them in is no reason to lose them.
             self._faults.note("metrics", error)
 
-    def _columns(self, table: str, rows: list[Row]) -> list[parquet.Values]:
-        columns: list[parquet.Values] = list(zip(*rows, strict=True))
+    def _columns(self, table: str, rows: list[Row]) -> list[Values]:
+        columns: list[Values] = list(zip(*rows, strict=True))
         columns.insert(_WORKER_COLUMN[table], [self.worker_id] * len(rows))
         return columns
 
-    def _coerced_columns(self, table: str, columns: list[parquet.Values], error: Exception) -> list[parquet.Values]:
+    def _coerced_columns(self, table: str, columns: list[Values], error: Exception) -> list[Values]:
         """Only the rows whose values can be made to fit; the caller counts the others as dropped."""
-        rows = [parquet.coerced(table, row) for row in zip(*columns, strict=True)]
+        rows = [coerced(table, row) for row in zip(*columns, strict=True)]
         kept = [row for row in rows if row is not None]
         if len(kept) < len(rows):
             self._faults.note(f"rows of {table} lost", error)
         return list(zip(*kept, strict=True))
 
-    def _next_path(self, table: str) -> tuple[int, Path]:
-        """The number and the name of the next file: one that no file has yet."""
-        sequence = self._written[table].last_file
-        while True:
-            sequence += 1
-            path = self._run_dir / table / schema.FileNumbers(self.worker_id, sequence, sequence).name
-            if not path.exists():
-                return sequence, path
+    @property
+    def _rows(self) -> dict[str, int]:
+        return {table: journals.rows for table, journals in self._journals.items()}
 
-    def _vital(self, stopped_ns: int | None) -> Vital:
+    @property
+    def _dropped(self) -> dict[str, int]:
+        return {table: buffer.dropped for table, buffer in self._buffers.items()}
+
+    def _vital(self) -> Vital:
         return Vital(
             run_id=self.run_id or "",
             worker_id=self.worker_id,
             gpus=self.identity.gpu_count,
             kv_capacity_tokens=self.identity.kv_capacity_tokens,
-            heartbeat_s=self._clock.now_ns() / 1e9 if stopped_ns is None else None,
-            stopped_s=stopped_ns / 1e9 if stopped_ns is not None else None,
-            dropped_rows={table: buffer.dropped for table, buffer in self._buffers.items()},
-            written_rows={table: written.rows for table, written in self._written.items()},
+            heartbeat_s=self._clock.now_ns() / 1e9 if self._stopped_ns is None else None,
+            stopped_s=self._stopped_ns / 1e9 if self._stopped_ns is not None else None,
+            dropped_rows=self._dropped,
+            written_rows=self._rows,
         )
 
-    def _progress(self, stopped_ns: int | None) -> Progress:
+    def _progress(self) -> Progress:
         return Progress(
             run_id=self.run_id,
             clock=self._clock.anchors(),
             last_flush_ns=self._clock.now_ns(),
-            stopped_ns=stopped_ns,
-            written=dict(self._written),
-            dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
-            merged=self._merger.merged,
+            stopped_ns=self._stopped_ns,
+            rows=self._rows,
+            closed=self._closing.closed,
+            dropped=self._dropped,
             config=self._given_config,
         )

@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run, exits
+
+from tests.journals import recorded_rows
 
 Rows = Callable[..., list[dict[str, object]]]
 
@@ -41,8 +42,7 @@ def rows(tmp_path: Path) -> Rows:
     """All rows of a table in the run folder, in file order, without the columns that are named."""
 
     def read(table: str, *without: str, run_dir: Path = tmp_path) -> list[dict[str, object]]:
-        files = sorted((run_dir / table).glob("*.parquet"))
-        found = [row for file in files for row in pq.read_table(file).to_pylist()]
+        found = recorded_rows(run_dir, table)
         return [{name: value for name, value in row.items() if name not in without} for row in found]
 
     return read

@@ -63,13 +63,13 @@ def test_sigterm_with_the_default_action_writes_everything_and_ends_by_the_signa
 
 def test_sigterm_after_sigterm_while_the_host_is_stopping_the_run_still_writes_everything(start_script, rows) -> None:
     then = """
-from rlscope_otel import parquet
-write = parquet.write_table
+from rlscope_otel.open_journal import OpenJournal
+write = OpenJournal._write
 def slowly(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(0.2)
     return write(*arguments)
-parquet.write_table = slowly
+OpenJournal._write = slowly
 run.stop()
 """
     process = start_script(script(then=then))
@@ -287,9 +287,9 @@ def test_a_host_that_turns_warnings_into_errors_is_not_stopped_by_a_full_disk(st
 
 def test_the_time_that_a_slow_disk_may_hold_up_sigterm_is_bounded(start_script) -> None:
     then = """
-from rlscope_otel import parquet, exits
+from rlscope_otel import exits, open_journal
 exits._SIGTERM_TIMEOUT_S = 0.2
-parquet.write_table = lambda *_: threading.Event().wait(60)
+open_journal.OpenJournal._write = lambda *_: threading.Event().wait(60)
 """ + WAIT_FOREVER.replace("signal.pause", "print('slow', flush=True); signal.pause")
     process = start_script(script(then=then))
     until_ready(process)

@@ -9,21 +9,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from rlscope_otel.schema import TABLES
 
-from rlscope.trace.completeness import Completeness, check_files
-from rlscope.trace.files import list_table, read_manifest, read_workers
+from tests.journals import COMPLETE, read_back, recorded_rows
 
-COMPLETE = Completeness("complete", is_verified=True)
 START = """
 import errno, os, signal, socket, sys, threading, time, rlscope_otel
 from pathlib import Path
-from rlscope_otel import exits, json_files, merged_file, merger, parquet, recorder, writer
+from rlscope_otel import closing, exits, json_files, recorder, writer
+from rlscope_otel.open_journal import OpenJournal
+closing._REST_S = 0.1
 run_dir = Path(os.environ["RLSCOPE_RUN_DIR"])
 {before}
-run = rlscope_otel.start_run(worker_id='w0', flush_interval_s={interval}, merge_intervals_s=(0.05, 0.3))
+run = rlscope_otel.start_run(worker_id='w0', flush_interval_s={interval}, max_journal_bytes=20_000)
 recorded = 0
 def record(count):
     global recorded
@@ -36,8 +34,8 @@ def record_until(condition, timeout_s=20):
         assert time.monotonic() < end_s
         record(5)
         time.sleep(0.005)
-def merged_files():
-    return list((run_dir / "engine_steps").glob("[!.]*_*.parquet"))
+def closed_files():
+    return list((run_dir / "engine_steps").glob("w0-*.parquet"))
 """
 END = """
 run.stop()
@@ -58,16 +56,6 @@ def said(process: "subprocess.Popen[str]", returncode: int = 0) -> tuple[int, st
     return int(recorded), faults, errors
 
 
-def read_back(run_dir: Path) -> tuple[list[int], Completeness]:
-    """The first column of the engine rows as the analysis reads them, and its verdict."""
-    workers, skipped = read_workers(run_dir)
-    tables = {table: list_table(run_dir, table)[0] for table in TABLES}
-    checked = check_files(run_dir, read_manifest(run_dir).run_id, workers, tables)
-    assert (skipped, checked.skipped) == ([], [])
-    paths = checked.tables["engine_steps"].paths
-    return [start for path in paths for start in pq.read_table(path)["start_ns"].to_pylist()], checked.completeness
-
-
 def dropped(run_dir: Path, worker_id: str = "w0") -> int:
     return json.loads((run_dir / "workers" / f"{worker_id}.json").read_text())["dropped"]["engine_steps"]
 
@@ -75,14 +63,14 @@ def dropped(run_dir: Path, worker_id: str = "w0") -> int:
 # --- the disk
 
 FILLS = """
-record_until(merged_files)
+record_until(closed_files)
 full.set()
 record_until(lambda: run.faults.counts)
 record(100)
 full.clear()
 assert run.flush()
-count = len(merged_files())
-record_until(lambda: len(merged_files()) > count)
+count = len(closed_files())
+record_until(lambda: len(closed_files()) > count)
 """
 FULL = """
 full = threading.Event()
@@ -92,15 +80,24 @@ def refusing(function):
             raise OSError(errno.ENOSPC, "No space left on device")
         return function(*arguments, **more)
     return refuse
+def half_refusing(pwrite):
+    def refuse(descriptor, content, place):
+        if not full.is_set():
+            return pwrite(descriptor, content, place)
+        if place % 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, content[: len(content) // 2 | 1], place)
+    return refuse
 """
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "parquet._write = refusing(parquet._write)",
-        "merged_file._Sink.write = refusing(merged_file._Sink.write)",
-        "merged_file._Sink.sync = refusing(merged_file._Sink.sync)",
+        "os.pwrite = refusing(os.pwrite)",
+        "os.pwrite = half_refusing(os.pwrite)",
+        "os.write = refusing(os.write)",
+        "os.fsync = refusing(os.fsync)",
         "json_files._write_part = refusing(json_files._write_part)",
         "os.replace = refusing(os.replace)",
     ],
@@ -126,7 +123,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_disk_that_fills_and_empties_again_costs_no_row(small_disk: Path, start_script) -> None:
     then = """
-record_until(merged_files)
+record_until(closed_files)
 filler = run_dir.parent / "filler"
 with open(filler, "wb", buffering=0) as file:
     try:
@@ -148,11 +145,11 @@ while not run.flush():
 @pytest.mark.parametrize(
     "place",
     [
-        "parquet._write = stuck(parquet._write)",
+        "os.pwrite = stuck(os.pwrite)",
+        "os.pread = stuck(os.pread)",
+        "os.write = stuck(os.write)",
+        "os.fsync = stuck(os.fsync)",
         "json_files.replace = stuck(json_files.replace)",
-        "merged_file._Sink.write = stuck(merged_file._Sink.write)",
-        "merged_file._Sink.sync = stuck(merged_file._Sink.sync)",
-        "merger.sync_folder = stuck(merger.sync_folder)",
         "Path.unlink = stuck(Path.unlink)",
     ],
 )
@@ -192,10 +189,10 @@ def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_und
     start_script, tmp_path: Path
 ) -> None:
     then = """
-record_until(lambda: len(merged_files()) > 2)
+record_until(lambda: len(closed_files()) > 2)
 run.flush()
 os.rename(run_dir, run_dir.with_name("moved"))
-record_until(lambda: run_dir.exists() and merged_files())
+record_until(lambda: run_dir.exists() and closed_files())
 """
     before = "run_dir = run_dir / 'run'\nos.environ['RLSCOPE_RUN_DIR'] = str(run_dir)"
     recorded, _, _ = said(start_script(program(then, before)))
@@ -231,13 +228,12 @@ def waits(count):
 waits(20)
 clock.by_ns = {step_s} * 10**9
 waits(20)
-record_until(merged_files)
+record_until(closed_files)
 """
     recorded, faults, _ = said(start_script(program(then, before)))
     assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
     assert faults == "{}"
-    files, _ = list_table(tmp_path, "activities")
-    rows = [row for path in files.paths for row in pq.read_table(path).to_pylist()]
+    rows = recorded_rows(tmp_path, "activities")
     times = [time_ns for row in rows for time_ns in (row["start_ns"], row["end_ns"])]
     assert len(rows) == 40
     assert times == sorted(times)
@@ -259,7 +255,7 @@ while time.time() < {begin_s}:
     pass
 """
     started = [
-        start_script(program("record_until(merged_files)", before.format(host=host, begin_s=time.time() + 2)))
+        start_script(program("record_until(closed_files)", before.format(host=host, begin_s=time.time() + 2)))
         for host in ("host-a", "host-b")
     ]
     counts = sorted(said(process)[0] for process in started)
@@ -271,7 +267,7 @@ while time.time() < {begin_s}:
     assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
 
 
-def test_thirty_two_threads_lose_nothing_while_files_are_merged(start_script, tmp_path: Path) -> None:
+def test_thirty_two_threads_lose_nothing_while_journals_are_closed(start_script, tmp_path: Path) -> None:
     then = """
 def steps(first):
     for number in range(first, first + 200):
@@ -285,27 +281,26 @@ for thread in threads:
     thread.join()
 recorded = 32 * 200
 end_s = time.monotonic() + 20
-while not merged_files():
+while not closed_files():
     assert time.monotonic() < end_s
     run.flush()
 """
     recorded, faults, _ = said(start_script(program(then)))
     found, completeness = read_back(tmp_path)
     assert (sorted(found), completeness, faults) == (list(range(recorded)), COMPLETE, "{}")
-    files, _ = list_table(tmp_path, "activities")
-    assert files.rows == recorded
+    assert len(recorded_rows(tmp_path, "activities")) == recorded
 
 
 CHILD = """
 def child(number):
-    own = rlscope_otel.start_run(worker_id=f"child-{number}", flush_interval_s=0.02, merge_intervals_s=(0.05,))
+    own = rlscope_otel.start_run(worker_id=f"child-{number}", flush_interval_s=0.02, max_journal_bytes=1)
     for each in range(20):
         own.engine_step(10**6 + each, 10**6 + each + 1)
     return own.stop()
 """
 
 
-def test_forks_from_several_threads_in_the_middle_of_flushes_and_merges(start_script, tmp_path: Path) -> None:
+def test_forks_from_several_threads_in_the_middle_of_flushes_and_closings(start_script, tmp_path: Path) -> None:
     then = """
 def fork(number):
     pid = os.fork()
@@ -313,7 +308,7 @@ def fork(number):
         os._exit(0 if child(number) else 1)
     codes.append(os.waitpid(pid, 0)[1])
 codes = []
-record_until(merged_files)
+record_until(closed_files)
 for attempt in range(4):
     threads = [threading.Thread(target=fork, args=(3 * attempt + index,)) for index in range(3)]
     for thread in threads:
@@ -327,29 +322,32 @@ assert codes == [0] * 12, codes
     assert (completeness, faults) == (COMPLETE, "{}")
 
 
-def test_a_process_that_is_spawned_in_the_middle_of_a_merge_records_for_itself(start_script, tmp_path: Path) -> None:
+def test_a_process_that_is_spawned_in_the_middle_of_a_closing_records_for_itself(start_script, tmp_path: Path) -> None:
     patch = """
-step = merged_file.MergedFile.step
-merging, spawned = threading.Event(), threading.Event()
+step = closing.Closing.step
+begun, spawned = threading.Event(), threading.Event()
 def slowly(self):
-    step(self)
-    merging.set()
-    spawned.wait(20)
-merged_file.MergedFile.step = slowly
+    if step(self):
+        begun.set()
+        spawned.wait(20)
+        return True
+    return False
+closing.Closing.step = slowly
 """
     body = """
     import multiprocessing
-    record_until(merging.is_set)
+    record_until(begun.is_set)
     process = multiprocessing.get_context("spawn").Process(target=child, args=(0,))
     process.start()
     process.join()
     assert process.exitcode == 0
     spawned.set()
-    record_until(merged_files)
+    record_until(closed_files)
 """
-    start = START.format(before=CHILD + patch, interval=0.02)
+    start = START.format(before=CHILD, interval=0.02)
     imports, begin, rest = start.partition("run = rlscope_otel.start_run")
-    text = f"{imports}\nif __name__ == '__main__':\n" + textwrap.indent(begin + rest, "    ")
+    # The child imports this text too, and nothing would release a closing of its own.
+    text = f"{imports}\nif __name__ == '__main__':\n" + textwrap.indent(patch + begin + rest, "    ")
     text += body + textwrap.indent(END, "    ")
     recorded, faults, _ = said(start_script(text))
     found, completeness = read_back(tmp_path)
@@ -360,18 +358,18 @@ merged_file.MergedFile.step = slowly
 # --- the end
 
 SLOWLY = """
-write = parquet._write
+write = OpenJournal._write
 def slowly(*arguments):
     writing.set()
     time.sleep({seconds})
     return write(*arguments)
 writing = threading.Event()
-parquet._write = slowly
+OpenJournal._write = slowly
 """
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "raise KeyboardInterrupt"])
-def test_an_interpreter_that_ends_while_a_file_is_written_ends_after_it(ending, start_script, tmp_path: Path) -> None:
+def test_an_interpreter_that_ends_during_a_flush_ends_after_it(ending, start_script, tmp_path: Path) -> None:
     then = f"""
 record(100)
 writing.wait(20)
@@ -393,7 +391,7 @@ def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_w
     then = """
 record(100)
 run.flush()
-parquet._write = lambda *_: hung.wait(60)
+OpenJournal._write = lambda *_: hung.wait(60)
 record(50)
 recorder.Run.stop.__defaults__ = (0.3,)
 sys.exit(0)
@@ -405,15 +403,15 @@ sys.exit(0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_a_file_is_merged_and_another_is_written(number: int, start_script, tmp_path: Path) -> None:
+def test_a_signal_while_a_journal_is_closed_and_another_is_written(number: int, start_script, tmp_path: Path) -> None:
     then = """
-record_until(merged_files)
+record_until(closed_files)
 print("ready", flush=True)
 while True:
     record(1)
     time.sleep(0.001)
 """
-    process = start_script(program(then, "merged_file._SLICE_S = 0"))
+    process = start_script(program(then, "closing._SLICE_S = 0"))
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     process.communicate(timeout=30)

@@ -7,9 +7,10 @@ import time
 import zlib
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rlscope_otel import Run, parquet, schema, start_run
+from rlscope_otel import Run, journal, schema, start_run
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
@@ -24,6 +25,10 @@ def until(condition, seconds: float = 10.0) -> bool:
     return True
 
 
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
         run.engine_step(0, 1)
@@ -31,24 +36,30 @@ def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: P
 
 
 def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_file=100) as run:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
         for number in range(101):
             run.engine_step(number, number + 1)
         assert until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
 
 
-def test_a_file_holds_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_file=100) as run:
+def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
         for number in range(250):
             run.engine_step(number, number + 1)
-    files = sorted((tmp_path / "engine_steps").iterdir())
-    assert max(pq.read_metadata(file).num_rows for file in files) <= 100
+        run.flush()
+        content = (tmp_path / "engine_steps" / "w0-000001.arrows").read_bytes()
+        start = journal.head_length(content)
+        batches = list(journal.whole_batches(content, start, zlib.crc32(content[:start])))
+        assert max(batch.rows for batch in batches) <= 100
+        assert [batch.first_row for batch in batches] == [
+            sum(b.rows for b in batches[:at]) for at in range(len(batches))
+        ]
     assert [row["start_ns"] for row in rows("engine_steps")] == list(range(250))
 
 
 def test_many_threads_lose_and_double_nothing(tmp_path: Path, rows, worker) -> None:
     threads_count, each = 8, 5000
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_file=500) as run:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_batch=500) as run:
 
         def steps(first: int) -> None:
             for number in range(first, first + each):
@@ -102,19 +113,15 @@ def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuse
 def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_written_later(
     tmp_path: Path, run: Run, rows, worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replace = os.replace
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    run.engine_step(0, 1)
-    assert not run.flush()
-    run.engine_step(1, 2)
-    assert not run.flush()
-    assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("*.part")) == []
-    assert len(caplog.records) == 1
-    monkeypatch.setattr(os, "replace", replace)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pwrite", refuse)
+        failing.setattr(os, "replace", refuse)
+        run.engine_step(0, 1)
+        assert not run.flush()
+        run.engine_step(1, 2)
+        assert not run.flush()
+        assert list(tmp_path.rglob("*.arrows")) == list(tmp_path.rglob("*.part")) == []
+        assert len(caplog.records) == 1
     assert run.flush()
     assert [row["start_ns"] for row in rows("engine_steps")] == [0, 1]
     assert worker("w0")["dropped"]["engine_steps"] == 0
@@ -123,7 +130,7 @@ def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_writte
 def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
     tmp_path: Path, rows, worker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_file=5, max_buffered_rows=10) as run:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_batch=5, max_buffered_rows=10) as run:
         (tmp_path / "engine_steps").write_text("a file where the folder should be")
         for number in range(100):
             run.engine_step(number, number + 1)
@@ -167,14 +174,17 @@ def test_a_folder_that_never_becomes_writable_costs_nothing_but_the_trace(
     assert "1 rows could not be written" in caplog.records[1].getMessage()
 
 
-def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tmp_path: Path, run: Run) -> None:
+def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_nulls_of_the_schema(
+    tmp_path: Path, run: Run
+) -> None:
     run.sample("s").finish()
     run.engine_step(0, 1)
     run.flush()
-    for table in ("samples", "engine_steps"):
-        path = tmp_path / table / "w0-000001.parquet"
-        assert pq.read_schema(path).remove_metadata() == schema.arrow_schema(table).remove_metadata()
-        assert pq.read_metadata(path).metadata == {
+    tables = ("samples", "engine_steps")
+    heads = {table: pa.ipc.open_stream((tmp_path / table / "w0-000001.arrows").read_bytes()).schema for table in tables}
+    run.stop()
+    for table in tables:
+        stamp = {
             b"rlscope.format": b"rlscope-trace",
             b"rlscope.version": b"1",
             b"rlscope.run": run.run_id.encode(),
@@ -182,93 +192,92 @@ def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tm
             b"rlscope.worker": b"w0",
             b"rlscope.sequence": b"1",
         }
+        path = tmp_path / table / "w0-000001.parquet"
+        assert heads[table].metadata == stamp
+        assert pq.read_metadata(path).metadata == stamp | {b"rlscope.first_row": b"0"}
+        expected = schema.arrow_schema(table).remove_metadata()
+        assert pq.read_schema(path).remove_metadata() == heads[table].remove_metadata() == expected
 
 
 def test_the_worker_file_states_exactly_what_was_written(tmp_path: Path, run: Run, worker) -> None:
     for flush in range(3):
         run.engine_step(flush, flush + 1)
         run.flush()
-    checksum = 0
-    for sequence in (1, 2, 3):
-        content = (tmp_path / "engine_steps" / f"w0-{sequence:06d}.parquet").read_bytes()
-        checksum = schema.chained_checksum(checksum, sequence, zlib.crc32(content))
-    assert worker("w0")["written"]["engine_steps"] == {"rows": 3, "last_file": 3, "checksum": checksum}
-    assert worker("w0")["written"]["samples"] == {"rows": 0, "last_file": 0, "checksum": 0}
+    assert {table: rows for table, rows in worker("w0")["rows"].items() if rows} == {"engine_steps": 3}
+    assert worker("w0")["closed"] == {}
+    run.stop()
+    content = (tmp_path / "engine_steps" / "w0-000001.parquet").read_bytes()
+    assert worker("w0")["closed"] == {"engine_steps": {"1": zlib.crc32(content)}}
 
 
-def test_a_file_that_could_not_be_written_leaves_no_gap_in_the_numbers(
+def test_a_journal_that_could_not_be_begun_leaves_no_gap_in_the_numbers(
     tmp_path: Path, run: Run, worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError("disk full")
-
     with monkeypatch.context() as failing:
-        failing.setattr(parquet, "write_table", full)
+        failing.setattr(os, "pwrite", refuse)
         run.engine_step(0, 1)
         assert not run.flush()
+        assert list((tmp_path / "engine_steps").iterdir()) == []
     assert run.flush()
-    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
-    assert worker("w0")["written"]["engine_steps"]["last_file"] == 1
+    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.arrows"]
+    assert worker("w0")["rows"]["engine_steps"] == 1
 
 
-@pytest.mark.parametrize(("rows", "compression"), [(1, "SNAPPY"), (1_000, "SNAPPY"), (1_001, "ZSTD")])
-def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(rows: int, compression: str, tmp_path: Path) -> None:
-    columns = [[value] * rows for value in ("w0", 0, 1, 1, 1, 4, 0, 4, 0, None, None, None)]
-    path = tmp_path / "t.parquet"
-    parquet.write_columns("engine_steps", columns, path)
-    group = pq.read_metadata(path).row_group(0)
-    encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
-    assert "DELTA_BINARY_PACKED" in encodings["start_ns"]
-    assert "RLE_DICTIONARY" in encodings["worker_id"]
-    assert {group.column(at).compression for at in range(group.num_columns)} == {compression}
-
-
-def test_the_checksum_is_that_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    stated = parquet.write_columns("queue_depths", [["w0"], ["samples"], [1], [2], [None]], path)
-    assert stated == zlib.crc32(path.read_bytes())
-
-
-def test_runs_of_versions_are_delta_encoded_too(tmp_path: Path, run: Run) -> None:
-    sample = run.sample("s")
-    sample.tokens(3, 1)
-    sample.finish()
-    run.flush()
-    group = pq.read_metadata(tmp_path / "samples" / "w0-000001.parquet").row_group(0)
-    encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
-    assert "DELTA_BINARY_PACKED" in encodings["versions.list.element.version"]
+def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
+        run.engine_step(0, 1)
+        sample = run.sample("s")
+        sample.tokens(3, 1)
+        sample.finish()
+    encodings = {}
+    for table in ("engine_steps", "samples"):
+        group = pq.read_metadata(tmp_path / table / "w0-000001.parquet").row_group(0)
+        columns = [group.column(at) for at in range(group.num_columns)]
+        encodings |= {(table, column.path_in_schema): column.encodings for column in columns}
+        assert {column.compression for column in columns} == {"ZSTD"}
+    assert "DELTA_BINARY_PACKED" in encodings["engine_steps", "start_ns"]
+    assert "DELTA_BINARY_PACKED" in encodings["samples", "versions.list.element.version"]
+    assert "RLE_DICTIONARY" in encodings["engine_steps", "worker_id"]
 
 
 def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    write = parquet.write_table
+    pwrite = os.pwrite
 
     def look(*arguments) -> int:
         counted.append(worker("w0")["rows"]["engine_steps"])
-        checksum = write(*arguments)
+        written = pwrite(*arguments)
         counted.append(worker("w0")["rows"]["engine_steps"])
-        return checksum
+        return written
 
-    monkeypatch.setattr(parquet, "write_table", look)
+    monkeypatch.setattr(os, "pwrite", look)
     run.engine_step(0, 1)
     run.flush()
     assert [*counted, worker("w0")["rows"]["engine_steps"]] == [0, 0, 1]
 
 
-def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
+    run.flush()
+    before = os.listdir("/proc/self/fd")
+    run.engine_step(0, 1)
+    run.flush()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_reader_never_sees_a_part_of_a_closed_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
     replace = os.replace
 
-    def look(source: Path, target: Path) -> None:
-        seen.extend(path.name for path in tmp_path.rglob("*.parquet"))
-        assert not str(source).endswith(".parquet")
-        assert not str(source).endswith(".json")
+    def look(source: str, target: Path) -> None:
+        seen.append((Path(target).name, Path(source).name.startswith(".")))
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", look)
     run.engine_step(0, 1)
     assert run.flush()
-    assert seen == ["w0-000001.parquet"] * (len(seen))
+    monkeypatch.setattr(os, "replace", look)
+    run.stop()
+    assert [name for name, _ in seen if name != "w0.json"] == ["w0-000001.parquet"]
+    assert all(is_hidden for _, is_hidden in seen)
     assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
 
 
@@ -306,4 +315,6 @@ def test_what_is_recorded_after_the_folder_was_removed_can_be_read(tmp_path: Pat
         assert run.flush()
     after = json.loads((folder / "run.json").read_text())
     assert (after["run_id"], after["config"]) == (before["run_id"], before["config"])
-    assert pq.read_metadata(folder / "engine_steps" / "w0-000002.parquet").num_rows == 1
+    (closed,) = (folder / "engine_steps").iterdir()
+    metadata = pq.read_metadata(closed)
+    assert (closed.name, metadata.num_rows, metadata.metadata[b"rlscope.first_row"]) == ("w0-000002.parquet", 1, b"1")

@@ -1,10 +1,11 @@
+import os
 import re
 from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rlscope_otel import ManualClock, Run, conventions, parquet, start_run
+from rlscope_otel import ManualClock, Run, conventions, start_run
 from rlscope_otel.tallies import Tallies, bucket_of
 
 Points = dict[str, dict[tuple[str, ...], float]]
@@ -176,7 +177,7 @@ def test_a_flush_that_could_not_write_is_no_heartbeat(
     def full(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(parquet, "write_columns", full)
+    monkeypatch.setattr(os, "pwrite", full)
     assert not run.flush()
     assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
 

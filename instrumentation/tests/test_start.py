@@ -187,4 +187,4 @@ def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path: Path, run, 
     run.engine_step(0, 1)
     run.flush()
     assert (tmp_path / "engine_steps" / "w0-000001.parquet").read_bytes() == b"somebody's"
-    assert (tmp_path / "engine_steps" / "w0-000002.parquet").exists()
+    assert (tmp_path / "engine_steps" / "w0-000002.arrows").exists()

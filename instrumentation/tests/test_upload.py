@@ -1,5 +1,6 @@
 """A run is copied to a store while it is recorded: whole at every moment, and of no concern to the host."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,29 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from rlscope_otel import Run, SetupError, start_run, upload, uploader
-from rlscope_otel.schema import TABLES
 from rlscope_otel.worker_copy import WorkerCopy
 
 from rlscope.errors import RlscopeError
-from rlscope.trace.completeness import Completeness, check_files
-from rlscope.trace.files import list_table, read_manifest, read_workers
 from rlscope.trace.remote import fetch_run
+from rlscope.trace.worker_files import read_workers
+from tests.journals import COMPLETE, read_back
 
 TABLE = "engine_steps"
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-
-
-def read_back(folder: Path) -> tuple[list[int], Completeness]:
-    """What the analysis makes of a folder: the first column of the rows, and whether all are there."""
-    workers, skipped = read_workers(folder)
-    tables = {table: list_table(folder, table)[0] for table in TABLES}
-    checked = check_files(folder, read_manifest(folder).run_id, workers, tables)
-    assert (skipped, checked.skipped) == ([], [])
-    paths = checked.tables[TABLE].paths
-    return [start for path in paths for start in pq.read_table(path)["start_ns"].to_pylist()], checked.completeness
 
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -79,7 +68,7 @@ def record(run: Run, count: int = 1) -> None:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Iterator[Run]:
-    with start_run(tmp_path / "run", "sampler", "w0", flush_interval_s=3600, merge_intervals_s=(0.2, 0.8)) as run:
+    with start_run(tmp_path / "run", "sampler", "w0", flush_interval_s=3600, max_journal_bytes=5000) as run:
         yield run
 
 
@@ -95,67 +84,81 @@ def test_a_reader_finds_every_row_once_at_every_moment_of_every_round(tmp_path: 
         looks.append(len(found))
 
     store = Folder(tmp_path / "store", look)
-    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
-    while sum(name.startswith(TABLE) for name in store.puts) < 25:
+    copy = WorkerCopy(tmp_path / "run", "w0", store)
+    while sum(name.endswith(".parquet") for name in store.puts) < 4:
         record(recorded, 3)
         copy.round()
     recorded.stop()
     assert copy.round()
-    copy.close()
-    own, state = read_back(tmp_path / "run")
-    assert read_back(tmp_path / "store") == (own, Completeness("complete", is_verified=True))
-    assert state.is_verified
-    assert not list((tmp_path / "run").rglob("*.copied"))
+    own = read_back(tmp_path / "run")
+    assert read_back(tmp_path / "store") == own
+    assert own[1] == COMPLETE
+    assert sorted(store.names(TABLE)) == sorted(os.listdir(tmp_path / "run" / TABLE))
 
 
-def test_what_is_newer_than_the_merged_files_is_one_file_that_the_next_round_replaces(
+def test_an_open_journal_is_copied_whenever_it_has_grown_and_goes_once_its_closed_file_is_there(
     tmp_path: Path, recorded: Run
 ) -> None:
     store = Folder(tmp_path / "store")
-    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
-    (tmp_path / "run" / TABLE).mkdir(exist_ok=True)
-    record(recorded, 3)
-    copy.round()
-    assert store.names(TABLE) == ["w0-000001_000003.parquet"]
-    record(recorded, 2)
-    copy.round()
-    assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
-    assert [name.endswith("_000005.parquet") for name in store.names(TABLE)][-1]
+    copy = WorkerCopy(tmp_path / "run", "w0", store)
+    record(recorded)
+    for grows in (False, True, False):
+        if grows:
+            record(recorded)
+        copy.round()
+        copy.round()
+    journal, worker = f"{TABLE}/w0-000001.arrows", "workers/w0.json"
+    assert store.puts == ["run.json", journal, worker, journal, worker]
+    store.puts.clear()
+    recorded.stop()
+    assert copy.round()
+    assert store.puts == [f"{TABLE}/w0-000001.parquet", worker]
+    assert store.names(TABLE) == ["w0-000001.parquet"]
+    document = json.loads((tmp_path / "store" / worker).read_text())
+    assert document["closed"] == json.loads((tmp_path / "run" / worker).read_text())["closed"]
 
 
 def test_a_round_that_fails_half_way_is_made_up_for_by_the_next_one(tmp_path: Path, recorded: Run) -> None:
     store = Folder(tmp_path / "store")
-    copy = WorkerCopy(tmp_path / "run", "w0", store, 1 << 20)
+    copy = WorkerCopy(tmp_path / "run", "w0", store)
     record(recorded, 2)
     copy.round()
 
     def refuse() -> None:
         raise OSError("refused")
 
-    record(recorded, 2)
-    for name in ("put", "put", "remove"):
+    for _ in range(6):
+        record(recorded, 2)
         store.look = refuse
         with pytest.raises(OSError, match="refused"):
             copy.round()
         store.look = lambda: None
         found, completeness = read_back(tmp_path / "store")
-        assert completeness.state == "complete", name
+        assert completeness.state == "complete"
         assert len(found) == len(set(found))
-        copy.round()
-        record(recorded)
-    copy.round()
-    assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
+    recorded.stop()
+    for _ in range(4):
+        store.look = refuse
+        with contextlib.suppress(OSError):
+            copy.round()
+    store.look = lambda: None
+    assert copy.round()
+    assert read_back(tmp_path / "store") == read_back(tmp_path / "run")
+    assert store.names(TABLE) == os.listdir(tmp_path / "run" / TABLE)
 
 
 def test_a_copy_that_is_started_again_goes_on_with_what_is_there(tmp_path: Path, recorded: Run) -> None:
     store = Folder(tmp_path / "store")
     record(recorded, 3)
-    WorkerCopy(tmp_path / "run", "w0", store, 1 << 20).round()
+    WorkerCopy(tmp_path / "run", "w0", store).round()
     record(recorded, 1)
-    store.puts.clear()
-    WorkerCopy(tmp_path / "run", "w0", store, 1 << 20).round()
+    WorkerCopy(tmp_path / "run", "w0", store).round()
     assert read_back(tmp_path / "store")[0] == read_back(tmp_path / "run")[0]
     assert read_back(tmp_path / "store")[1].state == "complete"
+    recorded.stop()
+    assert WorkerCopy(tmp_path / "run", "w0", store).round()
+    assert read_back(tmp_path / "store") == read_back(tmp_path / "run")
+    assert store.names(TABLE) == os.listdir(tmp_path / "run" / TABLE)
 
 
 def test_the_run_file_of_the_store_gains_the_settings_of_workers_on_other_nodes(tmp_path: Path) -> None:
@@ -163,12 +166,12 @@ def test_the_run_file_of_the_store_gains_the_settings_of_workers_on_other_nodes(
     for node, config in (("a", {"max_staleness": 4}), ("b", {"max_staleness": 8, "samples_per_step": 2})):
         with start_run(tmp_path / node, "sampler", f"w-{node}", config=config) as run:
             record(run)
-        WorkerCopy(tmp_path / node, f"w-{node}", store, 1 << 20).round()
+        WorkerCopy(tmp_path / node, f"w-{node}", store).round()
     document = json.loads((tmp_path / "store" / "run.json").read_text())
     assert document["config"] == {"max_staleness": 4, "samples_per_step": 2}
     assert document["run_id"] == json.loads((tmp_path / "a" / "run.json").read_text())["run_id"]
     found, completeness = read_back(tmp_path / "store")
-    assert (len(found), completeness) == (2, Completeness("complete", is_verified=True))
+    assert (len(found), completeness) == (2, COMPLETE)
 
 
 # --- when
@@ -272,7 +275,7 @@ def test_a_run_in_a_bucket_is_the_run_on_disk(tmp_path: Path, bucket: Any) -> No
     assert run.faults.counts == {}
     copy = fetch_run("s3://runs/monday")
     assert read_back(copy) == read_back(tmp_path / "run")
-    assert read_back(copy)[1] == Completeness("complete", is_verified=True)
+    assert read_back(copy)[1] == COMPLETE
 
 
 def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(
@@ -299,7 +302,7 @@ def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_who
         assert run.flush()
         assert run.stop(1.0)
         assert run.faults.counts == {"cannot copy to the store": 1}
-        assert read_back(tmp_path / "run") == ([1], Completeness("complete", is_verified=True))
+        assert read_back(tmp_path / "run") == ([1], COMPLETE)
 
 
 SCRIPT = """

@@ -275,7 +275,7 @@ def test_the_command_records_a_server_until_it_is_told_to_stop(
         f"import sys; from rlscope_otel.integrations.scrape import main; sys.exit(main({arguments!r}))"
     )
     deadline_s = time.monotonic() + TIME_LIMIT_S
-    while not list((tmp_path / "engine_steps").glob("*.parquet")):
+    while not list((tmp_path / "engine_steps").glob("*.arrows")):
         assert process.poll() is None and time.monotonic() < deadline_s
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=TIME_LIMIT_S)

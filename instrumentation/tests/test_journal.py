@@ -1,0 +1,76 @@
+"""The format of a journal: what a reader takes from bytes that are whole, cut, damaged, or another journal's."""
+
+import zlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from rlscope_otel import journal
+from rlscope_otel.schema import STAMP_KEYS
+
+
+def _head(number: int) -> bytes:
+    owner: tuple[str | int, ...] = ("run-1", "queue_depths", "trainer-0", number)
+    return journal.head("queue_depths", dict[str, str | int](zip(STAMP_KEYS, owner, strict=True)))
+
+
+HEAD = _head(1)
+
+
+def _message(depths: Sequence[int], first_row: int, head: bytes = HEAD) -> bytes:
+    schema = pa.ipc.open_stream(head).schema
+    rows = [
+        {"queue": "samples", "worker_id": "trainer-0", "time_ns": 10 * depth, "depth": depth, "capacity": None}
+        for depth in depths
+    ]
+    return journal.sealed(pa.RecordBatch.from_pylist(rows, schema=schema), first_row, zlib.crc32(head))
+
+
+def _found(content: bytes, head: bytes = HEAD) -> list[tuple[int, int]]:
+    return [(batch.first_row, batch.rows) for batch in journal.whole_batches(content, len(head), zlib.crc32(head))]
+
+
+def test_the_batches_of_a_journal_are_found_in_order_with_the_number_of_their_first_row() -> None:
+    content = HEAD + _message([4, 5, 6], 0) + _message([7], 3)
+    assert _found(content) == [(0, 3), (3, 1)]
+    assert pa.ipc.open_stream(content).read_all()["depth"].to_pylist() == [4, 5, 6, 7]
+
+
+def test_the_head_says_where_the_journal_belongs() -> None:
+    assert journal.head_length(HEAD + b"more") == len(HEAD)
+    metadata = pa.ipc.open_stream(HEAD).schema.metadata
+    assert [metadata[key.encode()] for key in STAMP_KEYS] == [b"run-1", b"queue_depths", b"trainer-0", b"1"]
+
+
+def test_a_reader_begins_at_any_batch() -> None:
+    first, second = _message([4, 5, 6], 0), _message([7], 3)
+    own = HEAD + second
+    assert _found(own) == [(3, 1)]
+    assert pa.ipc.open_stream(own).read_all()["depth"].to_pylist() == [7]
+    start = len(HEAD) + len(first)
+    batches = list(journal.whole_batches(HEAD + first + second, start, zlib.crc32(HEAD)))
+    assert [(batch.first_row, batch.start, batch.end) for batch in batches] == [(3, start, start + len(second))]
+
+
+def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else() -> None:
+    first, second = _message([4, 5], 0), _message([6], 2)
+    for length in range(len(first) + len(second)):
+        expected = [(0, 2)] if length >= len(first) else []
+        assert _found(HEAD + (first + second)[:length]) == expected
+
+
+def test_every_flipped_bit_of_a_batch_is_noticed() -> None:
+    message = _message([4, 5], 0)
+    for place in range(len(message) * 8):
+        changed = bytearray(message)
+        changed[place // 8] ^= 1 << place % 8
+        assert _found(HEAD + bytes(changed)) == []
+
+
+def test_batches_of_another_journal_are_not_taken_for_those_of_this_one() -> None:
+    assert _found(HEAD + _message([4], 0) + _message([5], 1, _head(2))) == [(0, 1)]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", HEAD[:-1], b"\xff\xff\xff\xff\xff\xff\xff\x7f"])
+def test_content_without_a_whole_head_has_none(content: bytes) -> None:
+    assert journal.head_length(content) is None

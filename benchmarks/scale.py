@@ -3,8 +3,7 @@
 Three series, each case in a process of its own, in CPU seconds of all processes:
 
 - rows: generated runs (`generated_run.py`) of ten workers, and of more above 10^8 rows, as few files;
-- files and workers: the folder of a recorder that flushes small files (that of `watch_fleet.py`), analysed as it is,
-  compacted, and analysed again;
+- files and workers: the folder of recorders that still append to their journals (that of `watch_fleet.py`);
 - nodes: the smallest run of the first series, and the largest one of `--most-rows-on-nodes`, on a local Ray cluster of
   nodes of one CPU each.
 
@@ -41,7 +40,6 @@ from analysis_speed import cpu_seconds, peak_bytes
 from generated_run import SAMPLES_STEP, Shape, generate
 from watch_fleet import TABLES, Fleet
 
-import rlscope
 from rlscope.pipeline import DRAWN, QUESTIONS, analyze
 
 ROWS_PER_SAMPLE: Final = 12.1
@@ -159,17 +157,7 @@ def flushed(folder: str, workers: int) -> dict[str, Any]:
     return {}
 
 
-def compacted(folder: str) -> dict[str, Any]:
-    # As if its recorder had ended: it writes nothing more.
-    for path in (Path(folder) / "workers").glob("*.json"):
-        document = json.loads(path.read_text())
-        path.write_text(json.dumps(document | {"stopped_ns": document["last_flush_ns"]}))
-    began_s = cpu_seconds()
-    done = rlscope.compact(folder)
-    return {"cpu_s": cpu_seconds() - began_s, "files": done.files_after, "rows": done.rows}
-
-
-WORK: Final = {each.__name__: each for each in (analysed, generated, flushed, compacted)}
+WORK: Final = {each.__name__: each for each in (analysed, generated, flushed)}
 
 
 def in_process(work: str, *arguments: object) -> dict[str, Any]:
@@ -179,8 +167,8 @@ def in_process(work: str, *arguments: object) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> tuple[int, float]:
-    """How many Parquet files, and their MB."""
-    sizes = [path.stat().st_size for path in folder.glob("*/*.parquet")]
+    """How many files of tables, and their MB."""
+    sizes = [path.stat().st_size for path in folder.glob("*/*-[0-9]*") if path.suffix != ".json"]
     return len(sizes), sum(sizes) / 1e6
 
 
@@ -247,20 +235,14 @@ def _on_nodes(run: Path, rows: int, nodes: int, alone: Mapping[str, Any]) -> str
 
 def by_workers(folder: Path, sizes: Sequence[int]) -> Iterator[str]:
     titles = " ".join(f"{part:>9}" for part in PARTS)
-    sizes_of = f"{'workers':>8} {'rows':>9} {'files':>8} {'MB':>7}"
-    yield f"{sizes_of} {'cpu_s':>8} {'wall_s':>8} {'peak_GB':>8} {titles}  ms_a_file"
+    sizes_of = f"{'workers':>8} {'files':>8} {'MB':>7}"
+    yield f"{sizes_of} {'cpu_s':>8} {'wall_s':>8} {'peak_GB':>8} {titles}"
     for workers in sizes:
         run = folder / f"workers-{workers}"
         in_process("flushed", str(run), workers)
         files, megabytes = files_of(run)
         small = in_process("analysed", str(run), 0)
-        merged = in_process("compacted", str(run))
-        large = in_process("analysed", str(run), 0)
-        more_ms = (small["cpu_s"] - large["cpu_s"]) / files * 1e3
-        yield f"{workers:8,} {merged['rows']:9,} {files:8,} {megabytes:7.1f} {costs(small)}  {more_ms:9.2f}"
-        after, smaller = files_of(run)
-        said = f"compacted for {merged['cpu_s']:.1f} s of CPU, {merged['cpu_s'] / files * 1e3:.2f} ms a file"
-        yield f"{'':8} {'':9} {after:8,} {smaller:7.1f} {costs(large)}  {said}"
+        yield f"{workers:8,} {files:8,} {megabytes:7.1f} {costs(small)}"
         shutil.rmtree(run)
 
 
@@ -276,7 +258,7 @@ def report(given: argparse.Namespace, folder: Path) -> Iterator[str]:
     if given.rows:
         series["rows"] = by_rows(given.keep or folder, given)
     if given.workers:
-        series["small files and workers, and the same run compacted"] = by_workers(folder, given.workers)
+        series["journals and workers"] = by_workers(folder, given.workers)
     for title, lines in series.items():
         yield ""
         yield title

@@ -14,6 +14,7 @@ import platform
 import statistics
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from rlscope_otel.parquet import write_table
-from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, arrow_schema
+from rlscope_otel import journal
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, STAMP_KEYS, arrow_schema
 
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.follow import LiveRun
@@ -105,13 +106,25 @@ class GrowingRun:
         for (table, worker), rows in rows_between(start_s, start_s + FLUSH_S).items():
             schema = arrow_schema(table)
             filled = [{name: row.get(name) for name in schema.names} for row in rows]
-            path = self._folder / table / f"{worker}-{self._flushes:06d}.parquet"
-            write_table(pa.Table.from_pylist(filled, schema=schema), path)
             counts = self._rows.setdefault(worker, {})
+            self._append(table, worker, pa.Table.from_pylist(filled, schema=schema), counts.get(table, 0))
             counts[table] = counts.get(table, 0) + len(rows)
         for worker, counts in self._rows.items():
             self._write_worker(worker, counts, start_s + FLUSH_S)
         return start_s + FLUSH_S
+
+    def _append(self, table: str, worker: str, rows: pa.Table, first_row: int) -> None:
+        """Append one batch to the journal; each has an hour."""
+        number = (self._flushes - 1) * FLUSH_S // 3600 + 1
+        stamp: dict[str, str | int] = dict(zip(STAMP_KEYS, ("grows", table, worker, number), strict=True))
+        head = journal.head(table, stamp)
+        plain = pa.schema([field.remove_metadata() for field in rows.schema])
+        (batch,) = rows.to_batches()
+        message = journal.sealed(pa.RecordBatch.from_arrays(batch.columns, schema=plain), first_row, zlib.crc32(head))
+        path = self._folder / table / f"{worker}-{number:06d}{journal.SUFFIX}"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            file.write(message if file.tell() else head + message)
 
     def _write_worker(self, worker: str, counts: Mapping[str, int], now_s: int) -> None:
         role = "trainer" if worker == "t0" else "sampler"

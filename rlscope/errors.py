@@ -4,7 +4,6 @@ RlscopeError
 ├── RunFolderError            the folder is not a run, or this version cannot read it
 ├── ImportFileError           no importer can read the file, or several could
 ├── UnreadableDataError       a file of the run is damaged
-│   └── VanishedFileError     a file was removed while it was read, for example when the recorder merges files
 ├── LimitError                the rows of the run need more memory or temporary disk space than allowed
 ├── QueryError                the query or its argument does not exist, or the SQL is rejected
 ├── RuleError                 a rules file, its receivers, or a rule of the command line cannot be used
@@ -22,13 +21,12 @@ UnplannableError, UncountableError, NeverTrains) name what the model lacks; they
 these errors. DeliveryError becomes a line of the watch. Any other exception is a bug and keeps its traceback.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 _LONGEST_FOUND: Final = 2_000
 """Maximum characters of a value that a message repeats."""
-_NO_FILE: Final = ("No such file or directory", "No files found that match")
-"""Texts in DuckDB's messages that mean that a file no longer exists."""
 
 
 class RlscopeError(Exception):
@@ -51,23 +49,7 @@ class UnreadableDataError(RlscopeError):
     @classmethod
     def while_reading(cls, folder: Path, error: Exception) -> "UnreadableDataError":
         """Build the error for an exception of DuckDB on reading the files of a run."""
-        if any(text in str(error) for text in _NO_FILE):
-            return VanishedFileError.of_run(folder)
         return cls(f"{folder}: a file could not be read: {error}")
-
-
-class VanishedFileError(UnreadableDataError):
-    """A file of the run was removed while it was read, for example when the recorder merges files."""
-
-    @classmethod
-    def of_run(cls, folder: Path) -> Self:
-        """Build the error for the run in a folder."""
-        return cls.of(
-            folder,
-            found="a file that was removed while it was read; the recorder of a running run does this when it merges",
-            expected="files that stay until all of them are read",
-            next_step="Try again, or read a copy: `rlscope compact PATH --out COPY`.",
-        )
 
 
 class LimitError(RlscopeError):
@@ -123,3 +105,11 @@ class Bounds(NamedTuple):
 
     def __str__(self) -> str:
         return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:,g}"
+
+
+def check_one_of(name: str, value: str, choices: Collection[str]) -> None:
+    """Raise an ArgumentError that lists the choices if the value is none of them."""
+    if value not in choices:
+        raise ArgumentError.of(
+            name, found=repr(value), expected="one of " + ", ".join(choices), next_step="Use one of them."
+        )

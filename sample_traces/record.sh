@@ -8,11 +8,6 @@ wanted=" $* "
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# One file a table instead of one for each flush of each worker.
-compact() {
-    "${PYTHON:-python3}" -c 'from rlscope.cli import main; main()' compact "$1" --verify
-}
-
 record() {
     local name=$1
     shift
@@ -20,7 +15,6 @@ record() {
     echo "== $name: $*"
     "${PYTHON:-python3}" -m examples.pipeline_rl "$scratch/$name" --flush-interval-s 5 --log-every 20 "$@"
     rm -rf "$scratch/$name/checkpoints" "sample_traces/$name"
-    compact "$scratch/$name"
     mv "$scratch/$name" "sample_traces/$name"
 }
 
@@ -44,7 +38,6 @@ record_vllm() {
     echo "== $name: $*"
     "$python" -m "$1" "$scratch/$name" --flush-interval-s 5 "${@:2}"
     rm -rf "$scratch/$name/vllm_serve.log" "sample_traces/$name"
-    compact "$scratch/$name"
     mv "$scratch/$name" "sample_traces/$name"
 }
 

@@ -9,14 +9,22 @@ without workers has a worker for every id in its rows: those that begin with e a
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
 
+from rlscope.trace.config import read_config
+from rlscope.trace.locked import LockedConnection
+from rlscope.trace.questions import find_question, macros_sql
+from rlscope.trace.store import EXTENTS, OpenRun, open_empty
+from rlscope.trace.worker_files import dropped_rows, workers_table
 from tests.trace_folder import (
     Row,
     activity,
@@ -25,10 +33,10 @@ from tests.trace_folder import (
     gpu_row,
     queue_row,
     sample_row,
+    table_of,
     train_row,
     update_row,
     worker,
-    write_run,
 )
 
 _UNITS_NS: Final = {"s": 10**9, "ms": 10**6}
@@ -46,9 +54,38 @@ class Case:
     args: Mapping[str, Any]
     expect: Any
 
-    def write(self, folder: Path) -> Path:
-        """The run folder of this case."""
-        return write_run(folder, self.workers, self.config, **self.tables)
+    @contextmanager
+    def open(self) -> Iterator[OpenRun]:
+        """This case as an open run. It is made in memory, in a transaction that is rolled back: files cost far more."""
+        connection = _shared_connection()
+        connection.begin()
+        try:
+            for table, rows in self.tables.items():
+                connection.from_arrow(table_of(table, rows)).create_view(table, replace=True)
+            connection.from_arrow(workers_table(self.workers)).create_view("workers", replace=True)
+            connection.execute(f"DROP TABLE {EXTENTS}")
+            connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
+            yield OpenRun(
+                folder=Path("case"),
+                run_id="run",
+                created_ns=0,
+                config=read_config(self.config)[0],
+                connection=connection,
+                locked=LockedConnection(connection, {}, (EXTENTS,), macros_sql),
+                row_counts={table: len(self.tables.get(table, ())) for table in TABLES},
+                dropped_rows=dropped_rows(self.workers),
+                skipped_files=(),
+                gaps=(),
+            )
+        finally:
+            connection.rollback()
+
+
+@cache
+def _shared_connection() -> DuckDBPyConnection:
+    connection = open_empty()
+    connection.execute("SET threads = 1")
+    return connection
 
 
 def cases_of(folder: Path) -> list[Case]:

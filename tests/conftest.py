@@ -48,7 +48,7 @@ SLOW: Final = (
     "instrumentation/tests/test_upload.py",
     "instrumentation/tests/test_flush.py",
     "instrumentation/tests/test_imports.py",
-    "instrumentation/tests/test_merging.py",
+    "instrumentation/tests/test_closing.py",
 )
 """Folders and modules that `make check` leaves to `make test`: they take more than four fifths of its time."""
 

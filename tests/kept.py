@@ -15,6 +15,8 @@ from filelock import FileLock
 
 import rlscope
 from rlscope.analysis.result import AnalysisResult
+from rlscope.document import extended
+from rlscope.importers.join import RunFolder
 from rlscope.pipeline import analyze
 
 _Given = ParamSpec("_Given")
@@ -59,7 +61,7 @@ def analyze_kept(folder: Path | str, **_how: object) -> AnalysisResult:
 
 def analysis_of(trace: str) -> rlscope.Analysis:
     """The same as the public interface gives it."""
-    return rlscope.Analysis(TRACES / trace, analysed(trace))
+    return extended(rlscope.Analysis, analysed(trace), path=TRACES / trace, folder=RunFolder(TRACES / trace))
 
 
 @cache

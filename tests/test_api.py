@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,7 @@ from rich.console import Console
 import rlscope
 from rlscope import errors
 from rlscope.analysis.result import AnalysisResult
-from rlscope.api import CHANGE_LIMITS, Changes
+from rlscope.changes import CHANGE_LIMITS, Changes
 from rlscope.errors import (
     AnalysisError,
     ArgumentError,
@@ -31,6 +32,7 @@ from rlscope.errors import (
 from rlscope.format import printable
 from rlscope.pipeline import DRAWN
 from rlscope.reports.terminal.card import print_card
+from tests.kept import analysis_of
 from tests.planning.small_plan import SMALL_PLAN
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -47,7 +49,7 @@ HEAVY = {"scipy", "altair", "jinja2", "vl_convert"}
 @pytest.fixture(scope="module")
 def analysis() -> rlscope.Analysis:
     """Of a real recording, with a model."""
-    return rlscope.analyze(TRACE)
+    return analysis_of(TRACE.name)
 
 
 @pytest.fixture
@@ -74,11 +76,12 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     names = [
-        "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
-        "analyze", "check", "compact", "compare", "doctor", "export_perfetto", "list_runs", "open", "plan", "push",
-        "what_if",
+        "Analysis", "CheckReport", "Comparison", "DoctorReport", "ImportOptions", "PlanAnswer", "RlscopeError", "Run",
+        "RunList", "WhatIfAnswer", "analyze", "check", "compare", "doctor", "export_perfetto", "list_runs",
+        "open", "plan", "push", "what_if", "__version__",
     ]  # fmt: skip
-    assert rlscope.__all__ == names == dir(rlscope)
+    assert rlscope.__all__ == names and dir(rlscope) == sorted(names)
+    assert rlscope.__version__ == metadata.version("rlscope")
     for name in names:
         assert inspect.getdoc(getattr(rlscope, name)), name
 
@@ -101,7 +104,6 @@ def test_every_parameter_of_a_public_function_is_typed_and_every_error_is_told()
         rlscope.what_if,
         rlscope.plan,
         rlscope.check,
-        rlscope.compact,
     ):
         signature = inspect.signature(function)
         assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
@@ -118,15 +120,14 @@ def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        "import rlscope, sys; rlscope.check(sys.argv[1]).to_text()",
-        "import rlscope, sys; rlscope.check(sys.argv[1]).to_text('json')",
+        "import rlscope, sys; report = rlscope.check(sys.argv[1]); report.to_text(); report.to_text('json')",
         "import rlscope, sys\nwith rlscope.open(sys.argv[1]) as run: run.query('ledger'); run.sql('SELECT 1')",
         "import rlscope.cli, rlscope.alerts.live.watch",
         COMMAND.format("'check'"),
         COMMAND.format("'query', 'ledger'"),
         COMMAND.format("'watch', '--plain'"),
     ],
-    ids=["check", "check as JSON", "open", "watch", "rlscope check", "rlscope query", "rlscope watch"],
+    ids=["check", "open", "watch", "rlscope check", "rlscope query", "rlscope watch"],
 )
 def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(program: str, run_dir: Path) -> None:
     loaded = modules_after(program, run_dir)
@@ -178,11 +179,8 @@ def test_a_folder_that_is_no_run_is_refused_by_every_function(function: Callable
         function(tmp_path)
 
 
-def test_an_analysis_has_every_part_of_its_result(analysis: rlscope.Analysis) -> None:
-    assert isinstance(analysis.result, AnalysisResult)
-    parts = ("run", "verdict", "throughput", "ledger", "staleness", "findings", "data_quality", "model", "alerts")
-    for name in parts:
-        assert getattr(analysis, name) is getattr(analysis.result, name)
+def test_an_analysis_is_the_result_itself(analysis: rlscope.Analysis) -> None:
+    assert isinstance(analysis, AnalysisResult)
     assert analysis.recommendation is analysis.model.recommendation  # type: ignore[union-attr]
     assert analysis.verdict.bottleneck == "samplers" and analysis.path == TRACE
 
@@ -231,7 +229,7 @@ def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -
 
 
 def test_a_chart_that_a_run_has_not_is_an_attribute_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
-    with pytest.raises(AttributeError, match="no chart 'legder' of this run; did you mean 'ledger'"):
+    with pytest.raises(AttributeError, match="no chart 'legder'; did you mean 'ledger'"):
         analysis.charts.legder()
     assert not hasattr(analysis.charts, "_ipython_display_")
 
@@ -240,6 +238,22 @@ def test_an_analysis_answers_questions_and_sql_of_its_run(analysis: rlscope.Anal
     by_step = analysis.query("token_staleness_by_step")
     assert isinstance(by_step, pl.DataFrame) and by_step.height == analysis.run.steps
     assert analysis.sql("SELECT count(*) AS n FROM deliveries")["n"][0] > 0
+
+
+def test_parts_of_an_analysis_are_frames(analysis: rlscope.Analysis) -> None:
+    ledger, staleness = analysis.frame("ledger"), analysis.frame("staleness")
+    assert ledger["gpu_ns"].sum() == analysis.ledger.total_gpu_ns and {"role", "state", "gpu_s"} <= {*ledger.columns}
+    tokens = analysis.staleness.tokens
+    assert tokens is not None and staleness.rows() == list(tokens.histogram)
+    assert analysis.frame("findings")["rule"].to_list() == [each.rule for each in analysis.findings]
+    actions = json.loads(analysis.to_json())["actions"]
+    assert actions and analysis.frame("actions").select("headline", "gain_ratio", "gain_ratio_high").rows() == [
+        (each["headline"], each["gain_ratio"]["value"], each["gain_ratio"]["high"]) for each in actions
+    ]
+    with pytest.raises(
+        ArgumentError, match="part: found 'model'; expected one of ledger, staleness, findings, actions"
+    ):
+        analysis.frame("model")  # type: ignore[arg-type]
 
 
 def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_path: Path) -> None:
@@ -251,23 +265,23 @@ def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_
         analysis.to_html(tmp_path / "no" / "page.html")
 
 
-def written(result: AnalysisResult, folder: Path) -> list[str]:
+def written(known: rlscope.Analysis) -> list[str]:
     """Everything that is not the page."""
-    known, shown = rlscope.Analysis(folder, result), io.StringIO()
-    print_card(result, Console(file=shown, width=120))
+    shown = io.StringIO()
+    print_card(known, Console(file=shown, width=120))
     return [shown.getvalue(), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
 
 
 def test_nothing_but_the_page_reads_what_only_it_draws(analysis: rlscope.Analysis) -> None:
-    lean = {name: frame for name, frame in analysis.result.answers.items() if name not in DRAWN}
-    assert len(lean) + len(DRAWN) == len(analysis.result.answers)
-    assert written(replace(analysis.result, answers=lean), TRACE) == written(analysis.result, TRACE)
+    lean = {name: frame for name, frame in analysis.answers.items() if name not in DRAWN}
+    assert len(lean) + len(DRAWN) == len(analysis.answers)
+    assert written(replace(analysis, answers=lean)) == written(analysis)
 
 
 def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir: Path, tmp_path: Path) -> None:
     whole, lean = rlscope.analyze(run_dir), rlscope.analyze(run_dir, page=False)
-    assert set(whole.result.answers) - set(lean.result.answers) == set(DRAWN)
-    assert written(lean.result, run_dir) == written(whole.result, run_dir)
+    assert set(whole.answers) - set(lean.answers) == set(DRAWN)
+    assert written(lean) == written(whole)
     pages = [each.to_html(tmp_path / "page.html").read_text() for each in (lean, whole)]
     assert pages[0] == pages[1] and 'id="figure-workers-all-spec"' in pages[0]
     assert dir(lean.charts) == dir(whole.charts)
@@ -276,7 +290,7 @@ def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir:
 def test_progress_is_told_and_a_cap_on_staleness_reaches_the_recommendation() -> None:
     told = list[str]()
     capped = rlscope.analyze(TRACE, max_staleness=0, progress=told.append)
-    assert {"fitting the model", "evaluating the built-in alert rules"} <= set(told)
+    assert {"fitting the model", "evaluating the built-in alert rules"} <= set(told) and capped.path == TRACE
     assert capped.model.model_config.most_staleness == 0  # type: ignore[union-attr]
 
 
@@ -340,7 +354,7 @@ def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: r
 def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(SMALL_PLAN)
     answer = rlscope.plan(str(tmp_path / "plan.toml"))
-    assert answer.best is not None and answer.best in answer.result.candidates
+    assert answer.best is not None and answer.best in answer.candidates
     assert json.loads(answer.to_json())["recommendation"]["best"]["trainer_gpus"] == answer.best.layout.trainer_gpus
     assert rlscope.plan(tmp_path / "plan.toml", max_staleness=0).best is None
     with pytest.raises(RlscopeError, match=r"gone\.toml: found No such file"):

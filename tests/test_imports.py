@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TRACE = Path(__file__).parent.parent / "sample_traces" / "synchronous"
-LIGHT = "rlscope.alerts.offline, rlscope.alerts.live.watch, rlscope.trace.adhoc, rlscope.reports.documents.check"
+LIGHT = "rlscope.alerts.offline, rlscope.alerts.live.watch, rlscope.trace.adhoc, rlscope.reports.check"
 ANALYSIS = f"rlscope.pipeline; rlscope.pipeline.analyze({str(TRACE)!r})"
 
 

@@ -48,14 +48,18 @@ def write_run(folder: Path, workers: Sequence[Row], config: Row | None = None, *
 
 def write_rows(folder: Path, table: str, worker_id: str, rows: Sequence[Row], sequence: int = 1) -> Path:
     """One file of one table."""
+    path = folder / table / f"{worker_id}-{sequence:06d}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(table_of(table, rows), path)
+    return path
+
+
+def table_of(table: str, rows: Sequence[Row]) -> pa.Table:
+    """Rows of a table in its schema."""
     schema = arrow_schema(table)
     for row in rows:
         assert set(row) <= set(schema.names), f"{table} has no {set(row) - set(schema.names)}"
-    path = folder / table / f"{worker_id}-{sequence:06d}.parquet"
-    path.parent.mkdir(exist_ok=True)
-    filled = [{name: row.get(name) for name in schema.names} for row in rows]
-    pq.write_table(pa.Table.from_pylist(filled, schema=schema), path)
-    return path
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
 def activity(worker_id: str, start_ns: int, end_ns: int, name: str, reason: str | None = None) -> Row:

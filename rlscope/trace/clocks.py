@@ -17,8 +17,8 @@ from rlscope_otel.schema import TABLES
 from rlscope.model.arrays import Flags
 from rlscope.trace.clock_offsets import Clocks, HostClock, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
-from rlscope.trace.files import host_of
 from rlscope.trace.questions import find_question
+from rlscope.trace.worker_files import host_of
 
 PAIRS: Final = "clock_pairs"
 RECORDED: Final = "recorded_"

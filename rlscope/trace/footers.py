@@ -3,7 +3,6 @@
 No rows are read here, and only regular files are opened.
 """
 
-import itertools
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import MERGED_KEYS, STAMP_KEYS, TABLES, TIMES, Column, FileNumbers, arrow_schema
-
-from rlscope.trace.segments import Segment, decoded
+from rlscope_otel.schema import FIRST_ROW_KEY, STAMP_KEYS, TABLES, TIMES, Column, FileNumber, arrow_schema
 
 _MAGIC: Final = b"PAR1"
-_UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
+UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
 """Exceptions on opening a damaged or vanished file."""
 _SMALLEST_PARQUET_BYTES: Final = 12
 _Names = TypeVar("_Names", tuple[str, ...], tuple[str, str], frozenset[str])
@@ -30,22 +27,6 @@ LONGEST_TEXT_BYTES: Final = 65_536
 """Maximum length of a name, an id or a reason. A few longer ones would fill the memory."""
 
 
-_MOST_FLUSHED: Final = 10**7
-"""Maximum number of files merged into one: seven months of flushes every 2 s."""
-
-
-class Merged(NamedTuple):
-    """A merged file's statement about the flushed files that it replaces."""
-
-    first: int
-    """Number of the first flushed file."""
-    files: int
-    checksum: int
-    """`chained_checksum` over the flushed files, starting from 0."""
-    parts: tuple[tuple[int, int], ...]
-    """Last file number and number of rows of each file that it was merged from, in order."""
-
-
 class Stamp(NamedTuple):
     """The recorder's own description of a file."""
 
@@ -53,13 +34,11 @@ class Stamp(NamedTuple):
     table: str
     worker_id: str
     sequence: int
-    """Number of the file, or of the last file that was merged into it."""
-    merged: Merged | None = None
 
     @property
-    def numbers(self) -> FileNumbers:
-        """The numbers that the file's name should contain."""
-        return FileNumbers(self.worker_id, self.merged.first if self.merged else self.sequence, self.sequence)
+    def owner(self) -> FileNumber:
+        """The worker and the number that the file's name should contain."""
+        return FileNumber(self.worker_id, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +58,12 @@ class Footer:
     """Latest time in the rows; None if the footer lacks it."""
     suspects: frozenset[str]
     """Columns that may hold a forbidden NULL, a text that is too long, or an impossible number."""
-    segments: tuple[Segment, ...] = ()
-    """Segments of a compacted file."""
     workers: tuple[str, str] | None = None
     """First and last worker id in the rows, in alphabetical order; None if the footer lacks them."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Numbers of the rows among all of the worker and table, as ranges without their end; empty if unknown."""
+    rest_bytes: int = 0
+    """Length of what follows the last whole batch of a journal: an incomplete batch, or damage."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -92,7 +73,7 @@ def read_footer(path: Path, table: str) -> Footer | str:
         return metadata
     try:
         return _footer(path, table, metadata.schema.to_arrow_schema(), metadata)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return f"cannot be read: {error}"
 
 
@@ -103,9 +84,9 @@ def read_metadata(path: Path, table: str) -> pq.FileMetaData | str:
         if why is not None:
             return why
         metadata = pq.read_metadata(path)
-        why = _schema_fault(metadata.schema.to_arrow_schema(), table)
+        why = schema_fault(metadata.schema.to_arrow_schema(), table)
         return metadata if why is None else why
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return f"cannot be read: {error}"
 
 
@@ -122,17 +103,22 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
     highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
     timed = bool(lows) and all(each is not None and each.has_min_max for each in (*lows, *highs))
     return Footer(
-        columns=_shared(tuple(found.names)),
+        columns=shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
         is_plain=all(kinds.get(field.name) == field.type for field in _contract(table)),
         stamp=stamp_of(metadata),
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
-        suspects=_shared(frozenset(_suspects(table, found, chunks))),
-        segments=decoded(metadata.metadata or {}, metadata.num_rows),
+        suspects=shared(frozenset(_suspects(table, found, chunks))),
+        spans=_spans(metadata),
         workers=_workers([chunk.statistics for chunk in chunks if chunk.path_in_schema == "worker_id"]),
     )
+
+
+def _spans(metadata: pq.FileMetaData) -> tuple[tuple[int, int], ...]:
+    first_row = _text(metadata.metadata or {}, FIRST_ROW_KEY)
+    return ((int(first_row), int(first_row) + metadata.num_rows),) if _is_number(first_row) else ()
 
 
 def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
@@ -141,11 +127,11 @@ def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
     if not known or len(known) < len(statistics):
         return None
     first, last = min(each.min for each in known), max(each.max for each in known)
-    return _shared((first, last)) if isinstance(first, str) and isinstance(last, str) else None
+    return shared((first, last)) if isinstance(first, str) and isinstance(last, str) else None
 
 
 @lru_cache(maxsize=256)
-def _shared(names: _Names) -> _Names:
+def shared(names: _Names) -> _Names:
     """Return one shared object for equal names: a run may have a million footers, most of them alike."""
     return names
 
@@ -202,26 +188,14 @@ def _is_optional(field: pa.Field) -> bool:
 
 
 def stamp_of(file: pq.FileMetaData) -> Stamp | None:
-    """Return the stamp of a file; None if it has none or an invalid one."""
-    metadata = file.metadata or {}
+    """Return the stamp of a Parquet file; None if it has none or an invalid one."""
+    return stamp_in(file.metadata or {})
+
+
+def stamp_in(metadata: Mapping[bytes, bytes]) -> Stamp | None:
+    """Return the stamp in the metadata of a file or a journal; None if there is none or an invalid one."""
     run_id, table, worker_id, sequence = (_text(metadata, key) for key in STAMP_KEYS)
-    if not _is_number(sequence):
-        return None
-    return Stamp(run_id, table, worker_id, int(sequence), _merged(metadata, int(sequence), file.num_rows))
-
-
-def _merged(metadata: Mapping[bytes, bytes], last: int, rows: int) -> Merged | None:
-    *numbers, listed = (_text(metadata, key) for key in MERGED_KEYS)
-    pairs = [part.split(":") for part in listed.split(",")]
-    if not all(map(_is_number, numbers)) or not all(len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs):
-        return None
-    first, files, checksum = map(int, numbers)
-    parts = tuple((int(number), int(count)) for number, count in pairs)
-    ends = [first - 1, *(number for number, _ in parts)]
-    rises = all(before < after for before, after in itertools.pairwise(ends)) and ends[-1] == last
-    # Each flushed file had a row. `joined_checksum` takes memory for each file, so the number must be bounded.
-    fits = 0 < files <= min(last - first + 1, rows, _MOST_FLUSHED) and checksum < 1 << 32
-    return Merged(first, files, checksum, parts) if rises and fits else None
+    return Stamp(run_id, table, worker_id, int(sequence)) if _is_number(sequence) else None
 
 
 def _text(metadata: Mapping[bytes, bytes], key: str) -> str:
@@ -248,7 +222,8 @@ def _envelope_fault(path: Path) -> str | None:
     return None
 
 
-def _schema_fault(found: pa.Schema, table: str) -> str | None:
+def schema_fault(found: pa.Schema, table: str) -> str | None:
+    """Return why rows with this schema are not rows of the table; None if they are."""
     if found.equals(_contract(table)):
         return None
     names = [name.casefold() for name in found.names]

@@ -72,6 +72,8 @@ class Imported:
     """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
     is_incomplete: bool = False
     """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
+    thinned_evenly: tuple[str, ...] = ()
+    """Workers whose missing steps are spread evenly over the run, so that shares of time hold for all steps."""
     notes: tuple[str, ...] = ()
     """Missing facts, each with the file or flag that would provide it, as sentences."""
     no_verdict: tuple[str, ...] = ()
@@ -85,7 +87,8 @@ class Imported:
     @property
     def refusal(self) -> str | None:
         """Reason why there is no verdict, as one clause; None if a verdict is possible."""
-        short = [worker for worker, ratio in self.coverage.items() if ratio < COMPLETE_RATIO]
+        even = self.thinned_evenly
+        short = [worker for worker, ratio in self.coverage.items() if ratio < COMPLETE_RATIO and worker not in even]
         reasons = self.no_verdict or tuple(f"the files cover {self.coverage[each]:.0%} of {each}" for each in short)
         return "; ".join(reasons) or None
 

@@ -79,10 +79,6 @@ class LockedConnection:
             execution.close(self._built[1])
             self._built = None
 
-    def has_lost_files(self) -> bool:
-        """Return whether a file of the tables was removed since the run was opened."""
-        return not all(path.exists() for paths in self._stored.values() for path in paths)
-
     def _names(self) -> list[str]:
         views = [str(row[0]) for row in self._source.execute(_VIEWS).fetchall()]
         return [*views, *self._kept_tables]

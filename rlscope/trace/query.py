@@ -8,6 +8,7 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation, StatementType
 
-from rlscope.errors import LimitError, QueryError, UnreadableDataError, VanishedFileError
+from rlscope.errors import LimitError, QueryError, UnreadableDataError
 from rlscope.text_out import LONGEST_TEXT, shortened
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
@@ -268,7 +269,8 @@ def ask_in_pages(
 
 
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:
-    if run.split is not None and question.merge is not None:
+    # Others are likely to be asked next with the same arguments, so an answer that they depend on is kept at once.
+    if question.name in _input_names() or (run.split is not None and question.merge is not None):
         _keep(run.connection, question, arguments, run.kept_answers, run.split)
     else:
         keep_inputs(run.connection, question, arguments, run.kept_answers, run.split)
@@ -325,8 +327,7 @@ def _keep(
 def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame:
     """Answer a user's SELECT on a connection that cannot open files.
 
-    Raises QueryError if it is not a SELECT, DuckDB rejects it, or it exceeds its limits, and VanishedFileError if a
-    file of the run was removed.
+    Raises QueryError if it is not a SELECT, DuckDB rejects it, or it exceeds its limits.
     """
     try:
         sql.encode("utf-8")
@@ -335,8 +336,6 @@ def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame
     except duckdb.OutOfMemoryException as error:
         raise too_large(limits) from error
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeError, pl.exceptions.PolarsError) as error:
-        if run.locked.has_lost_files():
-            raise VanishedFileError.of_run(run.folder) from error
         raise QueryError(f"SQL error: {error}") from error
 
 
@@ -390,6 +389,12 @@ def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[Statement
 
 def _inputs(question: Question) -> list[Question]:
     return [find_question(table) for table in question.tables if table in questions()]
+
+
+@cache
+def _input_names() -> frozenset[str]:
+    """Return the names of the questions that others depend on."""
+    return frozenset(table for question in questions().values() for table in question.tables) & questions().keys()
 
 
 def _given(question: Question, arguments: Mapping[str, Argument]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from rlscope_otel.journal import SUFFIX
 from rlscope_otel.schema import TABLES
 
 from rlscope import format as fmt
@@ -30,7 +31,7 @@ _SPARE_RATIO: Final = 1.1
 _AT_ONCE: Final = 16
 """Files that are copied concurrently: each copy mostly waits for the store."""
 _TRIES: Final = 3
-"""Maximum attempts to list and copy: a recorder may merge files between the two."""
+"""Maximum attempts to list and copy: a recorder may replace a journal by its Parquet file between the two."""
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
 _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
 _SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
@@ -124,7 +125,7 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
         )
     _fetch(store, beside, folder, shown, say)
     for _ in range(_TRIES):
-        tables = [each for each in _listed(store, base, tuple(TABLES)) if each.name.endswith(".parquet")]
+        tables = [each for each in _listed(store, base, tuple(TABLES)) if each.name.endswith((".parquet", SUFFIX))]
         wanted = [each for each in tables if not (folder / each.name).exists()]
         _check_size(shown, tables)
         if not _fetch(store, wanted, folder, shown, say):
@@ -133,7 +134,7 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
         shown,
         found="files that vanish while they are copied",
         expected="a run whose files stay until they are copied",
-        next_step="Try again; a recorder may have been merging its files.",
+        next_step="Try again; a recorder may have been closing its journals.",
     )
 
 

@@ -4,20 +4,15 @@ Columns that the footers prove valid are not checked again, so an undamaged run 
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import pyarrow as pa
 from duckdb import DuckDBPyRelation
-from numpy.typing import NDArray
 from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
 
 from rlscope.trace.files import TableFiles
 from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
+from rlscope.trace.impossible_values import MOST_RUNS
 from rlscope.trace.usual_times import Window, worker_of
-
-_MOST_RUNS: Final = 10_000
-"""Maximum version runs or importance moments of one row: more than the versions published during a sample's life."""
 
 
 class CheckedRows(NamedTuple):
@@ -110,60 +105,7 @@ def _inside(column: Column) -> Iterator[_Fault]:
             low, high = number_limits(column, field.name)
             wrong.append(f"{part} NOT BETWEEN {low} AND {high}")
     yield _Fault(f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have impossible {column.name}")
-    yield _Fault(f"len({name}) > {_MOST_RUNS}", f"have more than {_MOST_RUNS:,} {column.name}")
-
-
-def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
-    """Return the rows of a table in memory without those with an impossible value, and how many were left out.
-
-    The table has the contract's schema. NULLs are not checked here.
-    """
-    wrong = np.zeros(rows.num_rows, np.bool_)
-    for column in TABLES[table]:
-        held = rows[column.name].combine_chunks()
-        kind = str(column.type)
-        if kind == "string":
-            wrong |= _above(_computed("binary_length", held), LONGEST_TEXT_BYTES)
-        elif kind.startswith("int"):
-            wrong |= _beyond(held, *number_limits(column))
-        elif kind.startswith("list"):
-            wrong |= _above(_computed("list_value_length", held), _MOST_RUNS)
-            wrong[_parents_of_wrong(held, column)] = True
-    count = int(wrong.sum())
-    return (rows.filter(pa.array(~wrong)), count) if count else (rows, 0)
-
-
-def _computed(name: str, values: pa.Array) -> Any:  # noqa: ANN401  # an array or a scalar, as the function has it
-    """Call an Arrow function by name: type checkers do not know the functions themselves."""
-    # pyarrow.compute is slow to import, and only rows in memory need it.
-    import pyarrow.compute as pc
-
-    return pc.call_function(name, [values])
-
-
-def _above(numbers: pa.Array, most: int) -> NDArray[np.bool_] | np.bool_:
-    return _beyond(numbers, 0, most)
-
-
-def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bool_:
-    """Return for each number whether it lies outside [low, high]; a single False if none does."""
-    ends = _computed("min_max", numbers).as_py()
-    if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
-        return np.False_
-    filled = numbers.fill_null(low).to_numpy(zero_copy_only=False)
-    return (filled < low) | (filled > high)
-
-
-def _parents_of_wrong(held: pa.Array, column: Column) -> NDArray[np.int64]:
-    """Return the indices of rows with a list element that is NULL or has a NULL or impossible field."""
-    inside = held.flatten()
-    wrong = inside.is_null().to_numpy(zero_copy_only=False)
-    for field in column.type.value_type:
-        values = inside.field(field.name)
-        wrong = wrong | values.is_null().to_numpy(zero_copy_only=False)
-        if str(field.type).startswith("int"):
-            wrong = wrong | _beyond(values, *number_limits(column, field.name))
-    return _computed("list_parent_indices", held).to_numpy(zero_copy_only=False)[wrong]
+    yield _Fault(f"len({name}) > {MOST_RUNS}", f"have more than {MOST_RUNS:,} {column.name}")
 
 
 def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fault]:

@@ -13,8 +13,8 @@ from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, TIMES
 
 from rlscope import format as fmt
+from rlscope.input_file import is_integer
 from rlscope.trace.clocks import RECORDED
-from rlscope.trace.files import is_integer
 
 _RENAMED: Final = f"{RECORDED}with_reused_ids_"
 _UNCUT: Final = f"{RECORDED}with_earlier_"

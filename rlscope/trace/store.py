@@ -6,9 +6,10 @@ it is still being written; small tables are read into memory once. `workers` has
 
 import shutil
 import tempfile
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,37 +20,25 @@ import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
 
-from rlscope.errors import UnreadableDataError, VanishedFileError
+from rlscope.errors import UnreadableDataError
 from rlscope.trace import execution
 from rlscope.trace.clock_offsets import Clocks
 from rlscope.trace.clocks import ONE_CLOCK, FoundClocks, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
-from rlscope.trace.files import (
-    WORKERS,
-    RunManifest,
-    SkippedFile,
-    TableFiles,
-    dropped_rows,
-    host_of,
-    identity_gaps,
-    list_table,
-    read_manifest,
-    read_workers,
-    table_of,
-    workers_table,
-)
+from rlscope.trace.files import RunManifest, SkippedFile, StoredFile, TableFiles, list_table, read_manifest, table_of
 from rlscope.trace.imported import Imported
+from rlscope.trace.journals import JournalRows
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
+from rlscope.trace.worker_files import WORKERS, dropped_rows, host_of, identity_gaps, read_workers, workers_table
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds as a table from the start."""
-TABLE_NAMES: Final = tuple(TABLES)
 KeptAnswers = dict[str, dict[str, object]]
 """Arguments of each question whose answer a connection holds as a table, by the name of the question and the table."""
 MEMORY_LIMIT: Final = "1200MB"
@@ -74,8 +63,8 @@ SHORT_FILE_ROWS: Final = 5_000
 thousand, once. About nine questions read the engine rows."""
 _FILES_AT_ONCE: Final = 5_000
 """Short files per statement: more take more memory and no less time."""
-MOST_READS: Final = 10
-"""Attempts to read a run if files vanish: `rlscope compact` replaces the files of ten tables, one by one."""
+_ROWS_AT_ONCE: Final = 200_000
+"""Minimum rows of journals per statement."""
 _GATHERED: Final = "gathered_"
 """Prefix of the table that holds a table's rows until the table is created."""
 
@@ -172,7 +161,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             _suit_size(connection, rows.counts)
             _lock_down(connection, scratch, folder)
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
-            is_plain -= set(sessions.replaced)
+            is_plain -= set(sessions.replaced) | {table for table, files in tables.items() if files.journals}
             as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
             with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
                 yield OpenRun(
@@ -207,7 +196,7 @@ def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
     with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
         connection.execute("SET threads = 1")
         window, unsure = stored.window, stored.unsure
-        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, share)
+        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, JournalRows(), share)
         connection.from_arrow(workers_table(own)).create_view("workers")
         _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
@@ -229,6 +218,7 @@ class _Given(NamedTuple):
     completeness: Completeness
     unsure: frozenset[str]
     """Tables that may contain duplicate rows."""
+    journals: JournalRows
 
 
 def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
@@ -240,13 +230,11 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
+    journals = JournalRows()
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table)
+        tables[table], unreadable = list_table(folder, table, journals)
         skipped.extend(unreadable)
-    try:
-        checked = check_files(folder, manifest.run_id, workers, tables)
-    except FileNotFoundError as error:
-        raise VanishedFileError.of_run(folder) from error
+    checked = check_files(folder, manifest.run_id, workers, tables)
     window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)
@@ -261,6 +249,7 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
         window=window,
         completeness=checked.completeness,
         unsure=checked.unsure,
+        journals=journals,
     )
 
 
@@ -335,7 +324,7 @@ def _row_count(tables: Mapping[str, TableFiles]) -> int:
 
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
-    return sum({file.path: file.footer.bytes for files in tables.values() for file in files.files}.values())
+    return sum(file.footer.bytes for files in tables.values() for file in files.files)
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> DuckDBPyConnection:
@@ -384,6 +373,7 @@ def _create_tables(
     tables: Mapping[str, TableFiles],
     window: Window | None,
     unsure: Collection[str],
+    journals: JournalRows,
     share: Partition | None = None,
 ) -> _Rows:
     """Create every table, without impossible or duplicate rows; for a share, with its rows only."""
@@ -391,12 +381,12 @@ def _create_tables(
     for table, files in tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
-        if not files.paths:
+        if not files.files:
             empty.create_view(table)
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
-            stored = _stored_rows(connection, table, paths, empty, files)
+            stored = _stored_rows(connection, table, paths, empty, files, journals)
             condition = None if share is None else share.condition(table)
             stored = stored if condition is None else stored.filter(condition)
             checked = check_rows(stored, table, files, window, table in unsure)
@@ -411,7 +401,7 @@ def _create_tables(
                 connection.execute(f"DROP TABLE IF EXISTS {_GATHERED}{table}")
             else:
                 checked.rows.create_view(table)
-        except duckdb.Error as error:
+        except (duckdb.Error, OSError, ValueError, pa.ArrowException) as error:
             raise UnreadableDataError.while_reading(folder, error) from error
         result.counts[table] -= checked.left_out
         result.gaps[table] = checked.gaps
@@ -419,24 +409,59 @@ def _create_tables(
 
 
 def _stored_rows(
-    connection: DuckDBPyConnection, table: str, paths: Sequence[str], empty: DuckDBPyRelation, files: TableFiles
+    connection: DuckDBPyConnection,
+    table: str,
+    paths: Sequence[str],
+    empty: DuckDBPyRelation,
+    files: TableFiles,
+    journals: JournalRows,
 ) -> DuckDBPyRelation:
-    """Return the rows of a table's files; many short files are read into memory in batches.
+    """Return the rows of a table's files. Those of journals, and of many short files, are read into memory in batches.
 
     A statement holds metadata of each file that it reads, and DuckDB frees it late: with three tables of 40,000 files
     each, the last did not fit in memory.
     """
     # If all files have the same columns, questions need not match columns by name in each file.
     by_name = not files.is_plain
-    if not _are_many(files):
-        return _contract_rows(connection.read_parquet(list(paths), union_by_name=by_name), empty)
+    many = paths if _are_many(files) else ()
+    closed = None
+    if paths and not many:
+        closed = _contract_rows(connection.read_parquet(list(paths), union_by_name=by_name), empty)
+        if not files.journals:
+            return closed
+    if not many and _is_small(files):
+        # They are copied when the table is created, and need not be before.
+        opened = [connection.from_arrow(rows) for rows in _journal_rows(table, files.journals, journals)]
+        return reduce(DuckDBPyRelation.union, opened, empty if closed is None else closed)
     name = f"{_GATHERED}{table}"
     connection.execute(f"DROP TABLE IF EXISTS {name}")
     empty.create(name)
-    for first in range(0, len(paths), _FILES_AT_ONCE):
-        some = connection.read_parquet(list(paths[first : first + _FILES_AT_ONCE]), union_by_name=by_name)
+    for first in range(0, len(many), _FILES_AT_ONCE):
+        some = connection.read_parquet(list(many[first : first + _FILES_AT_ONCE]), union_by_name=by_name)
         _contract_rows(some, empty).insert_into(name)
-    return connection.table(name)
+    for rows in _journal_rows(table, files.journals, journals):
+        connection.from_arrow(rows).insert_into(name)
+    gathered = connection.table(name)
+    return gathered if closed is None else closed.union(gathered)
+
+
+def _journal_rows(table: str, files: Sequence[StoredFile], journals: JournalRows) -> Iterator[pa.Table]:
+    """Yield the rows of journals, those of many short ones together: a statement costs as much as thousands of rows."""
+    held: list[pa.Table] = []
+    held_rows = 0
+    for file in files:
+        if file.footer.rows:
+            held.append(journals.take(file.path, table, file.footer.rows))
+            held_rows += file.footer.rows
+        if held_rows >= _ROWS_AT_ONCE:
+            yield pa.concat_tables(held).combine_chunks()
+            held, held_rows = [], 0
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
+
+
+def _is_small(files: TableFiles) -> bool:
+    return files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
 
 
 def _are_many(files: TableFiles) -> bool:
@@ -454,7 +479,7 @@ def _created(
 
     If a host's clock is far from the others and the offset cannot be estimated, its times are left out.
     """
-    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
+    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, given.journals)
     sessions = _separated(connection, folder, given.workers, rows)
     connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
     # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
@@ -531,8 +556,7 @@ def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
     Each question on a view would open its files and cast its rows. DuckDB spills rows that do not fit in memory. Also
     False if the rows cannot be read or held: the question that needs them reports the error.
     """
-    is_small = files.rows <= SMALL_ROWS and sum(file.footer.bytes for file in files.files) <= SMALL_BYTES
-    if not is_small and not _are_many(files):
+    if not _is_small(files) and not _are_many(files):
         return False
     try:
         rows.create(table)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.trace.files import StoredFile, TableFiles, host_of, is_integer
+from rlscope.input_file import is_integer
+from rlscope.trace.files import StoredFile, TableFiles
+from rlscope.trace.worker_files import host_of
 
 APART_NS: Final = 30 * 86_400 * 10**9
 """Minimum distance of a time that is not the run's: no pause lasts both a month and ten times the run."""
@@ -79,8 +81,8 @@ def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str
 
 
 def worker_of(file: StoredFile) -> str:
-    """Return the worker that a file or segment belongs to; the file's stem if it has no numbers."""
-    return file.path.stem if file.numbers is None else file.numbers.worker_id
+    """Return the worker that a file belongs to; the file's stem if it has no number."""
+    return file.path.stem if file.owner is None else file.owner.worker_id
 
 
 def _window(times: Sequence[int]) -> Window:
@@ -136,7 +138,7 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
         for file in files.files:
             time = file.footer.first_ns
             if time is not None and window.holds(time):
-                (own if file.numbers is not None and file.numbers.worker_id == worker_id else others).append(time)
+                (own if worker_of(file) == worker_id else others).append(time)
     return min(own or others or [window.earliest_ns])
 
 

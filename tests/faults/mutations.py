@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rlscope_otel.journal import SUFFIX, head_length, whole_batches
 from rlscope_otel.schema import CLOSED_VALUES, TABLES, TIMES
 
 YEAR_NS: Final = 365 * 86_400 * 10**9
@@ -59,7 +61,12 @@ def _tables(folder: Path) -> list[str]:
     return [table for table in TABLES if any((folder / table).glob("*.parquet"))]
 
 
-def _any_file(folder: Path, rng: random.Random, tables: list[str] | None = None) -> Path:
+def _any_file(folder: Path, rng: random.Random) -> Path:
+    """A closed file or a journal."""
+    return rng.choice(sorted((folder / rng.choice(_tables(folder))).iterdir()))
+
+
+def _any_closed(folder: Path, rng: random.Random, tables: list[str] | None = None) -> Path:
     table = rng.choice([each for each in tables or _tables(folder) if each in _tables(folder)])
     return rng.choice(sorted((folder / table).glob("*.parquet")))
 
@@ -95,8 +102,8 @@ def copy_file(folder: Path, rng: random.Random) -> Mutation:
     path = _any_file(folder, rng)
     worker_id = path.stem.rpartition("-")[0]
     other = rng.choice([worker_id, "somebody", *(each.stem for each in (folder / "workers").glob("*.json"))])
-    numbers = rng.choice(("000004", "000005", "000077", "999999", "000001_000003", "000002_000009"))
-    copy = path.with_name(f"{other}-{numbers}.parquet")
+    number = rng.choice(("000004", "000005", "000077", "999999"))
+    copy = path.with_name(f"{other}-{number}{path.suffix}")
     shutil.copy(path, copy)
     return Mutation("a file copied", (*_about(path), *_about(copy)))
 
@@ -132,6 +139,20 @@ def blank_file(folder: Path, rng: random.Random) -> Mutation:
     content[first:last] = bytes(last - first)
     path.write_bytes(content)
     return Mutation("bytes zeroed", _about(path))
+
+
+def move_batch(folder: Path, rng: random.Random) -> Mutation:
+    """A whole batch of a journal, which is as it was written, is gone or somewhere else."""
+    paths = sorted(folder.glob(f"*/*{SUFFIX}"))
+    if not paths:
+        return remove_rows(folder, rng)
+    path = rng.choice(paths)
+    content = path.read_bytes()
+    length = head_length(content) or 0
+    batch = rng.choice(list(whole_batches(content, length, zlib.crc32(content[:length]))))
+    rest = content[: batch.start] + content[batch.end :]
+    path.write_bytes(rest + rng.choice((b"", content[batch.start : batch.end])))
+    return Mutation("a batch moved", _about(path))
 
 
 def append_to_file(folder: Path, rng: random.Random) -> Mutation:
@@ -186,21 +207,21 @@ def odd_folder(folder: Path, rng: random.Random) -> Mutation:
 
 
 def repeat_rows(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     share = rng.choice((0.01, 0.5, 1.0))
     _rewrite(path, lambda rows: pa.concat_tables([rows, rows.slice(0, max(1, int(rows.num_rows * share)))]))
     return Mutation("rows repeated", _about(path))
 
 
 def remove_rows(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     first = rng.randrange(pq.read_metadata(path).num_rows)
     _rewrite(path, lambda rows: pa.concat_tables([rows.slice(0, first), rows.slice(first + 1)]))
     return Mutation("a row removed", _about(path))
 
 
 def null_values(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     table = path.parent.name
     column = rng.choice([column.name for column in TABLES[table] if not column.nullable])
     share = rng.choice((0.01, 0.5, 1.0))
@@ -215,19 +236,19 @@ def null_values(folder: Path, rng: random.Random) -> Mutation:
 
 
 def unknown_words(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng, list(CLOSED_VALUES))
+    path = _any_closed(folder, rng, list(CLOSED_VALUES))
     column = rng.choice(list(CLOSED_VALUES[path.parent.name]))
     return _texts(path, rng, column, "unheard_of", "an unknown word")
 
 
 def long_text(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     columns = [column.name for column in TABLES[path.parent.name] if column.type == pa.string()]
     return _texts(path, rng, rng.choice(columns), "x" * rng.choice((10**5, 10**7)), "a long text")
 
 
 def hostile_text(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     columns = [column.name for column in TABLES[path.parent.name] if column.type == pa.string()]
     return _texts(path, rng, rng.choice(columns), rng.choice(HOSTILE_TEXTS), "a hostile text")
 
@@ -245,7 +266,7 @@ def _texts(path: Path, rng: random.Random, column: str, text: str, kind: str) ->
 
 
 def odd_numbers(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     columns = [column for column in TABLES[path.parent.name] if pa.types.is_integer(column.type)]
     column = rng.choice(columns)
     odd = (0, -1, 2**31 - 1) if column.type == pa.int32() else (0, -1, 2**31, 2**53, 2**62, 2**63 - 1, -(2**63))
@@ -262,7 +283,7 @@ def odd_numbers(folder: Path, rng: random.Random) -> Mutation:
 
 
 def odd_reals(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng, ["train_steps", "deliveries"])
+    path = _any_closed(folder, rng, ["train_steps", "deliveries"])
     column = rng.choice([column.name for column in TABLES[path.parent.name] if column.type == pa.float64()])
     value = rng.choice((float("nan"), float("inf"), -1e308, 1e308))
     _rewrite(path, lambda rows: _with_values(rows, column, [value] * rows.num_rows))
@@ -271,7 +292,7 @@ def odd_reals(folder: Path, rng: random.Random) -> Mutation:
 
 def other_year(folder: Path, rng: random.Random) -> Mutation:
     """One file far ahead of or behind the others."""
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     shift_ns = rng.choice((3 * YEAR_NS, -30 * YEAR_NS, 60 * 86_400 * 10**9))
     names = [column.name for column in TABLES[path.parent.name] if column.unit == "ns"]
 
@@ -286,7 +307,7 @@ def other_year(folder: Path, rng: random.Random) -> Mutation:
 
 
 def turned_times(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng, [table for table, (first, last) in TIMES.items() if first != last])
+    path = _any_closed(folder, rng, [table for table, (first, last) in TIMES.items() if first != last])
     first, last = TIMES[path.parent.name]
 
     def change(rows: pa.Table) -> pa.Table:
@@ -298,7 +319,7 @@ def turned_times(folder: Path, rng: random.Random) -> Mutation:
 
 
 def odd_versions(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng, ["samples"])
+    path = _any_closed(folder, rng, ["samples"])
     odd: list[Any] = [
         [],
         [{"version": 2**40, "start": 0, "end": 1}],
@@ -317,7 +338,7 @@ def odd_versions(folder: Path, rng: random.Random) -> Mutation:
 
 
 def shadow_column(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     column = rng.choice(TABLES[path.parent.name]).name
 
     def change(rows: pa.Table) -> pa.Table:
@@ -329,7 +350,7 @@ def shadow_column(folder: Path, rng: random.Random) -> Mutation:
 
 def other_column(folder: Path, rng: random.Random) -> Mutation:
     """A column dropped, or of another type."""
-    path = _any_file(folder, rng)
+    path = _any_closed(folder, rng)
     column = rng.choice([column.name for column in TABLES[path.parent.name] if not column.nullable])
 
     def change(rows: pa.Table) -> pa.Table:
@@ -362,8 +383,8 @@ def odd_worker(folder: Path, rng: random.Random) -> Mutation:
         {"dropped": {"samples": 10**40}},
         {"dropped": {"samples": 2**62, "no_table": 3}},
         {"rows": {"samples": -5}},
-        {"rows": None, "written": {"samples": {"rows": "x"}}},
-        {"written": {table: {"rows": 10**18, "last_file": 2**40, "checksum": 1} for table in TABLES}},
+        {"rows": None, "closed": {"samples": {"1": "x"}}},
+        {"rows": dict.fromkeys(TABLES, 10**18), "closed": {table: {"1": 2**40} for table in TABLES}},
         {"gpu_count": -1},
         {"gpu_count": 2**31 - 1},
         {"role": "boss"},
@@ -435,9 +456,9 @@ def odd_manifest(folder: Path, rng: random.Random) -> Mutation:
 KINDS: Final[Mapping[str, Apply]] = {
     each.__name__: each
     for each in (
-        remove_file, remove_table, copy_file, rename_file, swap_files, cut_file, append_to_file, odd_file, odd_folder,
-        repeat_rows, remove_rows, null_values, unknown_words, long_text, shadow_column, other_column, other_year,
-        turned_times, remove_worker, odd_worker, broken_json, odd_setting, odd_manifest,
+        remove_file, remove_table, copy_file, rename_file, swap_files, cut_file, move_batch, append_to_file, odd_file,
+        odd_folder, repeat_rows, remove_rows, null_values, unknown_words, long_text, shadow_column, other_column,
+        other_year, turned_times, remove_worker, odd_worker, broken_json, odd_setting, odd_manifest,
     )
 }  # fmt: skip
 KINDS_THAT_CHECKSUMS_SHOW: Final[Mapping[str, Apply]] = {

@@ -145,8 +145,8 @@ def _every_format(folder: Path) -> None:
     analysis = rlscope.analyze(folder)
     json.loads(analysis.to_json())
     analysis.to_markdown().encode()
-    render(analysis.result).encode()
-    print_card(analysis.result, Console(file=io.StringIO(), force_terminal=True))
+    render(analysis).encode()
+    print_card(analysis, Console(file=io.StringIO(), force_terminal=True))
     checked = rlscope.check(folder)
     for form in ("text", "json", "markdown", "junit", "github"):
         checked.to_text(form).encode()

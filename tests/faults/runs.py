@@ -1,30 +1,23 @@
-"""Small runs to damage: the start of a recorded one, stored anew as the recorder of today and that of before would."""
+"""Small runs to damage: the start of a recorded one, stored anew as a recorder and another program would."""
 
 import json
-import os
-import zlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rlscope_otel.merged_file import MergedFile
 from rlscope_otel.parquet import write_table
-from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, FileNumbers, arrow_schema
-from rlscope_otel.stored_files import StoredFile
-from rlscope_otel.worker_file import Written
+from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
-from rlscope.trace.compaction import compact_run
+from tests import journals
 
 SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
 FILES_OF_A_TABLE: Final = 3
-Recorder = Literal["counting", "merging", "old", "compacted"]
-"""counting: states rows, files and checksums. merging: merged its first files besides. old: states the rows alone.
-compacted: as merging, and compacted afterwards."""
-MERGED_FILES: Final = 2
-"""Of each table and worker, where the recorder merged some."""
+FLUSHES_OF_A_JOURNAL: Final = 4
+Recorder = Literal["closed", "open", "plain"]
+"""closed: closed files and their checksums. open: the last file of each worker and table is still a journal. plain:
+Parquet files of another program, without numbered rows, and the number of rows alone."""
 
 
 def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness", steps: int = 24) -> Path:
@@ -36,20 +29,12 @@ def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness",
     (folder / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
     for path in (source / "workers").glob("*.json"):
         worker = json.loads(path.read_text(encoding="utf-8"))
-        written = {
-            table: _store_table(source, folder, manifest["run_id"], worker["worker_id"], table, until_ns, recorder)
-            for table in TABLES
-        }
-        worker |= {"stopped_ns": until_ns, "last_flush_ns": until_ns}
-        worker["rows"] = {table: each.rows for table, each in written.items()}
-        if recorder != "old":
-            worker["written"] = {table: asdict(each) for table, each in written.items()}
-        if recorder in ("merging", "compacted"):
-            for table in written:
-                _merge(folder, manifest["run_id"], worker, table)
+        worker |= {"stopped_ns": until_ns, "last_flush_ns": until_ns, "rows": {}, "closed": {}}
+        for table in TABLES:
+            _store_table(source, folder, manifest["run_id"], worker, table, until_ns, recorder)
+        if recorder == "plain":
+            del worker["closed"]
         (folder / "workers" / path.name).write_text(json.dumps(worker), encoding="utf-8")
-    if recorder == "compacted":
-        compact_run(folder)
     return folder
 
 
@@ -59,41 +44,33 @@ def _end_of_step(source: Path, steps: int) -> int:
 
 
 def _store_table(
-    source: Path, folder: Path, run_id: str, worker_id: str, table: str, until_ns: int, recorder: Recorder
-) -> Written:
-    files = sorted((source / table).glob("*.parquet"))
-    written = Written()
-    if not files:
-        return written
-    rows = pa.concat_tables([pq.read_table(path) for path in files])
-    rows = rows.filter(pc.equal(rows["worker_id"], worker_id)).replace_schema_metadata(arrow_schema(table).metadata)
-    rows = rows.filter(pc.less(rows[TIMES[table][1]], pa.scalar(until_ns)))
-    length = -(-rows.num_rows // FILES_OF_A_TABLE) or 1
-    for sequence, first in enumerate(range(0, rows.num_rows, length), start=1):
-        part = rows.slice(first, length).combine_chunks()
-        path = folder / table / f"{worker_id}-{sequence:06d}.parquet"
-        stamp: dict[str, Any] = dict(zip(STAMP_KEYS, (run_id, table, worker_id, sequence), strict=True))
-        checksum = write_table(part, path, stamp if recorder != "old" else None)
-        written = written.and_file(sequence, part.num_rows, checksum)
-    return written
-
-
-def _merge(folder: Path, run_id: str, worker: dict[str, Any], table: str) -> None:
-    """One file of the first ones of a worker, as its recorder would have made."""
-    worker_id, parts = worker["worker_id"], list[StoredFile]()
-    paths = [folder / table / FileNumbers(worker_id, number, number).name for number in range(1, MERGED_FILES + 1)]
-    if not all(path.exists() for path in paths):
+    source: Path, folder: Path, run_id: str, worker: dict[str, Any], table: str, until_ns: int, recorder: Recorder
+) -> None:
+    path = source / table / f"{worker['worker_id']}-000001.parquet"
+    worker["rows"][table] = 0
+    if not path.exists():
         return
-    for number, path in enumerate(paths, start=1):
-        content = path.read_bytes()
-        parts.append(
-            StoredFile.flushed(number, pq.read_metadata(path).num_rows, len(content), zlib.crc32(content), 0.0)
+    rows = pq.read_table(path).replace_schema_metadata(arrow_schema(table).metadata)
+    rows = rows.filter(pc.less(rows[TIMES[table][1]], pa.scalar(until_ns)))
+    worker["rows"][table] = rows.num_rows
+    length = -(-rows.num_rows // FILES_OF_A_TABLE) or 1
+    for number, first_row in enumerate(range(0, rows.num_rows, length), start=1):
+        part = rows.slice(first_row, length).combine_chunks()
+        if recorder == "plain":
+            write_table(part, folder / table / f"{worker['worker_id']}-{number:06d}.parquet")
+            continue
+        journal = _journal(folder, run_id, worker["worker_id"], table, part, first_row, number)
+        if recorder == "closed" or first_row + length < rows.num_rows:
+            worker["closed"].setdefault(table, {})[str(number)] = journals.close(journal)
+
+
+def _journal(
+    folder: Path, run_id: str, worker_id: str, table: str, rows: pa.Table, first_row: int, number: int
+) -> Path:
+    length = -(-rows.num_rows // FLUSHES_OF_A_JOURNAL)
+    for start in range(0, rows.num_rows, length):
+        flush = rows.slice(start, length)
+        path = journals.append_table(
+            folder, flush, worker_id, table, first_row=first_row + start, number=number, run_id=run_id
         )
-    stamp: dict[str, Any] = dict(zip(STAMP_KEYS, (run_id, table, worker_id, MERGED_FILES), strict=True))
-    job = MergedFile(folder / table, stamp, (table, worker_id), parts)
-    while not job.is_complete:
-        job.step()
-    os.replace(job.temporary, job.path)
-    for path in paths:
-        path.unlink()
-    worker["written"][table]["merged"] = {job.numbers.range: job.crc32}
+    return path

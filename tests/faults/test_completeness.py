@@ -14,7 +14,7 @@ import pytest
 from rlscope.alerts.config import built_in_rules
 from rlscope.errors import RunFolderError
 from rlscope.pipeline import check
-from rlscope.trace import files
+from rlscope.trace import worker_files
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
@@ -26,7 +26,7 @@ SECOND = 10**9
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store_run(tmp_path_factory.mktemp("stored") / "run", "counting")
+    return store_run(tmp_path_factory.mktemp("stored") / "run", "closed")
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run
     )  # fmt: skip
     assert gap.gpu_s is not None
     assert gap.gpu_s >= hole_s
-    assert "(file 000002)" in gap.detail
+    first = pq.read_metadata(run / "engine_steps" / "sampler-0-000001.parquet").num_rows
+    assert gap.detail.endswith(f"are missing (rows {first:,} to {first + rows - 1:,})")
 
 
 @pytest.mark.parametrize("name", ["sampler-0-000004", "sampler-0-000009", "trainer-000001", "nobody-000001", "x"])
@@ -91,7 +92,7 @@ def test_a_copy_of_a_file_is_named_and_left_out(run: Path, name: str) -> None:
 
 def test_a_file_of_another_run_is_left_out(run: Path, tmp_path: Path) -> None:
     manifest = json.loads((run / "run.json").read_text())
-    other = store_run(tmp_path / "other", "counting", "synchronous", steps=3)
+    other = store_run(tmp_path / "other", "closed", "synchronous", steps=3)
     assert json.loads((other / "run.json").read_text())["run_id"] != manifest["run_id"]
     shutil.copy(other / "samples" / "sampler-0-000001.parquet", run / "samples" / "sampler-0-000007.parquet")
     assert "belongs to samples of run 'synchronous" in skipped(run)["samples/sampler-0-000007.parquet"]
@@ -122,7 +123,7 @@ def test_other_values_in_a_file_that_reads_well_are_named_by_the_checksum(run: P
     assert (gap.kind, gap.table, gap.worker_id) == ("changed", "activities", "trainer")
 
 
-@pytest.mark.parametrize("recorder", ["counting", "old"])
+@pytest.mark.parametrize("recorder", ["closed", "plain"])
 def test_rows_that_are_stored_twice_are_named_and_counted_once(recorder: str, tmp_path: Path) -> None:
     folder = store_run(tmp_path / "run", recorder)  # type: ignore[arg-type]
     before = counts(folder)
@@ -211,7 +212,7 @@ def test_incompleteness_fails_a_check(run: Path) -> None:
     report = check(run, built_in_rules())
     assert report.fails("critical")
     assert "rows_missing" in {alert.rule for alert in report.alerts}
-    assert any(re.match("deliveries: .* rows that trainer wrote are missing", note) for note in report.notes)
+    assert any(re.match("deliveries: .* rows that trainer wrote are missing", note) for note in report.warnings)
 
 
 def test_ids_that_were_overwritten_are_missed_by_the_deliveries_where_no_checksum_tells(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_workers_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest
     def refuse(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(files, "_json_files", refuse)
+    monkeypatch.setattr(worker_files, "_json_files", refuse)
     assert skipped(run)["workers"] == "a folder that cannot be listed (Permission denied)"
     assert completeness(run).state == "unknown"
 

@@ -107,7 +107,7 @@ RUNS = {
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> int:
     """Script elements in the page of a run without hostile names."""
     page = _Page()
-    page.feed(render(rlscope.analyze(hostile_run(tmp_path_factory.mktemp("plain"), "name")).result))
+    page.feed(render(rlscope.analyze(hostile_run(tmp_path_factory.mktemp("plain"), "name"))))
     return page.tags.count("script")
 
 
@@ -122,7 +122,7 @@ def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
     analysis = rlscope.analyze(run)
     json.loads(analysis.to_json())
     page = _Page()
-    page.feed(html := render(analysis.result))
+    page.feed(html := render(analysis))
     assert page.handlers == []
     assert page.tags.count("script") == scripts
     assert NOT_TEXT.search(html) is None
@@ -159,7 +159,7 @@ def test_long_texts_are_shortened_and_stay_apart(tmp_path: Path) -> None:
         [activity("e0", at * SECOND, (at + 1) * SECOND, "wait", "x" * 60_000 + str(at)) for at in (11, 13)],
     )
     analysis = rlscope.analyze(run)
-    outputs = (render(analysis.result), analysis.to_json(), analysis.to_markdown())
+    outputs = (render(analysis), analysis.to_json(), analysis.to_markdown())
     assert [output for output in outputs if "x" * 201 in output] == []
     reasons = [state.reason for state in analysis.ledger.states if state.reason and "60,002" in state.reason]
     assert (len(reasons), len(set(reasons))) == (2, 2)

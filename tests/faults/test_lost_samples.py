@@ -22,7 +22,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-RECORDERS: list[tuple[Recorder, Callable[[Path], None]]] = [("counting", delete), ("counting", cut), ("old", cut)]
+RECORDERS: list[tuple[Recorder, Callable[[Path], None]]] = [("closed", delete), ("closed", cut), ("plain", cut)]
 
 
 @pytest.mark.parametrize(("recorder", "damage"), RECORDERS)
@@ -43,7 +43,7 @@ def test_without_its_sample_files_a_run_has_no_token_count_and_no_verdict(
 
 
 def test_part_of_the_sample_files_is_no_ground_for_a_verdict_either(tmp_path: Path) -> None:
-    folder = store_run(tmp_path / "run", "counting")
+    folder = store_run(tmp_path / "run", "closed")
     (folder / "samples" / "sampler-0-000002.parquet").unlink()
     analysis = analyze(folder, also_ask=())
     assert (analysis.run.tokens_trained, analysis.verdict.bottleneck) == (None, "unknown")
@@ -51,7 +51,7 @@ def test_part_of_the_sample_files_is_no_ground_for_a_verdict_either(tmp_path: Pa
 
 
 def test_doctor_names_the_damaged_file_and_advises_no_hook_that_was_there(tmp_path: Path) -> None:
-    folder = store_run(tmp_path / "run", "counting")
+    folder = store_run(tmp_path / "run", "closed")
     for path in (folder / "samples").glob("*.parquet"):
         cut(path)
     with open_run(folder) as run:
@@ -62,7 +62,7 @@ def test_doctor_names_the_damaged_file_and_advises_no_hook_that_was_there(tmp_pa
 
 
 def test_samples_that_no_hook_recorded_leave_the_verdict(tmp_path: Path) -> None:
-    folder = store_run(tmp_path / "run", "old")
+    folder = store_run(tmp_path / "run", "plain")
     for path in [*(folder / "samples").glob("*.parquet"), *(folder / "workers").glob("*.json")]:
         if path.suffix == ".parquet":
             path.unlink()

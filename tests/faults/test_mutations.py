@@ -30,10 +30,6 @@ EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
 NIGHTLY: Final = 6
 """One in so many is left to `make test`: of every recorder two."""
-SHARES: Final = 5
-"""One in so many is done to a run with merged files, one to a compacted run, and one to a run of the recorder before
-checksums."""
-
 Tally = Counter[tuple[str, Verdict]]
 
 
@@ -41,7 +37,7 @@ Tally = Counter[tuple[str, Verdict]]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Recorder, tuple[Path, Looked]]:
     """The runs, and what is said of them as they are."""
     found: dict[Recorder, tuple[Path, Looked]] = {}
-    for recorder in ("counting", "merging", "compacted", "old"):
+    for recorder in ("closed", "open", "plain"):
         folder = store_run(tmp_path_factory.mktemp(recorder) / "run", recorder)
         found[recorder] = folder, look(folder)
     return found
@@ -68,10 +64,10 @@ def tally() -> Iterator[Tally]:
 
 
 def recorder_of(seed: int) -> Recorder:
-    return ("counting", "counting", "merging", "compacted", "old")[seed % SHARES]
+    return ("closed", "open", "open", "closed", "plain")[seed % 5]
 
 
-@pytest.mark.parametrize("recorder", ["counting", "merging", "compacted", "old"])
+@pytest.mark.parametrize("recorder", ["closed", "open", "plain"])
 def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]], recorder: Recorder) -> None:
     _, looked = runs[recorder]
     assert (looked.end, looked.lines) == ("seen", ())
@@ -89,10 +85,10 @@ def test_a_mutation_changes_nothing_without_a_word(
     original, untouched = runs[recorder]
     folder = tmp_path / "run"
     shutil.copytree(original, folder)
-    mutation = mutate(folder, seed, counted=recorder != "old")
+    mutation = mutate(folder, seed, counted=recorder != "plain")
     looked = look(folder, whole=seed % EVERY_FORMAT_OF == 0)
     verdict = judge_mutation(mutation, untouched, looked)
-    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder != "old" else {})]
+    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder != "plain" else {})]
     tally[kinds[seed % len(kinds)], verdict] += 1
     said = "\n".join(line for line in looked.lines if line not in untouched.lines)
     assert verdict not in FAULTS, f"{mutation} of {recorder}: {verdict}\n{said[-3000:]}"

@@ -21,7 +21,6 @@ from rlscope.analysis.ledger import close_ledger, ledger_timeline
 from rlscope.analysis.run_facts import gather_facts
 from rlscope.pipeline import focused_grid
 from rlscope.trace.clocks import ONE_CLOCK
-from rlscope.trace.compaction import compact_run
 from rlscope.trace.query import ask, ask_own, standard_arguments
 from rlscope.trace.store import OpenRun, open_run
 from tests.nightly import nightly
@@ -287,17 +286,6 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
             both.add(table, renamed | {name: row[name] + late_ns for name in ("start_ns", "end_ns") if name in row})
     with open_run(both.write(tmp_path / "run", {})) as run:
         assert (run.clocks.corrected, run.clocks.bad_pairs, run.clocks.contradiction_ns) == (set(), 0, 0)
-
-
-@pytest.mark.parametrize("by_days", [-400, nightly(60)])
-def test_a_compacted_run_with_a_host_in_another_year_is_corrected_as_before(by_days: int, tmp_path: Path) -> None:
-    folder = made_run(engines=2, steps=8).write(tmp_path / "run", {"be0": off(by_days * 86_400.0)})
-    with open_run(folder) as run:
-        expected = counted(run), latencies(run), run.gaps, run.clocks
-        assert run.clocks.corrected == {"be0"}
-    compact_run(folder)
-    with open_run(folder) as run:
-        assert (counted(run), latencies(run), run.gaps, run.clocks) == expected
 
 
 _OF_A_VERDICT: Final = (

@@ -98,7 +98,7 @@ def test_it_can_be_opened_and_queried(address: str, run: Path, store: Any) -> No
         assert opened.run_id == "run"
 
 
-def test_files_that_a_recorder_merged_meanwhile_are_listed_again(
+def test_a_journal_that_was_replaced_meanwhile_is_listed_again(
     run: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload(run, store, "runs/monday")

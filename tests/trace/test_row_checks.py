@@ -7,7 +7,7 @@ import pytest
 from rlscope_otel.schema import arrow_schema
 
 from rlscope.trace.footers import LONGEST_TEXT_BYTES
-from rlscope.trace.row_checks import possible_rows
+from rlscope.trace.impossible_values import possible_rows
 from tests.trace_folder import engine_row, sample_row
 
 

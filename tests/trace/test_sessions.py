@@ -1,18 +1,20 @@
 """What several starts recorded into one folder is kept apart, and the report says what was done."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rlscope
-from rlscope.pipeline import analyze
+from rlscope import pipeline
 from rlscope.trace.execution import SqlLimits
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
 from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, update_row, worker, write_run
 
+analyze = partial(pipeline.analyze, also_ask=())
 SECOND = 10**9
 TOKENS = 10
 """Response tokens of a sample."""

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
+from rlscope.input_file import is_integer
 from rlscope.trace.clock_offsets import HostClock
 from rlscope.trace.clocks import FoundClocks
-from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.store import OpenRun, compare_clocks
+from rlscope.trace.worker_files import host_of
 
 _OFTEN_NS: Final = 60_000_000_000
 """Time between the first comparisons, while there are few rows."""

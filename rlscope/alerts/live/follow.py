@@ -21,8 +21,9 @@ from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
 from rlscope.alerts.live.clocks import LiveClocks
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, StepFacts, facts_of
-from rlscope.alerts.live.files import LiveFiles, NewFile
-from rlscope.alerts.live.flushed import ReadFiles
+from rlscope.alerts.live.files import LiveFiles
+from rlscope.alerts.live.journals import ReadRows
+from rlscope.alerts.live.pieces import Piece
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
 from rlscope.alerts.metrics import BY_NAME
@@ -33,9 +34,10 @@ from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
-from rlscope.trace.files import KnownWorkers, RunManifest, SkippedFile, read_manifest, read_workers
+from rlscope.trace.files import RunManifest, SkippedFile, read_manifest
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
+from rlscope.trace.worker_files import KnownWorkers, read_workers
 
 GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
@@ -64,8 +66,8 @@ class LiveRun:
         self._asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
-        self._pending: list[NewFile] = []
-        self._read: list[ReadFiles] = []
+        self._pending: list[Piece] = []
+        self._read: list[ReadRows] = []
         """Rows that start after the last requested time."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
@@ -134,9 +136,11 @@ class LiveRun:
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
         # If a time was removed, the window of the other workers may change.
-        new = self._files.look(documents, now_ns, None if self._odd_times else window)
-        self._pending += [file for file in new.files if file.table in self._tables]
+        new = self._files.look(documents, now_ns, manifest.run_id, None if self._odd_times else window)
+        self._pending += [piece for piece in new.pieces if piece.table in self._tables]
         self._read += new.read
+        for read in new.read:
+            self._rows.count_lacking(read.table, read.left_out)
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         workers = self._workers_of(documents, now_ns)
@@ -215,43 +219,40 @@ class LiveRun:
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
         """Read the rows of files that start before until_ns, and note the first bucket that is out of date."""
         oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
-        self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).numbers]
-        found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
-        self._pending = [file for file, ahead_ns in found if file.first_ns - ahead_ns >= until_ns]
+        self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).workers]
+        found = [(piece, self._clocks.ahead_ns(piece.worker_id, piece.first_ns)) for piece in self._pending]
+        self._pending = [piece for piece, ahead_ns in found if piece.first_ns - ahead_ns >= until_ns]
         due = [
             each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
         ]
-        self._rows.read_ahead(file for file, _ in due)
-        for file, ahead_ns in due:
-            rows = self._added(file)
+        for piece, ahead_ns in due:
+            rows = self._added(piece)
             if rows is not None and rows.num_rows:
-                self._note_old(rows, file.table, ahead_ns, ticks)
+                self._note_old(rows, piece.table, ahead_ns, ticks)
 
-    def _later(self, read: ReadFiles, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadFiles:
-        """Keep the rows of files that start before until_ns, unless all are too old, and return the other files."""
-        ahead_ns = self._clocks.ahead_of([numbers.worker_id for numbers in read.numbers], read.first_ns)
+    def _later(self, read: ReadRows, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadRows:
+        """Keep the rows of batches that start before until_ns, unless all are too old, and return the other batches."""
+        ahead_ns = self._clocks.ahead_of(read.workers, read.first_ns)
         first_ns = read.first_ns - ahead_ns
         is_later = first_ns >= until_ns
         is_due = ~is_later & (read.last_ns - ahead_ns >= oldest_ns)
         due = read.part(is_due)
         self._rows.keep(read.table, due.rows)
         late = read.part(is_due & (first_ns < ticks.at_ns(self._filled)))
-        for (numbers, rows), start_ns in zip(late.each(), late.first_ns.tolist(), strict=True):
-            self._note_old(rows, read.table, self._clocks.ahead_ns(numbers.worker_id, start_ns), ticks)
+        for (worker_id, rows), start_ns in zip(late.each(), late.first_ns.tolist(), strict=True):
+            self._note_old(rows, read.table, self._clocks.ahead_ns(worker_id, start_ns), ticks)
         return read.part(is_later)
 
-    def _added(self, file: NewFile) -> pa.Table | None:
-        """Read and keep the rows of a file. None if it cannot be read."""
+    def _added(self, piece: Piece) -> pa.Table | None:
+        """Read and keep the rows of a piece. None if it cannot be read."""
         try:
-            return self._rows.add(file)
-        except FileNotFoundError:
-            self._files.forget(file)
+            return self._rows.add(piece)
         except (OSError, pa.ArrowException) as error:
-            self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
+            self._files.skipped.append(f"skipped {piece.table}/{piece.path.name}: {error}")
         return None
 
     def _note_old(self, rows: pa.Table, table: str, ahead_ns: int, ticks: Ticks) -> None:
-        """Count the late rows of a file, and note the first bucket that they put out of date."""
+        """Count the late rows of a piece, and note the first bucket that they put out of date."""
         filled_ns = ticks.at_ns(self._filled) + ahead_ns
         count, first_ns = earliest(rows, table, filled_ns)
         if count and self._filled == self._evaluated > 0:
@@ -337,6 +338,7 @@ class LiveRun:
                 *self._odd_times,
                 *self._clocks.notes(),
                 *self._files.skipped,
+                *self._files.missing(),
                 *self._rows.left_out(),
                 *never_fires(self._rules, workers.lives),
                 *self._late(),

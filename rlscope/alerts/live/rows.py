@@ -1,20 +1,17 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
-from rlscope.alerts.live.files import NewFile, row_groups
-from rlscope.alerts.live.flushed import contract_rows, whole_rows
-from rlscope.trace.row_checks import possible_rows
-from rlscope.trace.small_files import SMALL_ROWS, read_small_files, worth_one_call
+from rlscope.alerts.live.contract import contract_rows, whole_rows
+from rlscope.alerts.live.pieces import Piece
+from rlscope.trace.impossible_values import possible_rows
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """Maximum delay of a row that still counts. The rows around it are kept for this long."""
@@ -26,8 +23,6 @@ _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 _MOST_CHUNKS: Final = 64
 _LACKS: Final = "lack a value that the format requires"
 _CANNOT_BE: Final = "have a value that cannot be"
-_MANY_ROWS: Final = 10_000
-"""Rows of a file below which reading its columns in parallel costs more than it saves."""
 Ahead = Mapping[str, int]
 _NOT_AHEAD: Final[Ahead] = {}
 
@@ -39,7 +34,6 @@ class LiveRows:
         self._tables: dict[str, pa.Table] = {}
         self._added: dict[str, list[pa.Table]] = {}
         """Rows that are not in their table yet. Joining them for each file would copy the table each time."""
-        self._ahead: dict[NewFile, pa.Table] = {}
         """Rows that were already read, with the format's schema and without rows that lack a value."""
         self._left_out: dict[tuple[str, str], int] = {}
         self._marks = contract_rows(arrow_schema("engine_steps").empty_table(), "engine_steps")
@@ -57,26 +51,16 @@ class LiveRows:
             f"{table}: {rows:,} rows {fault}; they are left out" for (table, fault), rows in self._left_out.items()
         )
 
-    def read_ahead(self, files: Iterable[NewFile]) -> None:
-        """Read many small files at once. `add` later reads groups with a broken file or a missing value one by one."""
-        self._ahead = {}
-        for table, together in _together(files):
-            rows = read_small_files([(file.path, file.rows) for file in together])
-            if rows is None:
-                continue
-            read = contract_rows(pa.concat_tables(rows), table)
-            ends = accumulate((file.rows for file in together), initial=0)
-            if not whole_rows(read, table)[1]:
-                self._ahead |= {file: read.slice(start, file.rows) for file, start in zip(together, ends, strict=False)}
-
-    def add(self, file: NewFile) -> pa.Table:
-        """Read a file's new rows and keep them. Raises OSError or ArrowException for a broken file."""
-        rows, left_out = self._ahead.pop(file, None), 0
-        if rows is None:
-            rows, left_out = whole_rows(contract_rows(_stored_rows(file), file.table), file.table)
-        self._count_left_out(file.table, _LACKS, left_out)
-        self.keep(file.table, rows)
+    def add(self, piece: Piece) -> pa.Table:
+        """Read the rows of a piece and keep them. Raises OSError or ArrowException for a broken file."""
+        rows, left_out = whole_rows(contract_rows(piece.read(), piece.table), piece.table)
+        self.count_lacking(piece.table, left_out)
+        self.keep(piece.table, rows)
         return rows
+
+    def count_lacking(self, table: str, rows: int) -> None:
+        """Count rows that were left out because they lack a value."""
+        self._count_left_out(table, _LACKS, rows)
 
     def keep(self, table: str, rows: pa.Table) -> None:
         """Keep rows of the contract's schema that were read already."""
@@ -147,17 +131,6 @@ class LiveRows:
             self._marks = pa.concat_tables([self._marks, rows.take(pa.array(new))]).combine_chunks()
 
 
-def _together(files: Iterable[NewFile]) -> Iterator[tuple[str, Sequence[NewFile]]]:
-    """Whole small files of one table, in groups that are worth one call."""
-    small: dict[str, list[NewFile]] = {}
-    for file in files:
-        # A file with one number was flushed and not merged. All of its rows must be new.
-        if file.rows <= SMALL_ROWS and file.numbers.first == file.numbers.last and file.first_row == 0:
-            small.setdefault(file.table, []).append(file)
-    for table, own in small.items():
-        yield from ((table, together) for together in worth_one_call(own))
-
-
 def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     """The number of rows that begin before a time, and the earliest start of all rows."""
     starts_ns = _instants(rows, TIMES[table][0])
@@ -199,14 +172,6 @@ def _in_order(rows: pa.Table) -> pa.Table:
     """The rows of each worker after each other, by their start: questions about rows in order take half the time."""
     workers = rows["worker_id"].combine_chunks().dictionary_encode()
     return rows.take(pa.array(np.lexsort((rows["start_ns"].to_numpy(), workers.indices.to_numpy()))))
-
-
-def _stored_rows(file: NewFile) -> pa.Table:
-    with pq.ParquetFile(file.path) as stored:
-        groups, before = row_groups(stored.metadata, file.first_row, file.rows)
-        return stored.read_row_groups(groups, use_threads=stored.metadata.num_rows > _MANY_ROWS).slice(
-            before, file.rows
-        )
 
 
 def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:

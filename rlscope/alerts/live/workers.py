@@ -10,7 +10,7 @@ from typing import Final
 
 from rlscope.alerts.buckets import WorkerLife, trained_until_ns
 from rlscope.alerts.live.files import LiveFiles
-from rlscope.trace.files import is_integer
+from rlscope.input_file import is_integer
 
 SETTLED_NS: Final = 2_000_000_000
 """A flush writes one table after another; rows this close to its end may be in the next flush."""

@@ -1,8 +1,9 @@
-"""A small run of two trainers and two engines, made of a seed, that can be written file by file."""
+"""A small run of two trainers and two engines, made of a seed, that can be written flush by flush."""
 
 import json
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.types import Reduction, Rule, RuleSet, RuleWindow
+from tests.journals import append_table, close
 from tests.trace_folder import (
     Row,
     activity,
@@ -93,12 +95,18 @@ def make_run(folder: Path, seed: int) -> Path:
 
 
 def arrivals(run: Path, seed: int, most_late_ns: int) -> list[tuple[int, Path]]:
-    """When each file appears, UTC epoch: its first moment and anything less than most_late_ns; in that order."""
+    """When each flush is written, UTC epoch: its first moment and anything less than most_late_ns; in that order.
+
+    A worker writes one flush of a table after the other.
+    """
     rng = random.Random(seed)
     found: list[tuple[int, Path]] = []
+    before: dict[str, int] = {}
     for path in sorted(run.glob("*/*.parquet")):
         first_ns = min(pq.read_table(path)[TIMES[path.parent.name][0]].to_pylist())
-        found.append((first_ns + int(rng.random() * most_late_ns), path))
+        journal = str(path).rpartition("-")[0]
+        before[journal] = max(before.get(journal, 0), first_ns + int(rng.random() * most_late_ns))
+        found.append((before[journal], path))
     return sorted(found)
 
 
@@ -109,10 +117,25 @@ def copy_all_but_tables(run: Path, folder: Path) -> None:
     shutil.copytree(run / "workers", folder / "workers")
 
 
-def copy_file(path: Path, folder: Path) -> None:
-    """One file of a table."""
-    (folder / path.parent.name).mkdir(exist_ok=True)
-    shutil.copy(path, folder / path.parent.name / path.name)
+class Journals:
+    """Appends the flushes of a run to journals, and now and then puts a Parquet file in the place of one."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._rng = random.Random(seed)
+        self._rows: Counter[tuple[str, str]] = Counter()
+        self._closed: Counter[tuple[str, str]] = Counter()
+
+    def append(self, path: Path) -> None:
+        """Append the rows of a file with one flush."""
+        rows, table, worker_id = pq.read_table(path), path.parent.name, path.stem.rpartition("-")[0]
+        own = table, worker_id
+        number = self._closed[own] + 1
+        journal = append_table(self._folder, rows, worker_id, table, first_row=self._rows[own], number=number)
+        self._rows[own] += rows.num_rows
+        if self._rng.random() < 0.3:
+            close(journal, keep=self._rng.random() < 0.3)
+            self._closed[own] += 1
 
 
 def _train(rng: random.Random, tables: dict[str, list[Row]]) -> None:

@@ -1,129 +1,346 @@
-"""A watch follows a folder whose files are merged and vanish: each row is read once."""
+"""A watch finds each row once: in a journal that grows, in the Parquet file that replaces it, and in other files."""
 
 import json
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from rlscope_otel.journal import sealed
+from rlscope_otel.schema import arrow_schema
 
 from rlscope.alerts.live import files
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import LiveRows
-from rlscope.trace import files as trace_files
-from tests.merged_run import ROWS, TABLE, flush_all, merge, path_of
-from tests.trace_folder import worker, write_run
+from rlscope.trace import worker_files
+from rlscope.trace.usual_times import Window
+from tests import journals
+from tests.journals import append, append_table, close, journal_path, table_of
+from tests.trace_folder import Row, activity, engine_row, worker, write_run
 
-EVERY_TIME = [100, 101, 102, 200, 300, 301, 302, 303, 400, 401]
+TABLE: Final = "engine_steps"
+FLUSHES: Final = (2, 1, 3, 1)
+"""Rows of each flush of e0; a row starts at its number."""
+PATIENCE_NS: Final = 10
 
 
-def remove(folder: Path, *numbers: int) -> None:
+def rows_from(first: int, count: int, name: str = "e0") -> list[Row]:
+    return [engine_row(name, at, at + 1) for at in range(first, first + count)]
+
+
+def flush(folder: Path, numbers: Sequence[int], journal: int = 1) -> Path:
+    """Append the flushes with these numbers, from 0 on, to a journal of e0."""
     for number in numbers:
-        path_of(folder, number, number).unlink()
+        first = sum(FLUSHES[:number])
+        path = append(folder, TABLE, "e0", rows_from(first, FLUSHES[number]), first_row=first, number=journal)
+    return path  # type: ignore[possibly-undefined]
 
 
-def stating(worker: dict[str, Any], last_file: int) -> dict[str, Any]:
-    """The worker's own file while it had flushed so many files."""
-    return {**worker, "rows": {TABLE: sum(ROWS[:last_file])}}
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    return write_run(folder, [worker("e0", "sampler")])
 
 
 class Watch:
-    def __init__(self, folder: Path) -> None:
-        self.files = LiveFiles(folder, patience_ns=10)
+    def __init__(self, folder: Path, tables: Sequence[str] = (TABLE,), window: Window | None = None) -> None:
+        self.folder = folder
+        self.files = LiveFiles(folder, PATIENCE_NS, tables)
+        self.window = window
 
-    def look(self, worker: dict[str, Any], now_ns: int = 0) -> list[int]:
-        """The times of the rows that are new."""
-        rows = [LiveRows().add(file) for file in self.files.look([worker], now_ns).files]
-        return sorted(time_ns for part in rows for time_ns in part["time_ns"].to_pylist())
+    def look(self, now_ns: int = 0, stated: int | None = None, closed: Sequence[int] = ()) -> list[int]:
+        """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
+        document: dict[str, Any] = {**worker("e0", "sampler"), "closed": {TABLE: {str(each): 0 for each in closed}}}
+        document["rows"] = None if stated is None else {TABLE: stated}
+        found = self.files.look([document], now_ns, journals.RUN_ID, self.window)
+        tables = [read.rows for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
+        return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
+
+    @property
+    def said(self) -> list[str]:
+        return [*self.files.skipped, *self.files.missing()]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("held_rows", [10**6, 0])
 @pytest.mark.parametrize("seen", range(5))
-def test_of_a_merged_file_only_what_was_not_seen_before_is_read(seen: int, tmp_path: Path) -> None:
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    later = {number: path_of(tmp_path, number, number).read_bytes() for number in range(seen + 1, 5)}
-    remove(tmp_path, *later)
-    before = watch.look(stating(worker, seen))
-    for number, content in later.items():
-        path_of(tmp_path, number, number).write_bytes(content)
-    merge(tmp_path, worker, 1, 4)
-    remove(tmp_path, 1, 2, 3, 4)
-    assert before == EVERY_TIME[: sum(ROWS[:seen])]
-    assert watch.look(stating(worker, 4)) == EVERY_TIME[sum(ROWS[:seen]) :]
-    assert (watch.files.is_complete(stating(worker, 4)), watch.files.skipped) == (True, [])
+def test_each_row_is_found_once_whenever_a_parquet_file_replaces_the_journal(
+    seen: int, held_rows: int, keep: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_ROWS", held_rows)
+    watch, rows = Watch(run), sum(FLUSHES[:seen])
+    if seen:
+        flush(run, range(seen))
+    assert watch.look(stated=rows) == [*range(rows)]
+    if seen < len(FLUSHES):
+        flush(run, range(seen, len(FLUSHES)))
+    close(journal_path(run, TABLE, "e0"), keep=keep)
+    append(run, TABLE, "e0", rows_from(7, 2), first_row=7, number=2)
+    assert watch.look(stated=9) == [*range(rows, 9)]
+    assert [watch.look(now_ns, stated=9) for now_ns in (5, 50)] == [[], []]
+    assert (watch.files.stored_rows, watch.files.last_ns, watch.said) == (9, {"e0": 9}, [])
 
 
-@pytest.mark.parametrize("gone", [(), (1, 2, 3)])
-def test_a_watch_that_starts_late_reads_the_merged_file_or_its_parts_and_never_both(gone, tmp_path: Path) -> None:
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    merge(tmp_path, worker, 1, 3)
-    remove(tmp_path, *gone)
-    assert watch.look(stating(worker, 4)) == EVERY_TIME
-    assert [watch.look(stating(worker, 4)) for _ in range(40)] == [[]] * 40
-    assert watch.files.stored_rows == 10
+def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, real, path = Watch(run), os.scandir, flush(run, [0])
+    append(run, TABLE, "e0", rows_from(2, 2), first_row=2, number=2)
+
+    def scandir(folder: Path) -> Any:
+        with real(folder) as entries:
+            listed = list(entries)
+        if path.exists():
+            close(path)
+        return nullcontext(listed)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert (watch.look(now_ns=0, stated=4), watch.said) == ([2, 3], [])
+    assert (watch.look(now_ns=20, stated=4), watch.said) == ([0, 1], [])
 
 
-def test_a_file_that_vanishes_between_the_look_and_the_reading_is_found_in_the_merged_one(tmp_path: Path) -> None:
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    found = watch.files.look([stating(worker, 4)], 0).files
-    merge(tmp_path, worker, 1, 4)
-    remove(tmp_path, 1, 2, 3, 4)
-    for file in found:
-        with pytest.raises(FileNotFoundError):
-            LiveRows().add(file)
-        watch.files.forget(file)
-    assert watch.look(stating(worker, 4)) == EVERY_TIME
-    assert watch.files.stored_rows == 10
+def test_a_watch_that_starts_late_reads_closed_files_and_the_open_journal(run: Path) -> None:
+    close(flush(run, [0, 1], journal=1))
+    close(flush(run, [2], journal=2))
+    flush(run, [3], journal=3)
+    assert Watch(run).look() == [*range(7)]
 
 
-def test_a_merged_file_that_stays_unreadable_leaves_its_parts_to_be_read(tmp_path: Path) -> None:
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    path = merge(tmp_path, worker, 1, 3)
-    path.write_bytes(path.read_bytes()[:-3])
-    assert watch.look(stating(worker, 4)) == EVERY_TIME
-    assert [watch.look(stating(worker, 4), now_ns) for now_ns in (5, 20)] == [[], []]
+def test_only_what_is_new_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, path = Watch(run), flush(run, [0])
+    offsets, real = [], os.preadv
+
+    def preadv(descriptor: int, buffers: Sequence[bytearray], offset: int) -> int:
+        offsets.append(offset)
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    ends = [0]
+    for number in range(len(FLUSHES)):
+        watch.look(stated=sum(FLUSHES[: number + 1]))
+        watch.look(stated=sum(FLUSHES[: number + 1]))
+        ends.append(path.stat().st_size)
+        if number + 1 < len(FLUSHES):
+            flush(run, [number + 1])
+    assert offsets == ends[:-1]
 
 
-def test_a_long_merged_file_is_read_in_pieces_of_whole_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_PIECE_ROWS", 4)
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    merge(tmp_path, worker, 1, 4)
-    remove(tmp_path, 1, 2, 3, 4)
-    found = watch.files.look([stating(worker, 4)], 0).files
-    assert [(file.numbers.range, file.first_row, file.rows) for file in found] == [
-        ("000001_000002", 0, 4), ("000003", 4, 4), ("000004", 8, 2)
+@pytest.mark.parametrize("cut_bytes", [1, 100, 600])
+def test_a_batch_that_is_being_written_is_read_when_it_is_whole(cut_bytes: int, run: Path) -> None:
+    watch, path = Watch(run), flush(run, [0, 1])
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut_bytes])
+    assert watch.look(now_ns=0, stated=3) == [0, 1]
+    path.write_bytes(content)
+    assert watch.look(now_ns=1, stated=3) == [2]
+    flush(run, [2])
+    assert watch.look(now_ns=100, stated=6) == [3, 4, 5]
+    assert watch.said == []
+
+
+@pytest.mark.parametrize(("stated", "is_named"), [(3, False), (4, True), (None, True)])
+def test_a_journal_that_stays_damaged_is_named_if_rows_are_missing(
+    stated: int | None, is_named: bool, run: Path
+) -> None:
+    watch, path = Watch(run), flush(run, [0, 1])
+    sound = path.stat().st_size
+    content = bytearray(flush(run, [2]).read_bytes())
+    content[sound + 900] ^= 1
+    path.write_bytes(content)
+    assert watch.look(now_ns=0, stated=stated) == [0, 1, 2]
+    assert (watch.look(now_ns=9, stated=stated), watch.said) == ([], [])
+    assert watch.look(now_ns=10, stated=stated) == []
+    why = f"skipped {TABLE}/e0-000001.arrows: no whole batch at byte {sound:,}: incomplete or damaged"
+    assert watch.said == ([why] if is_named else [])
+    assert (watch.look(now_ns=20, stated=stated), len(watch.said)) == ([], int(is_named))
+
+
+def test_rows_behind_damage_are_read_from_the_parquet_file(run: Path) -> None:
+    watch, path = Watch(run), flush(run, [0, 1, 2])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert [watch.look(now_ns, stated=6) for now_ns in (0, 20)] == [[0, 1, 2], []]
+    path.write_bytes(content)
+    close(path)
+    assert watch.look(now_ns=30, stated=6) == [3, 4, 5]
+
+
+def test_rows_that_do_not_come_are_named_until_they_come(run: Path) -> None:
+    watch = Watch(run)
+    flush(run, [0])
+    flush(run, [2, 3], journal=3)
+    assert watch.look(now_ns=0, stated=7) == [0, 1, 3, 4, 5, 6]
+    assert (watch.look(now_ns=9), watch.said) == ([], [])
+    assert (watch.look(now_ns=10), watch.said) == ([], [f"{TABLE}: rows 2 to 2 of e0 are missing"])
+    assert not watch.files.is_complete({"worker_id": "e0", "rows": {TABLE: 7}})
+    close(flush(run, [1], journal=2))
+    assert (watch.look(now_ns=20), watch.said) == ([2], [])
+    assert watch.files.is_complete({"worker_id": "e0", "rows": {TABLE: 7}})
+
+
+def test_rows_that_were_partly_read_before_are_left_out_and_named(run: Path) -> None:
+    watch = Watch(run)
+    flush(run, [0])
+    append(run, TABLE, "e0", rows_from(1, 3), first_row=1, number=2)
+    assert watch.look() == [0, 1]
+    assert watch.said == [f"{TABLE}/e0-000002.arrows: rows 1 to 3 are left out, some of them were read before"]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "table", "is_closed", "said"),
+    [
+        ("tuesday", TABLE, False, f"it belongs to table {TABLE} of run tuesday"),
+        ("tuesday", TABLE, True, f"it belongs to table {TABLE} of run tuesday"),
+        ("run", "activities", False, "column running is missing, expected int32"),
+        ("run", "activities", True, "column running is missing, expected int32"),
+    ],
+)
+def test_a_file_of_another_run_or_table_is_named_and_not_read(
+    run_id: str, table: str, is_closed: bool, said: str, run: Path
+) -> None:
+    rows = rows_from(0, 1) if table == TABLE else [activity("e0", 0, 1, "wait")]
+    path = append_table(run, table_of(table, rows), "e0", table, first_row=0, run_id=run_id)
+    if is_closed:
+        close(path)
+        path = path.with_suffix(".parquet")
+    (run / TABLE).mkdir(exist_ok=True)
+    path.rename(run / TABLE / path.name)
+    watch = Watch(run)
+    assert [watch.look(now_ns, stated=1) for now_ns in (0, 20)] == [[], []]
+    assert watch.said == [f"skipped {TABLE}/{path.name}: {said}"]
+
+
+def test_a_link_and_a_pipe_are_named_and_not_opened(run: Path, tmp_path: Path) -> None:
+    flush(run, [0]).rename(tmp_path / "outside")
+    (run / TABLE / "e0-000001.arrows").symlink_to(tmp_path / "outside")
+    os.mkfifo(run / TABLE / "e0-000002.arrows")
+    watch = Watch(run)
+    assert watch.look() == []
+    assert sorted(watch.said) == [
+        f"skipped {TABLE}/e0-000001.arrows: a link that points outside the run folder",
+        f"skipped {TABLE}/e0-000002.arrows: a pipe, a socket or a device",
+    ]
+
+
+def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -> None:
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(TABLE)])
+    broken = [dict(row, start_ns=row["start_ns"] or None) for row in rows_from(0, 2)]
+    held = pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in broken], schema)
+    append_table(run, held, "e0", TABLE, first_row=0)
+    append_table(run, held.slice(0, 1), "e0", TABLE, first_row=2)
+    watch = Watch(run)
+    (read,) = watch.files.look([worker("e0", "sampler")], 0, journals.RUN_ID).read
+    assert [(name, rows["start_ns"].to_pylist()) for name, rows in read.each()] == [("e0", [1])]
+    assert (read.left_out, read.first_ns.tolist(), read.last_ns.tolist()) == (2, [1], [2])
+
+
+def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(run: Path) -> None:
+    flush(run, [0, 1, 2])
+    watch = Watch(run, window=Window(0, 3, 0))
+    assert watch.look(stated=6) == [0, 1, 2]
+    assert watch.said == [f"skipped {TABLE}/e0-000001.arrows: its times are missing, or far from the rest of the run"]
+
+
+def test_rows_of_a_table_that_nobody_needs_are_counted_and_not_decoded(run: Path) -> None:
+    flush(run, range(4))
+    watch = Watch(run, tables=())
+    assert watch.look(stated=7) == []
+    assert (watch.files.most_rows(TABLE), watch.files.stored_rows) == (7, 7)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
+    is_closed: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_ROWS", 0)
+    monkeypatch.setattr(files, "_PIECE_NS", 3)
+    close(flush(run, [0]))
+    path = flush(run, [1, 2, 3], journal=2)
+    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([worker("e0", "sampler")], 0, journals.RUN_ID)
+    if is_closed:
+        close(path)
+    assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
+        (0, 2, [0, 1]), (2, 3, [2]), (3, 6, [3, 4, 5]), (6, 7, [6])
     ]  # fmt: skip
-    assert [time_ns for file in found for time_ns in LiveRows().add(file)["time_ns"].to_pylist()] == EVERY_TIME
 
 
-def test_rows_that_were_partly_read_and_merged_twice_since_are_left_out_and_said(tmp_path: Path) -> None:
-    worker, watch = flush_all(tmp_path), Watch(tmp_path)
-    second = path_of(tmp_path, 2, 2).read_bytes()
-    remove(tmp_path, 2)
-    assert len(watch.look(stating(worker, 1))) == 9
-    path_of(tmp_path, 2, 2).write_bytes(second)
-    merge(tmp_path, worker, 1, 4, parts=[(1, 2), (3, 4)])
-    remove(tmp_path, 1, 2, 3, 4)
-    assert watch.look(stating(worker, 4)) == []
-    (said,) = watch.files.skipped
-    assert "4 rows skipped, some of them read before the merging" in said
-    assert watch.look(stating(worker, 4)) == []
+def test_a_large_parquet_file_is_read_by_row_group(run: Path) -> None:
+    held = table_of(TABLE, rows_from(0, 5))
+    (run / TABLE).mkdir()
+    pq.write_table(held, run / TABLE / "e0-000001.parquet", row_group_size=2)
+    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([worker("e0", "sampler")], 0, journals.RUN_ID)
+    assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
+        (0, 2, [0, 1]), (2, 4, [2, 3]), (4, 5, [4])
+    ]  # fmt: skip
 
 
-def test_a_worker_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(tmp_path, [worker("e0", "sampler"), worker("e1", "sampler")])
-    (folder / "workers" / "broken.json").write_text("{")
+def test_a_file_of_another_writer_is_read_once_whatever_its_name(run: Path) -> None:
+    watch = Watch(run)
+    (run / TABLE).mkdir()
+    for number, name in enumerate(("e0-000001", "mine", "e0-7_9")):
+        pq.write_table(table_of(TABLE, rows_from(number, 1)), run / TABLE / f"{name}.parquet")
+        assert watch.look() == [number]
+    assert (watch.look(), watch.files.stored_rows) == ([], 3)
+
+
+def test_a_parquet_file_whose_rows_were_all_found_is_not_opened(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, path = Watch(run), flush(run, [0, 1])
+    assert watch.look(stated=3) == [0, 1, 2]
+    flush(run, [2])
+    close(path)
+    opened, real = [], files.table_metadata
+
+    def table_metadata(path: Path, table: str) -> Any:
+        opened.append(path.name)
+        return real(path, table)
+
+    monkeypatch.setattr(files, "table_metadata", table_metadata)
+    assert (watch.look(stated=3, closed=[1]), opened) == ([], [])
+    assert (watch.look(stated=6, closed=[1]), opened) == ([3, 4, 5], ["e0-000001.parquet"])
+
+
+def test_a_damaged_parquet_file_is_named_and_its_journal_is_read(run: Path) -> None:
+    path = flush(run, [0, 1])
+    close(path, keep=True)
+    closed = path.with_suffix(".parquet")
+    closed.write_bytes(closed.read_bytes()[:-4])
+    watch = Watch(run)
+    assert [watch.look(now_ns, stated=3) for now_ns in (0, 20)] == [[0, 1, 2], []]
+    assert len(watch.said) == 1 and f"skipped {TABLE}/e0-000001.parquet" in watch.said[0]
+
+
+def test_journals_with_other_columns_are_read_too(run: Path) -> None:
+    flush(run, [0])
+    rows = table_of(TABLE, rows_from(2, 1, "e1")).drop_columns(["kv_used_tokens"])
+    plain = pa.schema([field.remove_metadata() for field in rows.schema])
+    head = plain.with_metadata({key: str(value) for key, value in journals.stamp_of(TABLE, "e1", 1).items()})
+    content = head.serialize().to_pybytes()
+    message = sealed(pa.record_batch(rows.to_batches()[0].columns, schema=plain), 0, zlib.crc32(content))
+    journal_path(run, TABLE, "e1").write_bytes(content + message)
+    assert Watch(run).look() == [0, 1, 2]
+
+
+def test_a_worker_file_is_read_again_only_when_it_changed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(run, [worker("e1", "sampler")])
+    (run / "workers" / "broken.json").write_text("{")
     opened: list[str] = []
 
     def read(path: Path, state: tuple[int, int, int], is_plain: bool) -> Any:
         opened.append(path.stem)
         return real(path, state, is_plain)
 
-    real = trace_files._read_worker
-    monkeypatch.setattr(trace_files, "_read_worker", read)
-    known: trace_files.KnownWorkers = {}
-    first = trace_files.read_workers(folder, known)
-    assert trace_files.read_workers(folder, known) == first
+    real = worker_files._read_worker
+    monkeypatch.setattr(worker_files, "_read_worker", read)
+    known: worker_files.KnownWorkers = {}
+    first = worker_files.read_workers(run, known)
+    assert worker_files.read_workers(run, known) == first
     assert (opened, [each["worker_id"] for each in first[0]]) == (["broken", "e0", "e1"], ["e0", "e1"])
     document = worker("e1", "sampler", stop_ns=None)
-    (folder / "workers" / "e1.json").write_text(json.dumps(document))
-    assert trace_files.read_workers(folder, known)[0][1] == document
+    (run / "workers" / "e1.json").write_text(json.dumps(document))
+    assert worker_files.read_workers(run, known)[0][1] == document
     assert opened[3:] == ["e1"]

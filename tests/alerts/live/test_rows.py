@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from rlscope_otel.schema import arrow_schema
 
-from rlscope.alerts.live.flushed import contract_rows
+from rlscope.alerts.live.contract import contract_rows
 from rlscope.alerts.live.rows import CORRECTED_NS, JOINED_NS, LiveRows
 from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, update_row
 

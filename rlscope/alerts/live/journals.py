@@ -1,0 +1,117 @@
+"""Journals that a watch follows, and the rows of new batches of many of them, decoded by one call."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from rlscope_otel.schema import TIMES
+
+from rlscope.alerts.live.contract import lacking_values
+from rlscope.trace.footers import UNREADABLE
+from rlscope.trace.journals import Batches, Place, decoded
+
+_NEVER_NS: Final = 2**63 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Journal:
+    """A journal that is followed."""
+
+    path: Path
+    worker_id: str
+    size_bytes: int = 0
+    """Its size when it was read last."""
+    place: Place | None = None
+    """The place up to which it was read. None before its head was."""
+    stuck_ns: int | None = None
+    """Since when there has been something that cannot be read behind that place. None if there is nothing."""
+    fault: str | None = None
+    """Why it is not followed any more."""
+
+
+class NewBatches(NamedTuple):
+    """New batches of one journal."""
+
+    journal: Journal
+    read: Batches
+    offset: int
+    """Where their positions count from in the journal."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRows:
+    """Rows of a table that were read in one call; one entry a batch, in the order of the rows."""
+
+    table: str
+    workers: tuple[str, ...]
+    rows: pa.Table
+    """Rows with the format's columns and types, without rows that lack a required value."""
+    counts: NDArray[np.int64]
+    """Rows of each batch."""
+    first_ns: NDArray[np.int64]
+    """The first time in the rows of each batch; means nothing for a batch without rows."""
+    last_ns: NDArray[np.int64]
+    left_out: int
+    """Rows that lacked a required value, in all that was read."""
+
+    def part(self, chosen: NDArray[np.bool_]) -> "ReadRows":
+        """Return the chosen batches."""
+        if chosen.all():
+            return self
+        return ReadRows(
+            self.table,
+            tuple(own for own, is_chosen in zip(self.workers, chosen.tolist(), strict=True) if is_chosen),
+            self.rows.filter(pa.array(np.repeat(chosen, self.counts))),
+            self.counts[chosen],
+            self.first_ns[chosen],
+            self.last_ns[chosen],
+            self.left_out,
+        )
+
+    def each(self) -> Iterator[tuple[str, pa.Table]]:
+        """The worker and the rows of each batch."""
+        start = 0
+        for worker_id, count in zip(self.workers, self.counts.tolist(), strict=True):
+            yield worker_id, self.rows.slice(start, count)
+            start += count
+
+
+def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
+    """Yield journals whose batches were decoded by one call, with their rows, or why one of them cannot be decoded."""
+    # Nearly always there is one group: journals of a table have the same columns.
+    alike: dict[int, list[NewBatches]] = {}
+    for each in found:
+        alike.setdefault(id(each.read.place.schema), []).append(each)
+    for own in alike.values():
+        yield from _halved(own, table)
+
+
+def _halved(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
+    try:
+        yield found, _read_rows(found, table)
+    except UNREADABLE as error:
+        middle = len(found) // 2
+        if not middle:
+            yield found, f"cannot be read: {error}"
+        else:
+            yield from _halved(found[:middle], table)
+            yield from _halved(found[middle:], table)
+
+
+def _read_rows(found: Sequence[NewBatches], table: str) -> ReadRows:
+    rows = decoded(table, [each.read for each in found])
+    workers = tuple(each.journal.worker_id for each in found for _ in each.read.sealed)
+    counts = np.array([batch.rows for each in found for batch in each.read.sealed], np.int64)
+    starts = np.cumsum(counts) - counts
+    lacks = lacking_values(rows, table)
+    firsts_ns, lasts_ns = (rows[name].fill_null(0).to_numpy() for name in TIMES[table])
+    if lacks is not None:
+        firsts_ns, lasts_ns = np.where(lacks, _NEVER_NS, firsts_ns), np.where(lacks, -_NEVER_NS, lasts_ns)
+        counts = np.add.reduceat(~lacks, starts, dtype=np.int64)
+        rows = rows.filter(pa.array(~lacks))
+    firsts_ns, lasts_ns = np.minimum.reduceat(firsts_ns, starts), np.maximum.reduceat(lasts_ns, starts)
+    return ReadRows(table, workers, rows, counts, firsts_ns, lasts_ns, 0 if lacks is None else int(lacks.sum()))

@@ -1,0 +1,296 @@
+"""Reads open journals: the whole batches from a place on, and their rows.
+
+A journal grows while it is read, so an incomplete batch at its end is normal. What follows the last whole batch is
+never decoded. `files` lists the journals, and `completeness` compares them with what the workers state.
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.journal import SealedBatch, head_length, whole_batches
+from rlscope_otel.schema import TABLES, TIMES, arrow_schema
+
+from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, shared, stamp_in
+from rlscope.trace.impossible_values import possible_rows
+
+_LONGEST_BYTES: Final = 1 << 30
+"""A recorder begins the next journal at 32 MB; a longer one must not fill the memory."""
+
+_BYTES_TOGETHER: Final = 64 * 10**6
+"""Bytes of journals that are decoded together."""
+_MOST_HELD_BYTES: Final = 256 * 10**6
+"""Maximum bytes of decoded rows that are held; other journals are read again when the tables are created."""
+
+
+class Place(NamedTuple):
+    """The place in a journal up to which it was read."""
+
+    stamp: Stamp
+    """Where the journal belongs."""
+    schema: pa.Schema
+    """The columns of its batches."""
+    head_crc32: int
+    end: int
+    """Position after the last whole batch."""
+    next_row: int = 0
+    """Least number that the next row can have."""
+
+
+class Batches(NamedTuple):
+    """The whole batches of a journal from a place on."""
+
+    sealed: tuple[SealedBatch, ...]
+    messages: memoryview
+    """The bytes of all of them."""
+    place: Place
+    """The place after them."""
+    rest_bytes: int
+    """Length of what follows: an incomplete batch, damage, or rows that were read before."""
+
+    @property
+    def rows(self) -> int:
+        """Number of their rows."""
+        return sum(batch.rows for batch in self.sealed)
+
+
+def read_batches(path: Path, table: str, after: Place | None = None) -> Batches | str:
+    """Return the whole batches of a journal, or why it cannot be read.
+
+    after: the place up to which it was read before; None to begin at its start. Raises FileNotFoundError if the journal
+    is gone: a Parquet file has replaced it.
+    """
+    before = 0 if after is None else after.end
+    try:
+        content = _content(path, before)
+        place = content if isinstance(content, str) else after or _head(content, table)
+    except FileNotFoundError:
+        raise
+    except UNREADABLE as error:
+        return f"cannot be read: {error}"
+    if isinstance(content, str) or isinstance(place, str):
+        return str(place)
+    start = place.end - before
+    sealed, end, next_row = list[SealedBatch](), start, place.next_row
+    for batch in whole_batches(content, start, place.head_crc32):
+        if batch.first_row < next_row:
+            break
+        sealed.append(batch)
+        end, next_row = batch.end, batch.first_row + batch.rows
+    reached = place._replace(end=before + end, next_row=next_row)
+    return Batches(tuple(sealed), content[start:end], reached, len(content) - end)
+
+
+def decoded(table: str, read: Sequence[Batches]) -> pa.Table:
+    """Return the rows of batches of one table, in one chunk, with the columns and types of the format.
+
+    Raises ValueError or pa.ArrowException if the batches do not hold what their seals state.
+    """
+    parts = [_contract(table).empty_table()]
+    for schema, own in groupby(read, _schema_of):
+        same = list(own)
+        stream = pa.ipc.open_stream(pa.py_buffer(b"".join([schema.serialize(), *(each.messages for each in same)])))
+        rows, stated = stream.read_all(), sum(each.rows for each in same)
+        if rows.num_rows != stated:
+            raise ValueError(f"it holds {rows.num_rows:,} rows, but its seals state {stated:,}")
+        rows.validate()
+        parts.append(_fitted(rows, table))
+    # A seal proves that nothing changed since it was written. Offsets and text could be wrong from the start. Those at
+    # both ends of a batch are checked before the batches are joined, the others faster afterwards.
+    joined = pa.concat_tables(parts).combine_chunks()
+    joined.validate(full=True)
+    return joined
+
+
+def _schema_of(read: Batches) -> pa.Schema:
+    return read.place.schema
+
+
+def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Footer]:
+    """Yield what the footer of a Parquet file with the rows of each journal would say.
+
+    read: whole journals, each with a row at least. rows: their rows. A column with an impossible value in any of them
+    is suspect in all.
+    """
+    first, last = TIMES[table]
+    starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
+    firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
+    owners = rows["worker_id"].combine_chunks().dictionary_encode()
+    least, most = (_ends(owners.indices, starts, each) for each in (np.minimum, np.maximum))
+    names, columns = owners.dictionary.to_pylist(), _names(table)
+    has_null = any(rows[column.name].null_count for column in TABLES[table] if not column.nullable)
+    suspects = frozenset(columns if has_null or possible_rows(rows, table)[1] else ())
+    for place, each in enumerate(read):
+        one = least[place] if least[place] == most[place] else None
+        yield Footer(
+            columns=columns,
+            rows=each.rows,
+            bytes=each.place.end,
+            is_plain=True,
+            stamp=each.place.stamp,
+            first_ns=firsts_ns[place],
+            last_ns=lasts_ns[place],
+            suspects=suspects,
+            workers=None if one is None else shared((names[one], names[one])),
+            spans=_spans(each.sealed),
+            rest_bytes=each.rest_bytes,
+        )
+
+
+def _empty_footer(read: Batches, table: str) -> Footer:
+    return Footer(
+        _names(table), 0, read.place.end, True, read.place.stamp, None, None, frozenset(), rest_bytes=read.rest_bytes
+    )
+
+
+def _ends(column: pa.Array | pa.ChunkedArray, starts: Sequence[int], end: np.ufunc) -> Sequence[int | None]:
+    """Return the minimum or maximum of each part of a column; None for all if a value is missing."""
+    return [None] * len(starts) if column.null_count else end.reduceat(column.to_numpy(), starts).tolist()
+
+
+def _spans(batches: Sequence[SealedBatch]) -> tuple[tuple[int, int], ...]:
+    """Return the row numbers of batches as ranges, without the end; batches that follow each other are one range."""
+    spans: list[tuple[int, int]] = []
+    for batch in batches:
+        if spans and spans[-1][1] == batch.first_row:
+            spans[-1] = spans[-1][0], batch.first_row + batch.rows
+        else:
+            spans.append((batch.first_row, batch.first_row + batch.rows))
+    return tuple(spans)
+
+
+class JournalRows:
+    """Reads the journals of a run. Their rows are held from the check of the files until the tables are created."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, pa.Table] = {}
+        self._bytes = 0
+
+    def footers(self, paths: Sequence[Path], table: str) -> Iterator[tuple[Path, Footer | str]]:
+        """Read journals of one table; yield the facts about each, or why it cannot be read.
+
+        Many are decoded together: decoding 10 rows of one journal costs as much as decoding 1,000.
+        """
+        group: list[tuple[Path, Batches]] = []
+        group_bytes = 0
+        for path in paths:
+            try:
+                read = read_batches(path, table)
+            except FileNotFoundError as error:
+                read = f"cannot be read: {error}"
+            if isinstance(read, str):
+                yield path, read
+            elif not read.rows:
+                yield path, _empty_footer(read, table)
+            else:
+                group.append((path, read))
+                group_bytes += len(read.messages)
+            if group_bytes >= _BYTES_TOGETHER:
+                yield from self._decoded(group, table)
+                group, group_bytes = [], 0
+        yield from self._decoded(group, table)
+
+    def _decoded(self, group: Sequence[tuple[Path, Batches]], table: str) -> Iterator[tuple[Path, Footer | str]]:
+        if not group:
+            return
+        try:
+            rows = decoded(table, [read for _, read in group])
+        except UNREADABLE as error:
+            if len(group) == 1:
+                yield group[0][0], f"cannot be read: {error}"
+                return
+            for one in group:
+                yield from self._decoded([one], table)
+            return
+        start, is_held = 0, self._bytes + rows.nbytes <= _MOST_HELD_BYTES
+        self._bytes += rows.nbytes if is_held else 0
+        for (path, read), footer in zip(group, _footers([read for _, read in group], rows, table), strict=True):
+            if is_held:
+                self._held[path] = rows.slice(start, read.rows)
+            start += read.rows
+            yield path, footer
+
+    def take(self, path: Path, table: str, count: int) -> pa.Table:
+        """Return the first rows of a journal that was read before. They are no longer held then.
+
+        Raises OSError, ValueError or pa.ArrowException if they cannot be read again.
+        """
+        rows = self._held.pop(path, None)
+        if rows is not None:
+            self._bytes -= rows.nbytes
+            return rows
+        try:
+            read = read_batches(path, table)
+        except FileNotFoundError:
+            # The Parquet file that replaced it begins with the same rows.
+            return _fitted(pq.ParquetFile(path.with_suffix(".parquet")).read(), table).slice(0, count)
+        if isinstance(read, str):
+            raise ValueError(f"{path.name}: {read}")
+        return decoded(table, [read]).slice(0, count)
+
+
+def _content(path: Path, start: int) -> memoryview | str:
+    """Return the bytes of a journal from a position on, or why it is not read. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            return "not a regular file"
+        if facts.st_size > _LONGEST_BYTES:
+            return f"{facts.st_size:,} bytes long, more than any journal"
+        if facts.st_size < start:
+            return f"{facts.st_size:,} bytes long, shorter than before"
+        content = bytearray(facts.st_size - start)
+        length = os.preadv(descriptor, [content], start)
+        return memoryview(content)[:length]
+    finally:
+        os.close(descriptor)
+
+
+def _head(content: memoryview, table: str) -> Place | str:
+    """Return the place after a journal's head, or why it has none that can be read."""
+    length = head_length(content)
+    if length is None:
+        return f"{len(content):,} bytes long, without a whole head: too short, or not a journal"
+    schema = pa.ipc.read_schema(pa.py_buffer(content[:length]))
+    stamp = stamp_in(schema.metadata or {})
+    if stamp is None:
+        return "its head does not say where it belongs"
+    plain, why = schema.remove_metadata(), schema_fault(schema, table)
+    return why or Place(stamp, _shared(plain), zlib.crc32(content[:length]), length)
+
+
+@lru_cache(maxsize=256)
+def _shared(schema: pa.Schema) -> pa.Schema:
+    """Return one shared object for equal schemas: journals of a table are nearly always alike."""
+    return schema
+
+
+def _fitted(rows: pa.Table, table: str) -> pa.Table:
+    """Return the rows with the columns and types of the format; missing columns are NULL."""
+    return pa.Table.from_arrays([_column(rows, field) for field in _contract(table)], schema=_contract(table))
+
+
+def _column(rows: pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    if field.name not in rows.column_names:
+        return pa.nulls(rows.num_rows, field.type)
+    column = rows[field.name]
+    return column if column.type == field.type else column.cast(field.type)
+
+
+@cache
+def _names(table: str) -> tuple[str, ...]:
+    return tuple(_contract(table).names)
+
+
+@cache
+def _contract(table: str) -> pa.Schema:
+    return pa.schema([pa.field(field.name, field.type) for field in arrow_schema(table)])

@@ -100,5 +100,5 @@ def values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[s
 def with_unjudged(report: RuleReport, missing: Sequence[BaselineRule], baseline: str) -> RuleReport:
     """Return the report with the rules for which the baseline has no value: not evaluated, with a note on why."""
     outcomes = tuple(RuleOutcome(each.rule(math.nan, baseline), (), 1, 0) for each in missing)
-    notes = tuple(f"{each.name}: {baseline} has no value of {each.metric}" for each in missing)
-    return replace(report, outcomes=(*report.outcomes, *outcomes), notes=(*report.notes, *notes))
+    warnings = tuple(f"{each.name}: {baseline} has no value of {each.metric}" for each in missing)
+    return replace(report, outcomes=(*report.outcomes, *outcomes), warnings=(*report.warnings, *warnings))

@@ -73,7 +73,8 @@ class RuleReport:
     end_ns: int
     outcomes: tuple[RuleOutcome, ...]
     """In the order of the rules."""
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Data that could not be read, and rules that never fire, one sentence each."""
     findings: tuple[Finding, ...] | None = None
     """Problems of the run. None if they were not requested."""
     fail_on_finding: Severity | None = None
@@ -116,12 +117,12 @@ def evaluate_rules(
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
     if ticks.tick_from(end_ns) > MOST_TICKS:
-        return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
+        return RuleReport(run.run_id, start_ns, end_ns, (), (*_unread(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, residual_ratio, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     outcomes = _outcomes(run, rules, timeline, end_ns)
-    notes = (*_notes(run), *never_fires(rules, timeline.parts.workers))
-    return RuleReport(run.run_id, start_ns, end_ns, outcomes, notes)
+    warnings = (*_unread(run), *never_fires(rules, timeline.parts.workers))
+    return RuleReport(run.run_id, start_ns, end_ns, outcomes, warnings)
 
 
 class _Whole(NamedTuple):
@@ -277,6 +278,6 @@ def families_of(rules: RuleSet) -> tuple[Family, ...]:
     return tuple(family for family in FAMILIES if family in needed)
 
 
-def _notes(run: OpenRun) -> tuple[str, ...]:
+def _unread(run: OpenRun) -> tuple[str, ...]:
     skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
     return (*skipped, *map(str, run.completeness.gaps), *run.gaps)

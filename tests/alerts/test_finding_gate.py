@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 import rlscope
-from rlscope.answers import CheckForm
 from rlscope.errors import ArgumentError
+from rlscope.reports.check import CheckForm
 from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
 
 TRACES = Path(__file__).parents[2] / "sample_traces"

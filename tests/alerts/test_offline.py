@@ -23,7 +23,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.holdout import ComparedPrediction, Prediction
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check, rules_to_check
-from rlscope.reports.documents.check import as_github, as_json, as_junit, as_markdown, as_text
+from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
 from tests.trace_folder import Row, activity, train_row, worker, write_run
 
@@ -143,7 +143,7 @@ def test_a_rule_that_can_never_fire_on_these_gpus_is_named(tmp_path: Path, least
         "rule idle can never fire: min_evidence is 41 GPU-s, and its window of 15s over 2 GPUs holds 40 GPU-s; "
         "lower min_evidence or lengthen the window"
     )
-    assert check(folder, rules).notes == ((said,) if noted else ())
+    assert check(folder, rules).warnings == ((said,) if noted else ())
     assert LiveRun(folder, rules).poll(60 * S).problems == ((said,) if noted else ())
 
 
@@ -164,7 +164,7 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
 ) -> None:
     """A tenth less than the predicted 100 tokens per second is on the threshold."""
     rate = ComparedPrediction("tokens_per_s", Estimate(100.0, 95.0, 105.0), Estimate(achieved or 0.0, 0.0, 0.0))
-    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Estimate(1.0, 1.0, 1.0)), rate))
+    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", held_out=Estimate(1.0, 1.0, 1.0)), rate))
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
@@ -329,4 +329,4 @@ def test_a_run_of_more_ticks_than_are_evaluated_is_said_to_be_too_long(tmp_path,
     monkeypatch.setattr("rlscope.alerts.offline.MOST_TICKS", 3)
     report = check(write_run(tmp_path, [worker("t0", stop_ns=end_ns)]), RuleSet((silent(),), interval_ns=I * S))
     assert bool(report.outcomes) is evaluated
-    assert any("more than 3 ticks" in note for note in report.notes) is not evaluated
+    assert any("more than 3 ticks" in note for note in report.warnings) is not evaluated

@@ -11,7 +11,7 @@ from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import ENOUGH_STEPS, RuleReport
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet, RuleWindow
 from rlscope.pipeline import check
-from rlscope.reports.documents.check import as_json, as_junit, as_text
+from rlscope.reports.check import as_json, as_junit, as_text
 from rlscope.reports.text.rules import stretch
 from tests.trace_folder import Row, activity, train_row, worker, write_run
 
@@ -189,7 +189,7 @@ def test_the_built_in_rules_see_the_idle_trainers_of_a_recording_of_46_s() -> No
 
 
 def test_no_built_in_rule_of_a_short_run_is_left_unjudged_for_its_length() -> None:
-    report = rlscope.check(TRACES / "pipeline").result
+    report = rlscope.check(TRACES / "pipeline")
     assert report.unjudged == ()
     longer = {rule.name for rule in built_in_rules().rules if rule.metric not in ("worker.silent_s",)}
     whole = {outcome.rule.name for outcome in report.outcomes if outcome.evaluated_over_s is not None}

@@ -1,4 +1,4 @@
-"""Writes alert rules as a Prometheus rule file, over the metrics that the hooks export.
+"""Writes alert rules as a Prometheus rule file, and a Grafana dashboard, over the metrics that the hooks export.
 
 Names, thresholds and texts stay the same. Each PromQL expression follows the metric's definition (`metrics`) within
 the limits of scrapes: a level is averaged over scrapes, and a wait counts once it has ended. Warm-up and the
@@ -6,12 +6,14 @@ suppression of hints are part of the expression. A rule that PromQL cannot expre
 There are no costs, no late rows, and no minimum evidence except for tokens and steps.
 
 Metric names are those of `rlscope_otel.conventions` as an OpenTelemetry exporter translates them (dots become
-underscores, with the unit and `_total` appended). A test compares them with a scrape of the hooks.
+underscores, with the unit and `_total` appended). A test compares them with a scrape of the hooks. `grafana.json` is
+the dashboard as Grafana imports it (Dashboards, New, Import): it asks for a Prometheus data source and shows one run.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from string import Formatter
 from typing import Any, Final
 
@@ -274,6 +276,11 @@ _HUMANE: Final = {
     "tokens_per_s": "{{ $value | humanize }} tokens/s",
 }
 _PLAIN: Final = '{{ $value | printf "%.4g" }}'
+
+
+def dashboard() -> str:
+    """Return the Grafana dashboard of the metrics that the hooks export, as JSON."""
+    return (files("rlscope.alerts") / "grafana.json").read_text(encoding="utf-8")
 
 
 def as_rule_file(rules: RuleSet) -> str:

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from rlscope.alerts.config import RULE_FILE, built_in_rules, rules_of
-from rlscope.alerts.export import dashboard as dashboard_text
-from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
 from rlscope.alerts.metrics import METRICS, AlertMetric
+from rlscope.alerts.prometheus import Expressed, Inexpressible, as_rule_file, express
+from rlscope.alerts.prometheus import dashboard as dashboard_text
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.input_file import parse_source
 
@@ -345,7 +345,7 @@ def names_in(text: str) -> set[str]:
 def test_every_metric_label_and_bucket_of_rules_and_dashboard_is_one_that_the_hooks_export(scraped: str) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    from rlscope.alerts.export import prometheus
+    from rlscope.alerts import prometheus
 
     samples = [sample for family in text_string_to_metric_families(scraped) for sample in family.samples]
     exported = {sample.name for sample in samples} | {label for sample in samples for label in sample.labels}

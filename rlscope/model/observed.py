@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
+from rlscope.document import LEFT_OUT
 from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import QueueOrder
@@ -206,12 +207,16 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherRun:
-    """Train steps of another run's steady state."""
+    """Another run that shows how training scales."""
 
     run_id: str
+    """Identifier of the run."""
     trainer_gpus: int
-    steps: TrainerSteps
+    """Trainer GPUs of the run."""
+    steps: Annotated[TrainerSteps, LEFT_OUT]
+    """Steps of its steady state."""
     warnings: tuple[ModelWarning, ...] = ()
+    """Reasons why the comparison with this run may mislead."""
 
     @property
     def elsewhere(self) -> StepsElsewhere:

@@ -131,12 +131,14 @@ class WeightUpdateCost:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Limits that hold the samplers back or drop samples. None: no such limit."""
+    """Limits that hold the samplers back or drop samples. A limit that is None does not apply."""
 
     queue_capacity_samples: int | None = None
+    """Maximum samples in the queue."""
     queue_policy: QueuePolicy = "wait"
+    """Effect of a full queue on new samples."""
     max_staleness: int | None = None
-    """Cap on the staleness of a sample's oldest token, in versions."""
+    """Cap on the staleness of a sample's oldest token, in versions; None if there is no cap."""
     max_in_flight_samples: int | None = None
     """Cap on running and queued samples together."""
     max_running_samples: int | None = None
@@ -173,7 +175,7 @@ class Layout:
     sampler_gpus: int
     """Sampler GPUs."""
     max_running: int
-    """Limit that is set; the running count may be lower."""
+    """Limit on running requests of an engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,17 +52,6 @@ def token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> fl
     return mean_tokens_to_group_end(lengths, group_size) * terms.versions_per_token + terms.constant_versions
 
 
-def in_flight_token_mean(terms: StalenessTerms, lengths: LengthLaw) -> float:
-    """Part of `token_mean` between a token and the end of its own sample: E[L^2] / (2 E[L]) tokens."""
-    return lengths.second_moment / (2.0 * lengths.mean_tokens) * terms.versions_per_token
-
-
-def oldest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
-    """Mean staleness of samples by their oldest token, and of groups by their first, in versions."""
-    longest_tokens = lengths.group_tail_ratio(group_size) * lengths.mean_tokens
-    return longest_tokens * terms.versions_per_token + terms.constant_versions
-
-
 def maximum(terms: StalenessTerms, lengths: LengthLaw) -> int:
     """Maximum number of versions that the first token of the longest possible sample can be behind."""
     return max(math.ceil(lengths.max_tokens * terms.versions_per_token + terms.constant_versions), 0)

@@ -26,14 +26,14 @@ from rlscope.model.decode.posterior import (
     prompt_passes,
 )
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import SamplerDiagnostics, anneal, draw, log_integral, maximise
+from rlscope.model.numerics.mcmc import anneal, draw, log_integral, maximise
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
 _MOVES: Final = 8
 """Moves of every vector at each temperature."""
 _SETTLE_STEPS: Final = 40
-"""Burn-in after the annealing, which leaves copies. `CurveFit.sampler` shows whether it was long enough."""
+"""Burn-in after the annealing, which leaves copies."""
 _THIN_STEPS: Final = 20
 _PARTS: Final = 25
 """Equally likely parts of the normal distribution of a size's error."""
@@ -53,10 +53,6 @@ _FOLDS: Final = 4
 _FEWEST_CELLS_TO_JUDGE: Final = 8
 """Minimum number of cells for a test of the form by leaving out a quarter."""
 _DENSE_FORMS: Final[tuple[Form, ...]] = ("pnorm", "softplus", "sigmoid")
-_AS_GOOD: Final = 1.25
-_AS_GOOD_ERROR: Final = 0.005
-"""A form fits equally well if its error is at most 25% larger, or larger by this: less than the variation of the
-passes."""
 _WIDE_RANGE: Final = 8.0
 """Minimum range of batch sizes (largest over smallest) to distinguish experts from a hinge."""
 _CLEARLY_BETTER: Final = 0.7
@@ -110,8 +106,6 @@ class CurveFit:
     equally frequent at every batch size. 1 if only means are known."""
     rejected: Mapping[Rejection, int]
     """Number of excluded rows, by reason."""
-    sampler: SamplerDiagnostics | None
-    """Mixing of the sampler; None if the curves were not sampled from a posterior."""
     warnings: tuple[ModelWarning, ...]
     """Questions that the fit could not settle."""
     form_weights: Mapping[Form, float] = field(default_factory=dict[Form, float])
@@ -199,24 +193,10 @@ def fit_decode_curve(
         mape_ratio=_mape(best.model, typical_middle, cells.points),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
-        sampler=best.sampler,
         warnings=_warnings(best.model.curve(middle), visited, cells, prior),
         form_weights=mixture.weights,
         held_out=held_out,
     )
-
-
-def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePoints | None) -> tuple[DecodeCurve, ...]:
-    """Return the most probable curves of the other dense forms that fit the passes about as well as the fit does."""
-    curves: list[DecodeCurve] = []
-    for form in _DENSE_FORMS:
-        model = None if form == fit.form or fit.mape_ratio is None else _model(form, fit.cells, prior, prefills)
-        if model is None or fit.mape_ratio is None:
-            continue
-        vector = _most_probable(model, fit.cells)
-        if (_mape(model, vector, fit.cells) or 0.0) <= _AS_GOOD * fit.mape_ratio + _AS_GOOD_ERROR:
-            curves.append(model.curve(model.scaled(vector[None, :], np.log([fit.stall_ratio]))[0]))
-    return tuple(curves)
 
 
 def _model(
@@ -243,7 +223,6 @@ class _Sampled(NamedTuple):
     vectors: Reals
     """Vectors in random order, anchored to the passes."""
     log_evidence: float
-    sampler: SamplerDiagnostics
 
 
 class _Mixture(NamedTuple):
@@ -295,16 +274,16 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 
 
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
-    """Draw vectors from the posterior of one form, in random order, with its evidence and the sampler's diagnostics."""
+    """Draw vectors from the posterior of one form, in random order, with its evidence."""
     log_density = CurveDensity(model, PassEvidence.of(cells))
     best = maximise(log_density, model.starts(), model.least)
     broad = Broad.of(model, np.round(best / _CENTRE_UNIT) * _CENTRE_UNIT)
     found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
-    chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
-    anchored = _anchored(model, rng.permutation(chain.vectors), cells)
+    drawn = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
+    anchored = _anchored(model, rng.permutation(drawn), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
     vectors = model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
-    return _Sampled(model, vectors, log_integral(log_density, chain.vectors, rng), chain.diagnostics)
+    return _Sampled(model, vectors, log_integral(log_density, drawn, rng))
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:

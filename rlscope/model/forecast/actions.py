@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -31,14 +31,14 @@ from rlscope.model.forecast.change import (
 from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
-    StalenessForecast,
     StalenessLaws,
     drawn_rates,
     rates_of,
     staleness_of,
 )
+from rlscope.model.forecast.price import Price, StalenessForecast, free_price, price_of, with_intervals
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
-from rlscope.model.forecast.simulated import is_doubtful, simulated_run, simulation_noise, staleness_simulated
+from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
@@ -47,7 +47,8 @@ Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "envi
 """Causes of lost throughput. samplers, trainers: that side is too slow. staleness_cap: any limit on samples in flight
 or their staleness. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
 ActionKind = Literal["change", "probe", "fix"]
-"""change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try.
+"""change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try,
+or one with a high price.
 fix: not a setting; its gain assumes that the whole cost is removed, or that one side is 10% faster."""
 ActionWhat = Literal[
     "layout",
@@ -110,14 +111,26 @@ class Action:
     """Share of the draws, 0..1, that gain 5% or more."""
     gains: Reals
     """Gain in every draw."""
-    staleness: StalenessForecast | None
-    """Staleness after the action; None if the queue grows without bound."""
+    price_before: Price
+    """Price of the current layout."""
+    price: Price
+    """Price after the action."""
     grade: Grade | None
     """Distance of the decode passes from those that the run visited."""
     is_staler: bool = False
     """Whether the action raises staleness beyond what is recommended unasked."""
     engines: tuple[str, ...] = ()
     """Names of the slow engines, for slow_engines; empty if engines have no names."""
+
+    @property
+    def staleness(self) -> StalenessForecast | None:
+        """Staleness after the action; None if the queue grows without bound."""
+        return self.price.staleness
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether its price is too high to pay without a test."""
+        return self.price.is_high(self.price_before)
 
 
 class Counterfactuals:
@@ -132,7 +145,7 @@ class Counterfactuals:
         self._simulates = not calibration.synchronous and is_doubtful(calibration, calibration.layout)
         self._rates = drawn_rates(self._calibration, (calibration.layout,))[:, 0]
         if self._simulates and today.tokens_per_s:
-            self._rates = self._rates * (today.tokens_per_s / grounds.anchor_ratio / closed)
+            self._rates = self._rates * (today.tokens_per_s / grounds.anchor.rate_ratio / closed)
 
     def actions(self, observed: Observed) -> Iterator[Action]:
         """Yield every action on the current layout that gains something."""
@@ -147,10 +160,8 @@ class Counterfactuals:
         asked = self._changed(lambda system: replace(system, admission=ahead))
         asked = replace(asked, synchronous=False)
         rates, state = drawn_rates(asked, (layout,))[:, 0], steady_states(asked.system, (layout,))[0]
-        staleness = None if isinstance(state, Refused) else staleness_of(state, StalenessLaws.of(asked.system))
-        return self._action(
-            "change", "asynchronous", "lockstep", (layout, layout), (rates / self._rates - 1.0, staleness)
-        )
+        price = self._price(asked, state)
+        return self._action("change", "asynchronous", "lockstep", (layout, layout), (rates / self._rates - 1.0, price))
 
     def colocated(self, against: Cause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
@@ -165,9 +176,8 @@ class Counterfactuals:
             return None
         steps = [colocated_step(draw, gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
-        return self._action(
-            "fix", "colocated", against, (None, None), (rates / self._rates - 1.0, StalenessForecast(0.0, 0, 0))
-        )
+        price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
+        return self._action("fix", "colocated", against, (None, None), (rates / self._rates - 1.0, price))
 
     def removals(self) -> dict[Cause, Reals]:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
@@ -178,7 +188,7 @@ class Counterfactuals:
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes["staleness_cap"] = _without_limits
-        solved: dict[Cause, tuple[Reals, StalenessForecast | None] | None] = {
+        solved: dict[Cause, tuple[Reals, Price] | None] = {
             cause: self._solve(change) for cause, change in changes.items()
         }
         found: dict[Cause, Reals] = {cause: each[0] for cause, each in solved.items() if each is not None}
@@ -315,13 +325,13 @@ class Counterfactuals:
         what: ActionWhat,
         cause: Cause,
         setting: tuple[Layout | float | None, Layout | float | None],
-        solved: tuple[Reals, StalenessForecast | None],
+        solved: tuple[Reals, Price],
         *,
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
         """Build an action from its solution. within: bounds on the gain, whatever the error of the closed form."""
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
-        gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
+        gains, price = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
         gains = np.clip(gains, *within)
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
@@ -335,9 +345,10 @@ class Counterfactuals:
             gain_ratio=Estimate.of(gains),
             worthwhile_probability=likely,
             gains=gains,
-            staleness=staleness,
+            price_before=self._today.price,
+            price=self._grounds.anchor.moved(price),
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._affords(what, setting, staleness),
+            is_staler=kind == "change" and not self._affords(what, setting, price.staleness),
         )
 
     def _affords(
@@ -354,10 +365,8 @@ class Counterfactuals:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(
-        self, change: Callable[[System], System], *, evened: bool = False
-    ) -> tuple[Reals, StalenessForecast | None] | None:
-        """Gains over the current rate, and staleness; None if the change cannot run. evened: no engine is slower."""
+    def _solve(self, change: Callable[[System], System], *, evened: bool = False) -> tuple[Reals, Price] | None:
+        """Gains over the current rate, and the modeled price; None if it cannot run. evened: no engine is slower."""
         calibration, layout, asked = self._calibration, self._layout, self._changed(change)
         asked = replace(asked, engine_slowness=None) if evened else asked
         closed = float(rates_of(asked, asked.system, (layout,))[0])
@@ -365,15 +374,21 @@ class Counterfactuals:
             return None
         rates = drawn_rates(asked, (layout,))[:, 0]
         if calibration.synchronous:
-            return rates / self._rates - 1.0, self._today.staleness
-        state = steady_states(asked.system, (layout,))[0]
-        staleness = None if isinstance(state, Refused) else staleness_of(state, StalenessLaws.of(asked.system))
+            return rates / self._rates - 1.0, free_price(self._today.staleness, asked.system.workload.lengths)
+        price = None
         if self._simulates or is_doubtful(asked, layout):
             simulated = simulated_run(asked, layout, self._settings)
             if simulated is not None:
                 rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
-                staleness = staleness_simulated(simulated)
-        return rates / self._rates - 1.0, staleness
+                price = priced(asked, layout, simulated)
+        return rates / self._rates - 1.0, price or self._price(asked, steady_states(asked.system, (layout,))[0])
+
+    def _price(self, asked: Calibration, state: SteadyState | Refused) -> Price:
+        """Price by the closed forms."""
+        if isinstance(state, Refused):
+            return Price()
+        staleness = staleness_of(state, StalenessLaws.of(asked.system))
+        return with_intervals(price_of(state, staleness, asked.system), asked.system, asked.draws, self._layout)
 
 
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:

@@ -68,11 +68,12 @@ _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None
 
 @dataclass(frozen=True, slots=True)
 class GapStep:
-    """One cause of the gap."""
+    """The part of the gap that one cause accounts for."""
 
     cause: GapCause
+    """The cause."""
     lost_tokens_per_s: float
-    """Trained response tokens per second; below 0 if the run does better than the model predicts."""
+    """Trained response tokens per second lost to this cause; below 0 if the run does better than the model predicts."""
     left_tokens_per_s: float
     """Rate that remains after this cause and all causes before it."""
 

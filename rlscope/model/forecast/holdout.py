@@ -14,6 +14,7 @@ from typing import Final, Literal
 import numpy as np
 from scipy.special import ndtri
 
+from rlscope.document import computed_field
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import INTERVAL_RATIO, Estimate
 from rlscope.model.forecast.layouts import OperatingPoint, operating_point, operating_points
@@ -32,22 +33,26 @@ PREDICTED_DRAWS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ComparedPrediction:
-    """One predicted and achieved quantity; a step is an optimizer step."""
+    """A quantity predicted from the first half of the steady state and measured over the second."""
 
     quantity: PredictedQuantity
+    """The quantity; its unit is in its name, and a step is an optimizer step."""
     predicted: Estimate
-    achieved: Estimate
-    """Both ends are the value if no interval can be given."""
+    """The prediction."""
+    held_out: Estimate
+    """The measured value. Both ends are the value if no interval can be given."""
 
+    @computed_field
     @property
     def residual_ratio(self) -> float | None:
-        """Achieved over predicted, minus 1; None if the prediction is 0."""
-        return self.achieved.value / self.predicted.value - 1.0 if self.predicted.value else None
+        """`held_out` over `predicted`, less 1; None if the prediction is 0."""
+        return self.held_out.value / self.predicted.value - 1.0 if self.predicted.value else None
 
+    @computed_field
     @property
     def agrees(self) -> bool:
         """Whether the two intervals overlap."""
-        return self.predicted.low <= self.achieved.high and self.achieved.low <= self.predicted.high
+        return self.predicted.low <= self.held_out.high and self.held_out.low <= self.predicted.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Prediction:
         rate = next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
         if rate is None or rate.agrees:
             return False
-        return abs(rate.achieved.value - rate.predicted.value) > MOST_MISS * rate.predicted.value
+        return abs(rate.held_out.value - rate.predicted.value) > MOST_MISS * rate.predicted.value
 
 
 def level_log_sd(prediction: Prediction | None) -> float:
@@ -76,9 +81,9 @@ def level_log_sd(prediction: Prediction | None) -> float:
     """
     compared = () if prediction is None else prediction.compared
     rate = next((each for each in compared if each.quantity == "tokens_per_s"), None)
-    if rate is None or min(rate.achieved.low, rate.predicted.low) <= 0.0:
+    if rate is None or min(rate.held_out.low, rate.predicted.low) <= 0.0:
         return 0.0
-    predicted, achieved = rate.predicted, rate.achieved
+    predicted, achieved = rate.predicted, rate.held_out
     off = math.log(achieved.value / predicted.value)
     known = _log_variance(predicted.low, predicted.high) + _log_variance(achieved.low, achieved.high)
     return math.sqrt(max(0.0, off**2 - known))

@@ -27,6 +27,15 @@ from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.price import (
+    STALE_QUANTILE,
+    Anchor,
+    Price,
+    StalenessForecast,
+    free_price,
+    price_of,
+    with_intervals,
+)
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed, PreemptionCounts
@@ -38,8 +47,6 @@ Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
 
 SECONDS_PER_HOUR: Final = 3600.0
-STALE_QUANTILE: Final = 0.95
-"""Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 _NEAR_BEST_RATIO: Final = 0.6
 """Layouts slower than this share of the best layout's best estimate are not drawn: no draw lifts them to the top."""
 _FORM_ERROR: Final = 0.03
@@ -56,30 +63,12 @@ _MOST_DRAWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class StalenessForecast:
-    """Forecast staleness of a layout, in versions."""
-
-    token_mean: float
-    sample_p95: int
-    """p95 over samples, by their oldest token."""
-    sample_max: int
-    steps_per_version: float = 1.0
-    """Mean number of steps that could have published per step that did. Above 1 if publications wait for the staleness
-    cap, which then keeps samples fresh in versions, but not in optimizer steps."""
-
-    @property
-    def p95_steps(self) -> float:
-        """p95 in steps that could have published; layouts are compared on this."""
-        return self.sample_p95 * self.steps_per_version
-
-
-@dataclass(frozen=True, slots=True)
 class Preemption:
     """Frequency and cost of preemptions."""
 
-    per_sample: float
+    preemptions_per_sample: float
     """Mean preemptions per sample."""
-    engine_ratio: float | None
+    recompute_ratio: float | None
     """Share of the engines' time spent on recomputed tokens, 0..1, excluding a pass's fixed cost. None if prefill was
     not seen, if updates recompute tokens too, or if the number of recomputed tokens is unknown."""
 
@@ -111,14 +100,19 @@ class Forecast:
     """Trained response tokens per second, by the best estimate."""
     drawn_tokens_per_s: Reals | None
     """Trained response tokens per second in every draw; None if the layout is excluded, or too slow to matter."""
-    staleness: StalenessForecast | None
-    """None if the layout cannot run, or the queue grows without bound."""
+    price: Price
+    """Price of the layout; all unknown if it cannot run."""
     grade: Grade | None
     """Distance of its decode passes from those that the run visited."""
     timing: StepTiming | None = None
     """Timing by the best estimate, or by the event simulator if the layout was simulated."""
     preemption: Preemption | None = None
     """Preemptions by the event simulator; None if the layout was not simulated."""
+
+    @property
+    def staleness(self) -> StalenessForecast | None:
+        """Staleness of its price; None if the layout cannot run, or the queue grows without bound."""
+        return self.price.staleness
 
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None if the layout cannot run."""
@@ -183,14 +177,15 @@ def forecast_layouts(
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
-def scale_to_measured(forecasts: Forecasts, ratio: float, own: StalenessForecast | None = None) -> Forecasts:
-    """Scale all rates and steps by the measured rate over the modeled one.
+def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForecast | None = None) -> Forecasts:
+    """Scale all rates, steps and prices by measured over modeled values.
 
     The measurement sets the level, the model the gains. own: measured staleness of the current layout; None keeps the
     modeled one.
     """
-    today, *others = (_anchored(each, ratio) for each in (forecasts.today, *forecasts.others))
-    return Forecasts(replace(today, staleness=own or today.staleness), tuple(others))
+    today, *others = (_anchored(each, anchor) for each in (forecasts.today, *forecasts.others))
+    price = replace(today.price, staleness=own or today.staleness)
+    return Forecasts(replace(today, price=price), tuple(others))
 
 
 def trainer_rate_bound(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
@@ -242,12 +237,14 @@ def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> St
     return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max, max(1.0, between))
 
 
-def _anchored(forecast: Forecast, ratio: float) -> Forecast:
+def _anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
     rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
+    ratio = anchor.rate_ratio
     return replace(
         forecast,
         tokens_per_s=None if rate is None else rate * ratio,
         drawn_tokens_per_s=None if drawn is None else drawn * ratio,
+        price=anchor.moved(forecast.price),
         timing=None if timing is None else replace(timing, step_s=timing.step_s / ratio),
     )
 
@@ -255,7 +252,8 @@ def _anchored(forecast: Forecast, ratio: float) -> Forecast:
 def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
     step = split_step(calibration.system, calibration.layout)
     timing = None if step is None else timing_of_step(step, calibration.layout)
-    return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), timing=timing)
+    price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
+    return replace(today, state=None, price=price, timing=timing)
 
 
 def forecast_of(
@@ -263,7 +261,7 @@ def forecast_of(
 ) -> Forecast:
     """Forecast one steady state by the best estimate, without draws."""
     if isinstance(state, Refused):
-        return Forecast(state.layout, state.reason, None, None, None, None, None)
+        return Forecast(state.layout, state.reason, None, None, None, Price(), None)
     staleness = staleness_of(state, laws)
     too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
     return Forecast(
@@ -272,7 +270,7 @@ def forecast_of(
         state=state,
         tokens_per_s=state.trained_tokens_per_s,
         drawn_tokens_per_s=None,
-        staleness=staleness,
+        price=price_of(state, staleness, calibration.system),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
         timing=timing_of_state(state),
     )
@@ -307,10 +305,15 @@ def _rank(forecast: Forecast) -> tuple[bool, float]:
 
 
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """Add a rate for every draw; in a draw that refuses a layout, its rate is 0."""
+    """Add a rate for every draw, 0 in a draw that refuses a layout, and the intervals of the price."""
     layouts = [each.layout for each in forecasts]
     rates = drawn_rates(calibration, layouts)
-    return [replace(each, drawn_tokens_per_s=column) for each, column in zip(forecasts, rates.T, strict=True)]
+    system, draws = calibration.system, calibration.draws
+    prices = [with_intervals(each.price, system, draws, each.layout) for each in forecasts]
+    return [
+        replace(each, drawn_tokens_per_s=column, price=price)
+        for each, column, price in zip(forecasts, rates.T, prices, strict=True)
+    ]
 
 
 def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:

@@ -41,6 +41,7 @@ from rlscope.model.forecast.plan_prior import (
     is_unsure,
     planned_system,
 )
+from rlscope.model.forecast.price import Price, with_intervals
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.simulated import corrected, is_doubtful
 from rlscope.model.system import Granularity, Layout, possible_layouts
@@ -232,7 +233,7 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
     forecasts = {
         layout: forecast_of(calibration, laws, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-        else Forecast(layout, "trainer_memory", None, None, None, None, None)
+        else Forecast(layout, "trainer_memory", None, None, None, Price(), None)
         for layout, state in zip(layouts, states, strict=True)
     }
     usable = [layout for layout, each in forecasts.items() if each.excluded is None]
@@ -310,11 +311,19 @@ def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
     drawn = [each for each in looked_at if each.excluded is None]
     rates = drawn_rates(swept.calibration, [each.layout for each in drawn]).T if drawn else ()
     final = [
-        replace(each, drawn_tokens_per_s=column * simulated_ratio(each))
+        replace(each, drawn_tokens_per_s=column * simulated_ratio(each), price=_with_intervals(swept, each))
         for each, column in zip(drawn, rates, strict=True)
     ]
     final += [each for each in looked_at if each.excluded is not None]
     return tuple(sorted([*final, *others[_MOST_DRAWN:]], key=_rank))
+
+
+def _with_intervals(swept: Sweep, forecast: Forecast) -> Price:
+    """Price with its intervals, which a simulated one has already."""
+    calibration, layout = swept.calibration, forecast.layout
+    if layout in swept.simulated:
+        return forecast.price
+    return with_intervals(forecast.price, calibration.system, calibration.draws, layout)
 
 
 def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Sweep:
@@ -334,13 +343,10 @@ def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Fore
     doubtful = is_doubtful(calibration, chosen.layout)
     if doubtful:
         chosen = corrected(calibration, chosen, plan.settings, plan.most_staleness)
+        swept = replace(swept, simulated=frozenset({chosen.layout}))
     drawn = drawn_rates(calibration, [chosen.layout])[:, 0] * simulated_ratio(chosen)
-    forecast = replace(chosen, drawn_tokens_per_s=drawn)
-    return replace(
-        nothing,
-        forecasts={forecast.layout: forecast},
-        simulated=frozenset({forecast.layout} if doubtful else ()),
-    )
+    forecast = replace(chosen, drawn_tokens_per_s=drawn, price=_with_intervals(swept, chosen))
+    return replace(nothing, forecasts={forecast.layout: forecast}, simulated=swept.simulated)
 
 
 def _rank(candidate: Forecast) -> tuple[bool, bool, float]:

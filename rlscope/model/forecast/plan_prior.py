@@ -347,7 +347,6 @@ def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
         mape_ratio=None,
         stall_ratio=1.0,
         rejected={},
-        sampler=None,
         warnings=(ModelWarning.NO_PASSES,),
     )
 

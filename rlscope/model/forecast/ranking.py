@@ -17,6 +17,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Cause, Counterfactuals
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
+from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -113,7 +114,7 @@ def rank_actions(
     slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
     shared = counterfactuals.colocated(slower)
     actions += [shared] if shared is not None else []
-    actions = [_within_removal(each, removed) for each in actions]
+    actions = [_tested_first(_within_removal(each, removed)) for each in actions]
     return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
 
 
@@ -136,6 +137,11 @@ def _with_gains(action: Action, gains: Reals) -> Action:
     likely = float((gains >= WORTHWHILE_RATIO).mean())
     kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
     return replace(action, kind=kind, gains=gains, gain_ratio=Estimate.of(gains), worthwhile_probability=likely)
+
+
+def _tested_first(action: Action) -> Action:
+    """Turn a change whose price is too high to pay unseen into a probe."""
+    return replace(action, kind="probe") if action.kind == "change" and action.is_costly else action
 
 
 def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
@@ -226,8 +232,8 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     while left:
         first = left[0]
         alike = [first, *(each for each in left[1:] if rank(each) == rank(first) and _is_alike(each, first))]
-        # Ties go first to settings that cannot cost throughput, then to the one that keeps samples freshest.
-        ordered.append(min(alike, key=lambda each: (each.gain_ratio.low <= 0.0, _p95_steps(each))))
+        # Ties go first to settings that cannot cost throughput, then to the one that drops least, then the freshest.
+        ordered.append(min(alike, key=_harm))
         left.remove(ordered[-1])
     return tuple(ordered)
 
@@ -236,6 +242,10 @@ def _is_alike(action: Action, first: Action) -> bool:
     """Whether an action is a setting like the first one, and gains as much."""
     is_setting = action.kind != "fix" and first.kind != "fix"
     return is_setting and first.gain_ratio.value - action.gain_ratio.value <= _TIE_RATIO
+
+
+def _harm(action: Action) -> tuple[bool, float, float]:
+    return (action.gain_ratio.low <= 0.0, dropped_percent(action.price), _p95_steps(action))
 
 
 def _p95_steps(action: Action) -> float:
@@ -269,7 +279,8 @@ def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendati
             gain_ratio=Estimate.of(gains),
             worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
             gains=gains,
-            staleness=forecast.staleness,
+            price_before=today.price,
+            price=forecast.price,
             grade=forecast.grade,
             is_staler=is_staler,
         )

@@ -18,7 +18,8 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import Forecast, Forecasts, StalenessForecast, rates_of_each
+from rlscope.model.forecast.layouts import Forecast, Forecasts, rates_of_each
+from rlscope.model.forecast.price import Anchor, StalenessForecast, dropped_percent
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -29,6 +30,7 @@ Advice = Literal["change", "probe", "keep", "unknown"]
 Reason = Literal[
     "worthwhile",
     "unsure",
+    "costly",
     "lengths_drift",
     "best_already",
     "small_gain",
@@ -37,6 +39,7 @@ Reason = Literal[
     "not_replayed",
 ]
 """worthwhile: change. unsure: another layout is probably faster, but fewer than SURE_RATIO of the draws agree.
+costly: enough draws agree, but too many tokens would be dropped, or too few of the long responses trained.
 lengths_drift: enough draws would agree if response lengths did not drift. best_already: no other layout is faster.
 small_gain: no layout gains WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness rule out all others.
 too_short: another layout is probably faster, but by less than the model may err, and the steady state is too short to
@@ -47,6 +50,7 @@ UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 ADVICE: Final[Mapping[Reason, Advice]] = {
     "worthwhile": "change",
     "unsure": "probe",
+    "costly": "probe",
     "lengths_drift": "probe",
     "best_already": "keep",
     "small_gain": "keep",
@@ -81,6 +85,7 @@ class GainUncertainty:
     """Contribution of one uncertain part of the system to the spread of the gain."""
 
     source: UncertaintySource
+    """The part of the model that is uncertain."""
     spread_ratio: float
     """Half the width of the gain's 90% interval if this part alone is uncertain."""
 
@@ -100,8 +105,8 @@ class Grounds:
     capped: bool = False
     """Whether a staleness cap limits how stale a layout may be. False if publications wait for the cap: versions then
     last as many steps as needed."""
-    anchor_ratio: float = 1.0
-    """Measured rate of the current layout over the modeled one; forecasts are multiplied by it."""
+    anchor: Anchor = field(default_factory=Anchor)
+    """Measurements of the current layout over the modeled values; forecasts are multiplied by them."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Measured GPU-seconds of the steady state lost to each cause."""
 
@@ -170,11 +175,12 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     today = forecasts.today
     affordable = [each for each in forecasts.rivals if grounds.within_staleness_budget(each.staleness)]
     too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
-    sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
-    best = best_of(sure or affordable or [today], today)
+    all_sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
+    sure = [each for each in all_sure if not each.price.is_high(today.price)]
+    best = best_of(sure, today) if sure else _cheapest(all_sure or affordable or [today], today)
     gains, fastest = gains_over(best, today), _fastest(forecasts)
     return Recommendation(
-        reason=_reason(best, today, grounds, sure=bool(sure)),
+        reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
         gain_ratio=Estimate.of(gains),
         better_probability=float((gains > 0.0).mean()),
@@ -212,8 +218,8 @@ def gains_over(forecast: Forecast, today: Forecast) -> Reals:
 def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     """Return the forecast with the largest median gain.
 
-    Ties go to the forecast nearest to what ran, then the least stale, then the current limit on running requests, then
-    the lowest limit.
+    Ties go to the forecast nearest to what ran, then the one that drops least, then the least stale, then the current
+    limit on running requests, then the lowest limit.
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
     most, limit = max(ratios.values()), today.layout.max_running
@@ -225,16 +231,25 @@ def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     return min(filter(is_equal, forecasts), key=lambda each: _trouble(each, limit))
 
 
+def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
+    """Return the best forecast, or one whose price is not high and that is nearly as fast: it lacks less than a change
+    must gain.
+    """
+    best, cheap = best_of(forecasts, today), [each for each in forecasts if not each.price.is_high(today.price)]
+    other = best_of(cheap, today) if cheap else best
+    return other if _median_rate(best) < (1.0 + WORTHWHILE_RATIO) * _median_rate(other) else best
+
+
 def _fastest(forecasts: Forecasts) -> Reals:
     """Rate of the fastest layout in each draw."""
     return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
 
 
-def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, bool, int]:
+def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, float, bool, int]:
     running = forecast.layout.max_running
     staleness = forecast.staleness.p95_steps if forecast.staleness else math.inf
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
-    return (grade, staleness, running != limit, running)
+    return (grade, dropped_percent(forecast.price), staleness, running != limit, running)
 
 
 def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
@@ -258,7 +273,7 @@ def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) ->
 
 def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
     if sure:
-        return "worthwhile"
+        return "costly" if best.price.is_high(today.price) else "worthwhile"
     if not grounds.long_enough:
         return "too_short"
     return "lengths_drift" if is_sure(best, today, 0.0) else "unsure"

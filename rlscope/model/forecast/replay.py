@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from rlscope.document import computed_field
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
@@ -84,29 +85,35 @@ _ABOUT_AS_GOOD: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Observable:
-    """One quantity of the run, measured and replayed. None if not recorded, or if the method does not provide it."""
+    """One quantity of the current layout, measured over the steady state and replayed by the model."""
 
     name: ObservableName
+    """The quantity."""
     measured: float | None
+    """The measured value; None if it was not recorded."""
     replayed: float | None
+    """The model's value; None if the method does not compute this quantity."""
 
+    @computed_field
     @property
     def unit(self) -> ObservableUnit:
-        """Unit of both values."""
+        """Unit of both values; a ratio is a share of time, 0 to 1."""
         return UNITS[self.name]
 
+    @computed_field
     @property
     def misfit_ratio(self) -> float | None:
-        """Replayed over measured, minus 1; None if a value is missing, for shares and versions, or below one sample."""
+        """`replayed` over `measured`, less 1; None for shares and versions, and below one sample."""
         if self.unit in ("ratio", "versions") or self.measured is None or self.replayed is None or not self.measured:
             return None
         if self.unit == "samples" and self.measured < 1.0:
             return None
         return self.replayed / self.measured - 1.0
 
+    @computed_field
     @property
     def difference(self) -> float | None:
-        """Replayed minus measured; None if either is missing."""
+        """`replayed` minus `measured`."""
         return None if self.measured is None or self.replayed is None else self.replayed - self.measured
 
     def misfit(self, batch_samples: float) -> float | None:
@@ -126,8 +133,11 @@ class Scheduling:
     """Scheduling of rollouts: everything that the run's facts may leave open."""
 
     delivery: Delivery
+    """Unit that is put in the queue: a whole group or a single sample."""
     settings: Settings
+    """Order and assignment of samples."""
     admission: Admission
+    """Limits that hold the samplers back or drop samples."""
     turnaround_s: float = 0.0
     """Seconds that the place of a finished sample stays empty because its client is busy or far away."""
     delivered_after_ratio: float = 1.0
@@ -135,26 +145,30 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One scheduling that the facts allow, and its fit."""
+class TriedScheduling:
+    """A scheduling that is consistent with the facts of the run, and its fit."""
 
     scheduling: Scheduling
+    """The scheduling."""
     misfit: float
-    """Root mean square over the observables, in tolerances; infinite if the model cannot run it."""
+    """Root mean square of the differences, each divided by its tolerance; infinite (null in JSON) if the model cannot
+    run this scheduling."""
     rate_misfit_ratio: float | None
+    """Replayed over measured trained tokens per second, less 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The current layout as replayed by the model and as measured."""
+    """The current layout as the model replays it, beside its measurements over the steady state."""
 
     compared: tuple[Observable, ...]
-    """Every observable, in the order of UNITS."""
+    """All quantities that were compared."""
     scheduling: Scheduling
-    """Scheduling that fits best."""
-    tried: tuple[Tried, ...]
-    """All schedulings, best first."""
+    """The scheduling that fits the run best. The model uses it for every layout."""
+    candidates: tuple[TriedScheduling, ...]
+    """All schedulings that were tried, starting with the one in use."""
     method: ReplayMethod
+    """Method of the replay."""
     batch_samples: float
     """Samples that trainers take at a time; tolerances of sample counts depend on it."""
 
@@ -163,22 +177,28 @@ class Replay:
         """Trained tokens per second."""
         return self.compared[0]
 
+    @computed_field
     @property
     def rate_misfit_ratio(self) -> float | None:
-        """Replayed over measured rate, minus 1; None if the model has no rate."""
+        """Replayed over measured trained tokens per second, less 1; None if the model has no rate."""
         return self.rate.misfit_ratio
 
+    @computed_field
     @property
     def explains(self) -> bool:
-        """Whether the replayed rate is within MOST_RATE_MISFIT of the measured one."""
+        """Whether the replayed rate is within 10% of the measured one."""
         off = self.rate.difference
         return off is not None and abs(off) <= MOST_RATE_MISFIT * (self.rate.measured or 0.0)
 
+    @computed_field
     @property
-    def off(self) -> tuple[Observable, ...]:
-        """Observables outside their tolerance, the furthest first."""
-        misfits = [(each.misfit(self.batch_samples) or 0.0, each) for each in self.compared]
-        return tuple(each for misfit, each in sorted(misfits, key=lambda one: -one[0]) if misfit > 1.0)
+    def out_of_tolerance(self) -> tuple[ObservableName, ...]:
+        """Quantities beyond their tolerance, the largest deviation first."""
+        misfits: list[tuple[float, ObservableName]] = [
+            (each.misfit(self.batch_samples) or 0.0, each.name) for each in self.compared
+        ]
+        furthest = sorted(misfits, key=lambda one: -one[0])
+        return tuple(name for misfit, name in furthest if misfit > 1.0)
 
     @property
     def known(self) -> tuple[Observable, ...]:
@@ -188,7 +208,7 @@ class Replay:
     @property
     def is_rough(self) -> bool:
         """Whether MOST_OFF_RATIO or more of the known observables are outside their tolerance."""
-        return bool(self.off) and len(self.off) >= MOST_OFF_RATIO * len(self.known)
+        return bool(self.out_of_tolerance) and len(self.out_of_tolerance) >= MOST_OFF_RATIO * len(self.known)
 
 
 def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:
@@ -202,9 +222,11 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
     slower = _with_turnaround(calibration, observed, _best(completed))
     completed += [] if slower is None else [slower]
     chosen = _best(completed)
-    failed = [Tried(each, math.inf, None) for each, run in zip(candidates, replays, strict=True) if run is None]
-    others = [each.tried[0] for each in completed if each is not chosen] + failed
-    return replace(chosen, tried=(*chosen.tried, *sorted(others, key=lambda each: each.misfit)))
+    failed = [
+        TriedScheduling(each, math.inf, None) for each, run in zip(candidates, replays, strict=True) if run is None
+    ]
+    others = [each.candidates[0] for each in completed if each is not chosen] + failed
+    return replace(chosen, candidates=(*chosen.candidates, *sorted(others, key=lambda each: each.misfit)))
 
 
 def _best(found: Sequence[Replay]) -> Replay:
@@ -213,8 +235,8 @@ def _best(found: Sequence[Replay]) -> Replay:
     Replays that explain the run are preferred, since the advice rests on the rate.
     """
     fitting = [each for each in found if each.explains] or found
-    least = min(each.tried[0].misfit for each in fitting)
-    return next(each for each in fitting if each.tried[0].misfit <= least + _ABOUT_AS_GOOD)
+    least = min(each.candidates[0].misfit for each in fitting)
+    return next(each for each in fitting if each.candidates[0].misfit <= least + _ABOUT_AS_GOOD)
 
 
 def _with_turnaround(calibration: Calibration, observed: Observed, replay: Replay) -> Replay | None:
@@ -272,7 +294,7 @@ def _of_one(
     batch = calibration.system.workload.samples_per_batch
     measured = measured_of(observed)
     compared = tuple(Observable(name, measured[name], replayed.get(name)) for name in UNITS)
-    tried = Tried(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)
+    tried = TriedScheduling(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)
     return Replay(compared, scheduling, (tried,), method, batch)
 
 

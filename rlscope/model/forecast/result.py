@@ -29,6 +29,7 @@ from rlscope.model.forecast.layouts import (
     scale_to_measured,
     trainer_rate_bound,
 )
+from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
@@ -93,23 +94,37 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeAndCost:
+    """Time that steps take in one layout, and its cost."""
+
+    hours: Estimate
+    """Hours that the steps take."""
+    gpu_hours: float
+    """GPU-hours of all GPUs, idle or not, at the median."""
+    price: float | None
+    """Price of these GPU-hours, in the currency of the config; None if the config has no price."""
+
+    @classmethod
+    def of(cls, hours: Estimate, gpus: int, gpu_hour_price: float | None) -> "TimeAndCost":
+        """Return the time and cost of `gpus` GPUs."""
+        gpu_hours = hours.value * gpus
+        return cls(hours, gpu_hours, None if gpu_hour_price is None else gpu_hours * gpu_hour_price)
+
+
+@dataclass(frozen=True, slots=True)
 class TimeToFinish:
-    """Remaining time, from the end of the last recorded step."""
+    """Duration of the rest of the run, from the end of the last recorded step."""
 
     remaining_steps: int
-    today_hours: Estimate
-    recommended_hours: Estimate | None
-    """None if the layout is kept."""
+    """Optimizer steps left."""
+    current: TimeAndCost
+    """Duration in the current layout."""
+    best: TimeAndCost
+    """Duration in the recommended layout; that of the current one if it is kept."""
     gpus: int
+    """GPUs of the run."""
     gpu_hour_price: float | None
-
-    def gpu_hours(self, hours: float) -> float:
-        """Return the GPU-hours in `hours` hours; every GPU of the run counts, idle or not."""
-        return hours * self.gpus
-
-    def price(self, hours: float) -> float | None:
-        """Return the cost of `hours` hours; None without a price."""
-        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
+    """Price of a GPU per hour; None if the config has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,8 +138,8 @@ class ModelResult:
     gap: Gap
     forecasts: Forecasts
     """Forecasts at the measured level: the modeled gains over the measured rate."""
-    anchor_ratio: float
-    """Measured over modeled rate of the current layout; every forecast was multiplied by it."""
+    anchor: Anchor
+    """Measurements of the current layout over the modeled values; every forecast was multiplied by them."""
     simulated_layouts: int
     """Number of layouts whose forecast comes from the event simulator."""
     recommendation: Recommendation
@@ -173,7 +188,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     judged = _judged(calibration, model_config)
     predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
-    anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
+    anchor = Anchor.of(whole, predicted_tokens_per_s, judged.forecasts.today.price)
     anchored = _as_measured(judged.forecasts, calibration, whole, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
@@ -187,11 +202,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         prediction=prediction,
         gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, reached),
         forecasts=anchored,
-        anchor_ratio=anchor,
+        anchor=anchor,
         simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,
         ranking=ranking,
-        synchronous_tokens_per_s=_colocated_rate(calibration, anchor),
+        synchronous_tokens_per_s=_colocated_rate(calibration, anchor.rate_ratio),
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
@@ -205,10 +220,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     )
 
 
-def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: float) -> Forecasts:
+def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: Anchor) -> Forecasts:
     """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
     measured = measured_staleness(whole, calibration.steps_per_version)
     anchored = scale_to_measured(forecasts, anchor, measured)
+    anchored = replace(anchored, today=replace(anchored.today, price=anchored.today.price.without_intervals()))
     ceiling = trainer_rate_bound(whole, len(calibration.draws))
     return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 
@@ -231,17 +247,17 @@ def time_to_finish(
     """
     hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
     today = Estimate(*hours)
-    recommended = None
-    if gain_ratio is not None:
-        recommended = Estimate(
-            today.value / (1.0 + gain_ratio.value),
-            today.low / (1.0 + gain_ratio.high),
-            today.high / (1.0 + gain_ratio.low),
-        )
-    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
+    recommended = gain_ratio and Estimate(
+        today.value / (1.0 + gain_ratio.value),
+        today.low / (1.0 + gain_ratio.high),
+        today.high / (1.0 + gain_ratio.low),
+    )
+    current = TimeAndCost.of(today, gpus, gpu_hour_price)
+    best = TimeAndCost.of(recommended, gpus, gpu_hour_price) if recommended else current
+    return TimeToFinish(remaining_steps, current, best, gpus, gpu_hour_price)
 
 
-def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: float) -> Grounds:
+def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor: Anchor) -> Grounds:
     staleness, admission = forecasts.today.staleness, model_config.admission
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
@@ -249,7 +265,7 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: floa
         current_p95_steps=None if staleness is None else staleness.p95_steps,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
-        anchor_ratio=anchor_ratio,
+        anchor=anchor,
     )
 
 

@@ -19,15 +19,15 @@ from rlscope.model.analytic.staleness import maximum
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import LEAST_ENGINES_COMPARED, STRAGGLES_RATIO, engine_slowness
 from rlscope.model.forecast.layouts import (
-    STALE_QUANTILE,
     Forecast,
     Forecasts,
-    StalenessForecast,
     preemption_simulated,
     timing_of_simulated,
 )
+from rlscope.model.forecast.price import Price, price_simulated, with_intervals
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
@@ -113,13 +113,15 @@ def _moved(
     spans = {
         layout: each.staleness.steps_per_version for layout, each in simulated.items() if each.staleness is not None
     }
+    prices = {layout: each.price for layout, each in simulated.items()}
     moved: dict[Layout, Forecast] = {}
     for layout, each in rivals.items():
         if layout in simulated or layout not in doubtful or not log_ratios:
             moved[layout] = simulated.get(layout, each)
             continue
         factor = float(np.exp(_between_neighbours(layout, log_ratios)))
-        moved[layout] = _scaled(each, factor, _between_neighbours(layout, spans) if spans else 1.0)
+        scaled = _scaled(each, factor, _between_neighbours(layout, spans) if spans else 1.0)
+        moved[layout] = replace(scaled, price=_price_between(layout, scaled.price, prices))
     return moved
 
 
@@ -138,6 +140,25 @@ def _between_neighbours(layout: Layout, known: Mapping[Layout, float]) -> float:
     return float(at)
 
 
+def _price_between(layout: Layout, own: Price, known: Mapping[Layout, Price]) -> Price:
+    """Interpolate what is dropped and trained of other layouts as `_moved` describes; staleness stays its own."""
+
+    def at(estimates: Mapping[Layout, Estimate | None]) -> Estimate | None:
+        found = {other: each for other, each in estimates.items() if each is not None}
+        ends = zip(*found.values(), strict=True)
+        numbers = [_between_neighbours(layout, dict(zip(found, each, strict=True))) for each in ends]
+        return Estimate(*numbers) if numbers else None
+
+    return replace(
+        own,
+        dropped_ratio=at({other: each.dropped_ratio for other, each in known.items()}) or own.dropped_ratio,
+        mean_trained_tokens=at({other: each.mean_trained_tokens for other, each in known.items()})
+        or own.mean_trained_tokens,
+        longest_trained_ratio=at({other: each.longest_trained_ratio for other, each in known.items()})
+        or own.longest_trained_ratio,
+    )
+
+
 def _log_ratio(after: Forecast, before: Forecast) -> float:
     return float(np.log((after.tokens_per_s or 1.0) / (before.tokens_per_s or 1.0)))
 
@@ -154,8 +175,8 @@ def _scaled(forecast: Forecast, factor: float, steps_per_version: float) -> Fore
     errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
     timing = forecast.timing and replace(forecast.timing, step_s=forecast.timing.step_s / factor)
     aged = forecast.staleness and replace(forecast.staleness, steps_per_version=steps_per_version)
-    drawn = drawn * factor * errors
-    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn, timing=timing, staleness=aged)
+    price, drawn = replace(forecast.price, staleness=aged), drawn * factor * errors
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn, timing=timing, price=price)
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
@@ -183,26 +204,22 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         return forecast
     ratio = simulated.trained_tokens_per_s / forecast.tokens_per_s
     drawn = forecast.drawn_tokens_per_s
-    staleness = staleness_simulated(simulated)
-    too_stale = most_staleness is not None and staleness.sample_p95 > most_staleness
+    price = priced(calibration, forecast.layout, simulated)
+    stale = price.staleness is not None and most_staleness is not None and price.staleness.sample_p95 > most_staleness
     return replace(
         forecast,
         tokens_per_s=simulated.trained_tokens_per_s,
-        drawn_tokens_per_s=None
-        if drawn is None or too_stale
-        else drawn * ratio * simulation_noise(simulated, drawn.size),
-        staleness=staleness,
+        drawn_tokens_per_s=None if drawn is None or stale else drawn * ratio * simulation_noise(simulated, drawn.size),
+        price=price,
         timing=None if forecast.timing is None else timing_of_simulated(simulated, forecast.timing.regime),
-        excluded="too_stale" if too_stale else None,
+        excluded="too_stale" if stale else None,
         preemption=preemption_simulated(simulated, calibration.system),
     )
 
 
-def staleness_simulated(simulated: Simulated) -> StalenessForecast:
-    """Return the staleness of a simulated run."""
-    ages = simulated.staleness
-    between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
-    return StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max, between)
+def priced(calibration: Calibration, layout: Layout, simulated: Simulated) -> Price:
+    """Return the price of a simulated layout with its intervals."""
+    return with_intervals(price_simulated(simulated), calibration.system, calibration.draws, layout, simulated)
 
 
 def simulation_noise(simulated: Simulated, draws: int) -> Reals:

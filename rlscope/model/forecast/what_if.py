@@ -19,6 +19,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, forecast_layouts, scale_to_measured
+from rlscope.model.forecast.price import Anchor, Price
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -34,6 +35,7 @@ _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPD
 """Warnings that leave the answer without any measurement to rest on."""
 _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PREDICTION_MISSED})
 """Warnings that the model failed a check against its own run."""
+_AS_MODELED: Final = Anchor()
 _MOST_SAMPLES: Final = 100_000
 """Maximum samples per version: more take over a minute to simulate."""
 
@@ -64,17 +66,17 @@ class WhatIf:
 
 def what_if(model: "ModelResult", change: Change) -> WhatIf:
     """Answer a what-if about a run, including the checks that its model failed. Raises as `forecast_change` does."""
-    answer = forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor_ratio)
+    answer = forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor)
     failed = tuple(warning for warning in model.warnings if warning in _FAILED_CHECKS)
     return replace(answer, warnings=(*failed, *answer.warnings))
 
 
 def forecast_change(
-    calibration: Calibration, model_config: "ModelConfig", now: Forecast, change: Change, anchor_ratio: float = 1.0
+    calibration: Calibration, model_config: "ModelConfig", now: Forecast, change: Change, anchor: Anchor = _AS_MODELED
 ) -> WhatIf:
     """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout by the same calibration.
 
-    anchor_ratio: factor that was applied to the rates of `now` to match the measured level. Raises
+    anchor: factors that were applied to `now` to match its measurements. Raises
     ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a limit is
     given in two ways.
     """
@@ -87,9 +89,9 @@ def forecast_change(
     judged = (
         None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model_config.settings, None)
     )
-    predicted = Forecast(asked.layout, None, None, None, None, None, None)
+    predicted = Forecast(asked.layout, None, None, None, None, Price(), None)
     if judged is not None:
-        predicted = scale_to_measured(judged.forecasts, anchor_ratio).today
+        predicted = scale_to_measured(judged.forecasts, anchor).today
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)

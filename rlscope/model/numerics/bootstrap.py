@@ -1,4 +1,4 @@
-"""Confidence intervals for the mean of dependent steps: block bootstrap and effective sample size.
+"""Confidence intervals for the mean of dependent steps: block bootstrap.
 
 Steps are dependent by construction: a sample spans several of them. Not covered: series with a trend, which
 `changepoints.py` finds first, and similarity of samples within a group.
@@ -32,8 +32,6 @@ class RatioOfSums:
     kind: Literal["interval", "range"]
     """interval: the stated share of the bootstrap. range: minimum and maximum of single blocks, too few for an
     interval."""
-    effective_steps: float
-    """Number of independent steps with the same information."""
 
 
 def autocorrelation_time(values: npt.ArrayLike) -> float:
@@ -53,11 +51,6 @@ def autocorrelation_time(values: npt.ArrayLike) -> float:
     negative = np.flatnonzero(pairs <= 0.0)
     positive = pairs[: negative[0]] if negative.size else pairs
     return max(2.0 * float(positive.sum()) - 1.0, 1.0)
-
-
-def effective_steps(values: npt.ArrayLike) -> float:
-    """Number of independent steps with the same information as the series."""
-    return np.asarray(values).size / autocorrelation_time(values)
 
 
 def block_steps(values: npt.ArrayLike) -> int:
@@ -93,17 +86,17 @@ def ratio_of_sums(
         raise ValueError("a ratio of sums needs as many numerators as denominators, whose sum is not 0")
     value = float(above.sum() / below.sum())
     residuals = above - value * below
-    block, effective = block_steps(residuals), effective_steps(residuals)
+    block = block_steps(residuals)
     if above.size < LEAST_BLOCKS * block:
         starts = np.arange(0, above.size - block + 1, block)
         parts = np.add.reduceat(above, starts) / np.add.reduceat(below, starts)
-        return RatioOfSums(value, float(parts.min()), float(parts.max()), "range", effective)
+        return RatioOfSums(value, float(parts.min()), float(parts.max()), "range")
     indices = block_draws(rng, above.size, block, draws)
     ratios = above[indices].sum(axis=1) / below[indices].sum(axis=1)
     quantiles = np.array([(1.0 - coverage_ratio) / 2.0, (1.0 + coverage_ratio) / 2.0])
     outwards = few_blocks_factor(above.size, block, float(quantiles[1]))
     low, high = value + outwards * (np.quantile(ratios, quantiles) - value)
-    return RatioOfSums(value, float(low), float(high), "interval", effective)
+    return RatioOfSums(value, float(low), float(high), "interval")
 
 
 def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: int, draws: int) -> Reals:

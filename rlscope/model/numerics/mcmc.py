@@ -6,7 +6,6 @@ continues from where it starts. Not covered: more than about ten parameters.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,8 +17,6 @@ LogDensity = Callable[[Reals], Reals]
 
 _STRETCH: Final = 2.0
 """The sampler's only setting, at the value that its authors advise."""
-_WINDOW_TIMES: Final = 5.0
-"""Autocorrelation times after which the sum of autocorrelations is cut off: beyond, it is mostly noise."""
 _DEGREES: Final = 5.0
 """Degrees of freedom of the Student t that an integral is bridged to: heavier tails than a density of a few logs
 has."""
@@ -124,27 +121,9 @@ def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:
     return np.einsum("ij,jk,lk->il", left, curvature, left) + np.outer(step, step) / along
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerDiagnostics:
-    """Mixing of an ensemble, measured on its own chain after the burn-in."""
-
-    acceptance_ratio: float
-    """Accepted moves over proposed ones, 0..1; 0.2 to 0.5 is usual."""
-    autocorrelation_steps: float
-    """Integrated autocorrelation time of the slowest parameter, in steps of the ensemble."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chain:
-    """Vectors drawn from a density, one per row, and the mixing of the ensemble."""
-
-    vectors: Reals
-    diagnostics: SamplerDiagnostics
-
-
 def draw(
     log_density: LogDensity, start: Reals, rng: np.random.Generator, *, settle: int, thin: int, count: int
-) -> Chain:
+) -> Reals:
     """Draw at least `count` vectors from the density, by stretch moves of an ensemble (Goodman and Weare 2010).
 
     start: one vector per row, an even number of rows and at least twice as many as parameters, not all on a line.
@@ -152,20 +131,13 @@ def draw(
     """
     walkers, densities = start.copy(), log_density(start)
     kept: list[Reals] = []
-    visited: list[Reals] = []
-    step = accepted = 0
+    step = 0
     while len(kept) * len(walkers) < count:
-        moved = _stretch(log_density, walkers, densities, rng)
+        _stretch(log_density, walkers, densities, rng)
         step += 1
-        if step >= settle:
-            accepted += moved
-            visited.append(walkers.copy())
-            if (step - settle) % thin == 0:
-                kept.append(visited[-1])
-    acceptance_ratio = accepted / (len(visited) * len(walkers))
-    return Chain(
-        np.concatenate(kept), SamplerDiagnostics(acceptance_ratio, integrated_autocorrelation_steps(np.stack(visited)))
-    )
+        if step >= settle and (step - settle) % thin == 0:
+            kept.append(walkers.copy())
+    return np.concatenate(kept)
 
 
 def anneal(
@@ -238,29 +210,8 @@ def _cooling(gain: Reals, heat: float) -> float:
     return max(low, heat * 2.0**-_HALVINGS)
 
 
-def integrated_autocorrelation_steps(chain: Reals) -> float:
-    """Steps that equal one independent draw, of the slowest parameter; chain: (steps, walkers, parameters).
-
-    tau = 1 + 2 * sum of the autocorrelations, averaged over walkers, up to the first lag of at least 5 tau (Sokal 1997;
-    emcee, Foreman-Mackey et al. 2013). A parameter that never moves has none: 1. A chain shorter than some 50 tau
-    underestimates it.
-    """
-    steps = len(chain)
-    padded = 1 << (2 * steps - 1).bit_length()
-    centred = np.moveaxis(chain - chain.mean(axis=0), 0, -1)
-    spectrum, squared = np.fft.rfft(centred, padded), (centred**2).sum(axis=-1)
-    # Average over walkers before the inverse transform, which is linear.
-    scales = np.where(squared > 0.0, 1.0 / np.where(squared > 0.0, squared, 1.0), 0.0)
-    power = (np.abs(spectrum) ** 2 * scales[..., None]).mean(axis=0)
-    times = 2.0 * np.cumsum(np.fft.irfft(power, padded)[:, :steps].T, axis=0) - 1.0
-    inside = np.arange(steps)[:, None] < _WINDOW_TIMES * times
-    window = np.where(inside.all(axis=0), steps - 1, np.argmin(inside, axis=0))
-    return float(max(times[window, np.arange(times.shape[1])].max(), 1.0))
-
-
-def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> int:
-    """Move every walker once, half against half, in place; returns the number of accepted moves."""
-    moved = 0
+def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> None:
+    """Move every walker once, half against half, in place."""
     order, (walking, size) = rng.permutation(len(walkers)), walkers.shape
     count = walking // 2
     for moving, others in ((order[:count], order[count:]), (order[count:], order[:count])):
@@ -272,5 +223,3 @@ def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.
         accepted = np.log(rng.random(count)) < log_ratio
         walkers[moving[accepted]] = tried[accepted]
         densities[moving[accepted]] = tried_densities[accepted]
-        moved += int(accepted.sum())
-    return moved

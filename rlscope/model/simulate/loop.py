@@ -170,7 +170,7 @@ class EventLoop:
         )
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
-        self._takes_as_they_come = settings.taking == "as_they_come"
+        self._takes_as_they_come = settings.dequeue == "as_they_come"
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
         self.version = 0

@@ -8,6 +8,7 @@ of one version, and no loop over tokens is needed.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from rlscope.model.simulate.queue import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
 
+_LONGEST_RATIO: Final = 0.1
+"""Share of the samples that counts as the longest."""
 Switches = Sequence[Sequence[tuple[int, int]]]
 """(passes done, version) at each change of weights, by engine; the first is at pass 0."""
 
@@ -155,6 +158,12 @@ class Simulated:
     preemptions: int
     mean_trained_tokens: float
     """Response length, mean over trained samples."""
+    step_left_tokens: tuple[int, ...]
+    """Response tokens that were trained, dropped or filtered, by step."""
+    step_dropped_tokens: tuple[int, ...]
+    """Response tokens dropped as stale, or pushed out of a full queue, by step."""
+    longest_trained_ratio: float
+    """Share of the longest tenth of the trained and dropped samples that was trained, 0..1."""
     mean_queued_samples: float
     """Samples in the queue, mean over time; excludes samples that a full queue holds back."""
     mean_in_flight_samples: float
@@ -174,6 +183,11 @@ class Simulated:
     def trained_tokens_per_s(self) -> float:
         """Response tokens trained per second."""
         return sum(self.step_trained_tokens) / self.seconds
+
+    @property
+    def dropped_ratio(self) -> float:
+        """Dropped share of the response tokens that were trained, dropped or filtered, 0..1."""
+        return sum(self.step_dropped_tokens) / sum(self.step_left_tokens)
 
     @property
     def generated_tokens_per_s(self) -> float:
@@ -216,10 +230,10 @@ def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_
     trained = columns.members(trained_groups)
     lengths = columns.length_tokens[trained]
     idle_s = _difference(start.places.idle_s, end.places.idle_s)
-    of_step = np.repeat(columns.group_step[trained_groups], samples.group_size)
-    step_tokens = np.bincount(of_step - start.steps - 1, weights=lengths).astype(np.int64)
+    steps, lost = end.steps - start.steps, _Lost.between(columns, start.now_s, step_ends_s[start.steps :])
+    step_tokens = _by_step(columns, trained_groups, columns.group_step[trained_groups] - start.steps - 1, steps)
     return Simulated(
-        steps=end.steps - start.steps,
+        steps=steps,
         warm_up_steps=start.steps,
         published_versions=end.version - start.version,
         seconds=seconds,
@@ -235,6 +249,9 @@ def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_
         mean_resident_tokens=engine.resident_token_passes / engine.passes if engine.passes else None,
         preemptions=engine.preemptions,
         mean_trained_tokens=float(lengths.mean()),
+        step_left_tokens=tuple((step_tokens + lost.step_dropped_tokens + lost.step_filtered_tokens).tolist()),
+        step_dropped_tokens=tuple(lost.step_dropped_tokens.tolist()),
+        longest_trained_ratio=longest_trained_ratio(lengths, columns.length_tokens[lost.dropped]),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
         mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
         staleness=staleness_of(columns, trained_groups, end.switches),
@@ -308,6 +325,48 @@ class Columns:
     def members(self, groups: Counts) -> Counts:
         """Return the samples of groups."""
         return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+
+def _by_step(columns: Columns, groups: Counts, step: Counts, steps: int) -> Counts:
+    """Response tokens of finished groups by step; step: of each group, from 0."""
+    tokens = columns.length_tokens.reshape(-1, columns.group_size)[groups].sum(axis=1)
+    return np.bincount(step, weights=tokens, minlength=steps).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lost:
+    """Samples that left after the warm-up without being trained."""
+
+    dropped: Counts
+    """The dropped samples."""
+    step_dropped_tokens: Counts
+    step_filtered_tokens: Counts
+
+    @classmethod
+    def between(cls, columns: Columns, start_s: float, step_ends_s: Sequence[float]) -> "_Lost":
+        """Return what left after a moment, by the step that ended next."""
+        ends_s = np.array(step_ends_s)
+
+        def groups(outcome: int) -> Counts:
+            return np.flatnonzero((columns.group_outcome == outcome) & (columns.group_left_s > start_s))
+
+        def tokens(lost: Counts) -> Counts:
+            step = np.searchsorted(ends_s, columns.group_left_s[lost])
+            return _by_step(columns, lost, np.minimum(step, ends_s.size - 1), ends_s.size)
+
+        dropped = groups(DROPPED)
+        return cls(columns.members(dropped), tokens(dropped), tokens(groups(FILTERED)))
+
+
+def longest_trained_ratio(trained_tokens: Counts, dropped_tokens: Counts) -> float:
+    """Trained share, 0..1, of the longest tenth of all samples; those as long as its shortest belong to it.
+
+    trained_tokens, dropped_tokens: lengths of the samples, at least one of them trained.
+    """
+    lengths = np.concatenate((trained_tokens, dropped_tokens))
+    tenth = math.ceil(_LONGEST_RATIO * lengths.size - 1e-9)
+    shortest = np.partition(lengths, lengths.size - tenth)[lengths.size - tenth]
+    return float((trained_tokens >= shortest).sum() / (lengths >= shortest).sum())
 
 
 def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:

@@ -13,10 +13,14 @@ class Settings:
     """Rollout scheduling of a simulated run, besides its limits."""
 
     publication: Publication = "in_flight"
+    """Moment at which engines take new weights."""
     queue_order: QueueOrder = "fifo"
-    """Ignored if publications wait for the staleness cap: the oldest is then always first."""
+    """Order in which the trainer takes samples from the queue. Ignored if publications wait for the staleness cap: the
+    oldest is then always first."""
     dispatch: Dispatch = "least_loaded"
-    taking: Taking = "batch"
+    """Component that assigns samples to the engines."""
+    dequeue: Taking = "batch"
+    """Way in which the trainers take samples from the queue."""
     engine_slowness: tuple[float, ...] | None = None
     """Factor on each engine's times for passes and prefill; None: all 1."""
     step_noise: float = 0.0
@@ -41,7 +45,7 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     # Samples taken one by one leave the queue before the batch is full, and also the in-flight count, if it ends there.
-    queued = 1 if settings.taking == "as_they_come" else batch
+    queued = 1 if settings.dequeue == "as_they_come" else batch
     limits = {
         "the queue's capacity": (admission.queue_capacity_samples, queued),
         "max_in_flight_samples": (

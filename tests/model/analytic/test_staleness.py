@@ -5,10 +5,8 @@ import pytest
 
 from rlscope.model.analytic.staleness import (
     StalenessTerms,
-    in_flight_token_mean,
     maximum,
     oldest_token_law,
-    oldest_token_mean,
     percentile,
     token_mean,
     updates_at_least,
@@ -22,9 +20,7 @@ TERMS = StalenessTerms(versions_per_token=0.001, offset_versions=0.6, environmen
 
 def test_means_of_equal_lengths() -> None:
     terms = StalenessTerms(versions_per_token=0.02, offset_versions=0.5)
-    assert oldest_token_mean(terms, CONSTANT, 8) == pytest.approx(2.5)
     assert token_mean(terms, CONSTANT, 8) == pytest.approx(1.5)
-    assert in_flight_token_mean(terms, CONSTANT) == pytest.approx(1.0)
 
 
 def test_tokens_of_groups_of_one_see_half_of_a_length_biased_sample() -> None:
@@ -73,6 +69,5 @@ def test_a_measured_group_tail_shortens_the_wait() -> None:
     measured = LengthLaw(
         LENGTHS.support, LENGTHS.probabilities, groups=GroupLengths(8, 1.2, correlation_ratio=0.8, groups=50)
     )
-    assert oldest_token_mean(TERMS, measured, 8) == pytest.approx(1.2 * LENGTHS.mean_tokens * 0.001 + 0.7)
     assert oldest_token_law(measured, 8).mean_tokens == pytest.approx(1.2 * LENGTHS.mean_tokens, rel=1e-6)
     assert token_mean(TERMS, measured, 8) < token_mean(TERMS, LENGTHS, 8)

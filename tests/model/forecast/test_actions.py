@@ -18,7 +18,8 @@ from rlscope.model.forecast.actions import (
     Cause,
     Counterfactuals,
 )
-from rlscope.model.forecast.layouts import Forecasts, StalenessForecast, forecast_layouts
+from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _losses, _measured, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
@@ -51,7 +52,8 @@ def action(
         gain_ratio=Estimate(gain, gain, gain),
         worthwhile_probability=float(gain >= 0.05),
         gains=np.full(DRAWS, gain),
-        staleness=None,
+        price_before=Price(),
+        price=Price(),
         grade="measured",
         is_staler=is_staler,
     )
@@ -458,7 +460,7 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
     made = counterfactuals(found, grounds)._action(
-        "change", what, "staleness_cap", setting, (np.full(3, 0.5), staleness)
+        "change", what, "staleness_cap", setting, (np.full(3, 0.5), Price(staleness))
     )
     assert made.is_staler is is_staler
 
@@ -517,6 +519,6 @@ def test_a_limit_that_is_far_away_is_not_listed():
     ids=["as much and fresher", "less", "as fresh", "no setting", "as much and staler", "more"],
 )
 def test_of_settings_that_bring_as_much_the_one_that_keeps_samples_fresher_goes_first(gain, p95, kind, first):
-    queue = replace(action(0.12, "queue_capacity_samples"), staleness=StalenessForecast(1.0, 5, 5))
-    cap = replace(action(gain, "staleness_cap", kind=kind), staleness=StalenessForecast(1.0, p95, p95))
+    queue = replace(action(0.12, "queue_capacity_samples"), price=Price(StalenessForecast(1.0, 5, 5)))
+    cap = replace(action(gain, "staleness_cap", kind=kind), price=Price(StalenessForecast(1.0, p95, p95)))
     assert _listed([queue, cap])[0].what == first

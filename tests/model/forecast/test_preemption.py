@@ -60,16 +60,17 @@ def test_a_simulation_loses_what_it_puts_back() -> None:
     lost = preemption_simulated(full, CRAMPED)
     mean_tokens = CRAMPED.workload.lengths.mean_tokens
     assert (
-        lost.per_sample == pytest.approx(full.preemptions / (full.generated_tokens / mean_tokens)) and full.preemptions
+        lost.preemptions_per_sample == pytest.approx(full.preemptions / (full.generated_tokens / mean_tokens))
+        and full.preemptions
     )
-    assert lost.engine_ratio == pytest.approx(full.engine_seconds.recompute_s / full.engine_seconds.total_s)
+    assert lost.recompute_ratio == pytest.approx(full.engine_seconds.recompute_s / full.engine_seconds.total_s)
     assert preemption_simulated(simulated(STARVED), STARVED) == Preemption(0.0, 0.0)
 
 
 def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_counts() -> None:
     updates = replace(CRAMPED.update, kv_kept=False)
     lost = preemption_simulated(simulated(replace(CRAMPED, update=updates)), replace(CRAMPED, update=updates))
-    assert lost.per_sample > 0.0 and lost.engine_ratio is None
+    assert lost.preemptions_per_sample > 0.0 and lost.recompute_ratio is None
 
 
 def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
@@ -78,6 +79,6 @@ def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> 
         few, many = (what_if(model, Change(max_running=running)).predicted for running in (32, 128))
     assert TODAY.max_running == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)
-    assert many.preemption is not None and many.preemption.per_sample > 0.5
-    assert many.preemption.engine_ratio is None  # prefill was not seen
+    assert many.preemption is not None and many.preemption.preemptions_per_sample > 0.5
+    assert many.preemption.recompute_ratio is None  # prefill was not seen
     assert model.preemption is None  # nobody counted

@@ -8,7 +8,9 @@ import pytest
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.layouts import Forecast, Forecasts, StalenessForecast
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast, Forecasts
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import (
     Grounds,
     Reason,
@@ -49,7 +51,7 @@ def forecast(
         state=None,
         tokens_per_s=rate,
         drawn_tokens_per_s=drawn,
-        staleness=None if p95 is None else StalenessForecast(float(p95), p95, p95),
+        price=Price(None if p95 is None else StalenessForecast(float(p95), p95, p95)),
         grade=grade,
     )
 
@@ -214,7 +216,7 @@ def test_of_layouts_that_are_alike_the_one_that_leaves_the_limit_on_running_requ
     smaller, same = forecast(1_200.0, 3, running=32), forecast(1_190.0, 4, running=64)
     assert best_of([smaller, same], OWN) is same
     # Freshness comes first: it may not be asked to rise.
-    assert best_of([smaller, replace(same, staleness=StalenessForecast(2.0, 2, 2))], OWN) is smaller
+    assert best_of([smaller, replace(same, price=Price(StalenessForecast(2.0, 2, 2)))], OWN) is smaller
 
 
 def test_grades_decide_before_staleness_and_staleness_before_the_number_of_requests():
@@ -237,3 +239,28 @@ def test_regret_and_best_probability_are_taken_over_all_that_was_drawn():
     assert said.best_probability == 0.9
     assert said.better_probability == 0.9
     assert said.regret_ratio == pytest.approx(0.9 * 0.2 + 0.1 * 0.1)
+
+
+def dropping(rate: float, dropped_ratio: float, trainer_gpus: int, *, slow_draws: int = 0) -> Forecast:
+    """A layout that drops this share of the tokens."""
+    made = forecast(rate, trainer_gpus, slow_draws=slow_draws)
+    dropped = Estimate(dropped_ratio, dropped_ratio, dropped_ratio)
+    return replace(made, price=replace(made.price, dropped_ratio=dropped))
+
+
+def test_a_sure_layout_with_a_high_price_is_tried_and_gives_way_to_one_that_is_nearly_as_fast():
+    costly, enough = dropping(1_260.0, 0.11, 4), dropping(1_260.0, 0.10, 4)
+    assert (advised(costly).reason, advised(costly).advice) == ("costly", "probe")
+    assert (advised(enough).reason, advised(enough).advice) == ("worthwhile", "change")
+    # A cheap one that is sure comes first however much slower it is, and the costly one is named beside it.
+    cheap = dropping(1_100.0, 0.0, 5)
+    said = advised(costly, cheap)
+    assert (said.best, said.untried, said.advice) == (cheap, costly, "change")
+    # Where no layout is sure, a cheap one is preferred if the costly one is less than 5% faster.
+    for rate, best in ((1_201.0, 5), (1_200.0, 4)):
+        unsure = dropping(1_260.0, 0.11, 4, slow_draws=30), dropping(rate, 0.0, 5, slow_draws=30)
+        assert advised(*unsure).best.layout.trainer_gpus == best
+
+
+def test_of_equally_fast_layouts_the_one_that_drops_least_is_chosen():
+    assert best_of([dropping(1_200.0, 0.06, 4), dropping(1_195.0, 0.02, 5)], OWN).layout.trainer_gpus == 5

@@ -79,7 +79,7 @@ def test_what_is_beyond_its_tolerance_is_named_with_the_furthest_first():
     }
     compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
     replay = Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
-    assert [each.name for each in replay.off] == ["wait_samples_ratio", "staleness_mean"]
+    assert list(replay.out_of_tolerance) == ["wait_samples_ratio", "staleness_mean"]
 
 
 @pytest.mark.parametrize(("off", "known", "is_rough"), [(3, 12, True), (2, 9, False), (2, 8, True), (0, 1, False)])
@@ -178,8 +178,8 @@ def test_of_what_the_facts_leave_open_the_scheduling_that_fits_is_chosen(deliver
     replay = replay_run(calibration, run, (other, truth))
     assert replay.scheduling == truth
     assert replay.explains
-    assert [each.scheduling for each in replay.tried] == [truth, other]
-    assert replay.tried[0].misfit < replay.tried[1].misfit - 0.1
+    assert [each.scheduling for each in replay.candidates] == [truth, other]
+    assert replay.candidates[0].misfit < replay.candidates[1].misfit - 0.1
 
 
 def test_of_two_that_fit_alike_the_first_is_chosen():
@@ -190,11 +190,11 @@ def test_of_two_that_fit_alike_the_first_is_chosen():
 
 
 def test_trainers_that_take_samples_as_they_come_are_told_from_others_by_their_queue():
-    truth = replace(PLAIN, settings=Settings(taking="as_they_come"))
+    truth = replace(PLAIN, settings=Settings(dequeue="as_they_come"))
     calibration, run = capped_run(truth)
     replay = replay_run(calibration, run, (PLAIN, truth))
     assert replay.scheduling == truth
-    assert [each.name for each in replay.off] == []
+    assert list(replay.out_of_tolerance) == []
 
 
 @pytest.mark.parametrize(("delivery_s", "ratio"), [(0.5, 0.25), (None, 1.0), (9.0, 1.0)])
@@ -215,9 +215,9 @@ IMPOSSIBLE = replace(PLAIN, admission=Admission(max_in_flight_samples=TRUTH.work
 def test_a_scheduling_that_lets_no_step_start_is_tried_and_not_chosen():
     replay = replay_run(calibrated(), observed(), (IMPOSSIBLE, PLAIN))
     assert replay.scheduling == PLAIN
-    assert replay.tried[1].scheduling == IMPOSSIBLE
-    assert replay.tried[1].misfit == float("inf")
-    assert replay.tried[1].rate_misfit_ratio is None
+    assert replay.candidates[1].scheduling == IMPOSSIBLE
+    assert replay.candidates[1].misfit == float("inf")
+    assert replay.candidates[1].rate_misfit_ratio is None
 
 
 def test_a_layout_that_cannot_be_simulated_is_replayed_by_the_closed_form():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.calibration import Calibration, UncalibratableError
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import (
@@ -18,9 +19,10 @@ from rlscope.model.forecast.layouts import (
     scale_to_measured,
     trainer_rate_bound,
 )
+from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
-from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
+from rlscope.model.forecast.result import ModelConfig, ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
@@ -238,7 +240,7 @@ def test_the_rate_of_today_is_the_measured_one_whatever_the_model_has_it_at():
     slow = replace(run, steps=slower, end_ns=round(1.25 * run.end_ns))
     found = model_run(slow, None, QUESTION)
     assert found.forecasts.today.tokens_per_s == pytest.approx(slow.trained_tokens_per_s, rel=1e-12)
-    assert found.anchor_ratio == pytest.approx(0.8, abs=0.03)
+    assert found.anchor.rate_ratio == pytest.approx(0.8, abs=0.03)
 
 
 def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate():
@@ -293,7 +295,7 @@ def test_measured_staleness_knows_how_many_steps_a_version_lasted():
 
 def test_an_anchor_moves_every_rate_and_period_and_no_gain():
     plain = forecasts_of(calibrated())
-    moved = scale_to_measured(plain, 0.8)
+    moved = scale_to_measured(plain, Anchor(0.8))
     for before, after in zip((plain.today, *plain.rivals), (moved.today, *moved.rivals), strict=True):
         assert after.layout == before.layout
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)
@@ -345,13 +347,15 @@ def test_the_same_run_gives_the_same_model():
 
 def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
     finish, advice = model().finish, model().recommendation
-    assert finish is not None and finish.recommended_hours is not None
-    assert finish.today_hours.value == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
-    assert finish.recommended_hours.value == pytest.approx(
-        finish.today_hours.value / (1.0 + advice.gain_ratio.value), rel=1e-9
+    assert finish is not None
+    assert finish.current.hours.value == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
+    assert finish.best.hours.value == pytest.approx(
+        finish.current.hours.value / (1.0 + advice.gain_ratio.value), rel=1e-9
     )
-    assert finish.gpu_hours(2.0) == 16.0
-    assert finish.price(2.0) == 32.0
+
+
+def test_every_gpu_of_the_run_costs_whether_idle_or_not():
+    assert TimeAndCost.of(Estimate(2.0, 1.0, 3.0), 8, 2.0) == TimeAndCost(Estimate(2.0, 1.0, 3.0), 16.0, 32.0)
 
 
 def test_a_full_batch_is_efficient_and_a_single_request_is_not():

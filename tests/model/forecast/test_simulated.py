@@ -9,7 +9,8 @@ import pytest
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import simulated as simulated_forecasts
-from rlscope.model.forecast.layouts import Forecast, StalenessForecast, forecast_layouts
+from rlscope.model.forecast.layouts import Forecast, forecast_layouts
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.simulated import (
     _moved,
     correct_by_simulation,
@@ -135,7 +136,7 @@ def test_every_layout_of_a_run_with_slow_engines_is_simulated() -> None:
 def test_without_a_neighbour_of_the_same_limit_the_limits_of_the_same_split_are_what_it_lies_between() -> None:
     rivals = {each.layout: each for each in map(forecast, (Layout(4, 4, 64), Layout(4, 4, 128), Layout(3, 5, 64)))}
     spanning = StalenessForecast(1.0, 1, 1, 5.0)
-    simulated = {TODAY: forecast(TODAY), Layout(4, 4, 128): replace(forecast(TODAY, 64.0), staleness=spanning)}
+    simulated = {TODAY: forecast(TODAY), Layout(4, 4, 128): replace(forecast(TODAY, 64.0), price=Price(spanning))}
     moved = _moved(rivals, simulated, set(rivals) | {TODAY}, forecast(TODAY))
     # 64 requests are halfway between 32 and 128, by ratio; so is what a version of theirs lasts.
     assert moved[Layout(4, 4, 64)].tokens_per_s == pytest.approx(80.0)

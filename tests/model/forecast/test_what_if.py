@@ -228,7 +228,7 @@ def test_fewer_publications_cost_less_and_leave_tokens_fewer_versions_behind():
 def test_a_change_is_forecast_without_a_model_result():
     said = model()
     change = Change(max_in_flight_samples=400)
-    alone = forecast_change(said.calibration, said.model_config, said.forecasts.today, change, said.anchor_ratio)
+    alone = forecast_change(said.calibration, said.model_config, said.forecasts.today, change, said.anchor)
     assert rate(alone) == rate(what_if(said, change))
     assert alone.gain_ratio == what_if(said, change).gain_ratio
 

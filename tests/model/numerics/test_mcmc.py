@@ -1,10 +1,8 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from rlscope.model.arrays import Reals
-from rlscope.model.numerics.mcmc import draw, integrated_autocorrelation_steps, maximise
+from rlscope.model.numerics.mcmc import draw, maximise
 
 
 def test_the_maximum_is_found_and_kept_within_bounds() -> None:
@@ -66,7 +64,7 @@ def test_draws_have_the_moments_of_the_density() -> None:
         return -np.einsum("wi,ij,wj->w", centred, precision, centred) / 2
 
     rng = np.random.default_rng(5)
-    drawn = draw(density, rng.standard_normal((32, 2)), rng, settle=300, thin=10, count=8000).vectors
+    drawn = draw(density, rng.standard_normal((32, 2)), rng, settle=300, thin=10, count=8000)
     # 8000 draws, some ten steps of autocorrelation apart each: a standard error of about 0.03.
     np.testing.assert_allclose(drawn.mean(axis=0), [3, -1], atol=0.12)
     np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.15)
@@ -77,58 +75,6 @@ def test_draws_stay_where_the_density_is_defined() -> None:
         return np.where(vectors[..., 0] >= 0, -vectors[..., 0], -np.inf)
 
     rng = np.random.default_rng(5)
-    drawn = draw(density, np.abs(rng.standard_normal((8, 1))), rng, settle=100, thin=5, count=4000).vectors
+    drawn = draw(density, np.abs(rng.standard_normal((8, 1))), rng, settle=100, thin=5, count=4000)
     assert drawn.min() >= 0
     np.testing.assert_allclose(drawn.mean(), 1, atol=0.12)
-
-
-def ar1(correlation: float, steps: int, walkers: int) -> Reals:
-    """Chains x[n] = r x[n - 1] + noise, whose integrated autocorrelation time is (1 + r) / (1 - r)."""
-    noise = np.random.default_rng(7).standard_normal((steps, walkers, 1))
-    chain = np.empty_like(noise)
-    chain[0] = noise[0] / np.sqrt(1 - correlation**2)
-    for step in range(1, steps):
-        chain[step] = correlation * chain[step - 1] + noise[step]
-    return chain
-
-
-def emcee_time(chain: Reals) -> float:
-    """emcee's definition, written out as sums instead of transforms: one parameter."""
-    steps, walkers, _ = chain.shape
-    correlations = np.zeros(steps)
-    for walker in range(walkers):
-        series = chain[:, walker, 0] - chain[:, walker, 0].mean()
-        full = np.correlate(series, series, mode="full")[steps - 1 :]
-        correlations += full / full[0] / walkers
-    times = 2.0 * np.cumsum(correlations) - 1.0
-    window = next(lag for lag in range(steps) if lag >= 5.0 * times[lag])
-    return float(times[window])
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_the_autocorrelation_time_of_a_chain_is_that_of_emcee_and_of_its_law(correlation: float) -> None:
-    chain = ar1(correlation, 4000, 16)
-    assert integrated_autocorrelation_steps(chain) == pytest.approx(max(emcee_time(chain), 1.0), rel=1e-9)
-    assert integrated_autocorrelation_steps(chain) == pytest.approx((1 + correlation) / (1 - correlation), rel=0.1)
-
-
-def test_the_slowest_parameter_counts_and_one_that_never_moves_does_not() -> None:
-    chain = np.concatenate([ar1(0.5, 1000, 8), ar1(0.9, 1000, 8), np.ones((1000, 8, 1))], axis=2)
-    assert integrated_autocorrelation_steps(chain) == integrated_autocorrelation_steps(chain[:, :, 1:2])
-
-
-def test_a_sampler_says_how_many_of_its_moves_were_accepted() -> None:
-    def flat(vectors: Reals) -> Reals:
-        return np.zeros(len(vectors))
-
-    def normal(vectors: Reals) -> Reals:
-        return -(vectors[..., 0] ** 2) / 2
-
-    def run(density: Callable[[Reals], Reals], start: Reals) -> float:
-        rng = np.random.default_rng(1)
-        return draw(density, start, rng, settle=5, thin=1, count=80).diagnostics.acceptance_ratio
-
-    start = np.random.default_rng(0).standard_normal((8, 1))
-    # Of one parameter only the density decides, and a flat one refuses nothing.
-    assert run(flat, start) == 1.0
-    assert 0.5 < run(normal, start) < 1.0

@@ -698,7 +698,7 @@ def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> No
 
 def test_what_is_taken_as_it_comes_leaves_the_queue_while_the_trainer_waits_and_trains_no_faster() -> None:
     together, singly = (
-        simulate(STARVED, LAYOUT, steps=60, seed=1, settings=Settings(taking=taking))
+        simulate(STARVED, LAYOUT, steps=60, seed=1, settings=Settings(dequeue=taking))
         for taking in ("batch", "as_they_come")
     )
     assert singly.step_periods_s == together.step_periods_s  # nothing limits what is queued
@@ -711,19 +711,19 @@ def test_what_is_taken_as_it_comes_leaves_the_queue_while_the_trainer_waits_and_
 
 def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come() -> None:
     small = with_admission(STARVED, queue_capacity_samples=4)
-    run = simulate(small, LAYOUT, steps=30, seed=1, settings=Settings(taking="as_they_come"))
+    run = simulate(small, LAYOUT, steps=30, seed=1, settings=Settings(dequeue="as_they_come"))
     assert run.empty_place_s["backpressure"] > 0
     assert sum(run.step_trained_tokens) > 0
     with pytest.raises(ValueError, match="the queue's capacity of 3"):
         small = with_admission(STARVED, queue_capacity_samples=3)
-        simulate(small, LAYOUT, steps=4, seed=1, settings=Settings(taking="as_they_come"))
+        simulate(small, LAYOUT, steps=4, seed=1, settings=Settings(dequeue="as_they_come"))
 
 
 @pytest.mark.parametrize(("until_trained", "least"), [(False, 4), (True, 24)])
 def test_a_limit_in_flight_lets_go_of_what_was_taken_unless_it_counts_until_the_step_ends(
     until_trained: bool, least: int
 ) -> None:
-    settings = Settings(taking="as_they_come")
+    settings = Settings(dequeue="as_they_come")
     limits = {"in_flight_until_trained": until_trained, "max_in_flight_samples": least}
     assert simulate(with_admission(STARVED, **limits), LAYOUT, steps=4, seed=1, settings=settings).steps == 2
     below = {**limits, "max_in_flight_samples": least - 1}

@@ -1,0 +1,287 @@
+"""Price of a layout or an action besides its work: staler samples, dropped tokens and shorter trained responses.
+
+Dropping is not blind: the longest samples wait longest and are dropped first, so the trained lengths shift. The event
+simulator sees this sample by sample; the closed forms know only how much a full queue drops. Intervals
+cover the posterior draws, the error of the forecast and the sampling error of the simulation. The calibrated price of
+the current layout is moved to its measurements, and every other price with it. Not covered: what stale or dropped
+samples cost in learning, and the uncertainty of the lengths themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, surplus_of
+from rlscope.model.arrays import Reals
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.change import with_trainer_speed
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.numerics.bootstrap import drawn_factors
+from rlscope.model.observed import Observed
+from rlscope.model.simulate import Simulated
+from rlscope.model.simulate.results import Ages
+from rlscope.model.system import Admission, Layout, System
+
+STALE_QUANTILE: Final = 0.95
+"""Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
+DROPS_MUCH_RATIO: Final = 0.10
+"""A change must not drop more than this share of the generated tokens: it would be a tenth of the samplers' work."""
+LOSES_MUCH_RATIO: Final = 0.5
+"""A change must not lose this share of the long responses that are trained now."""
+NOTABLE_RATIO: Final = 0.01
+"""Smaller differences between two prices are not worth a word: two runs of the same settings differ by as much."""
+_FORM_ERROR: Final = 0.07
+"""Log error of the ratio of both sides' speeds, which decides what a full queue drops: that of a rate if a limit
+binds."""
+_SIMULATION_ERROR: Final = 0.03
+"""Log error of the share that is kept where samples age out: that of a simulated rate with known parameters, since
+speeds hardly change how many versions pass while a sample runs."""
+_DRAWS: Final = 60
+"""Draws of an interval: three lie beyond each end."""
+_SEED: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessForecast:
+    """Forecast staleness of a layout, in versions."""
+
+    token_mean: float
+    sample_p95: int
+    """p95 over samples, by their oldest token."""
+    sample_max: int
+    steps_per_version: float = 1.0
+    """Mean number of steps that could have published per step that did. Above 1 if publications wait for the staleness
+    cap, which then keeps samples fresh in versions, but not in optimizer steps."""
+
+    @property
+    def p95_steps(self) -> float:
+        """p95 in steps that could have published; layouts are compared on this."""
+        return self.sample_p95 * self.steps_per_version
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of a layout or an action. None: the model cannot tell."""
+
+    staleness: StalenessForecast | None = None
+    """None also if the queue grows without bound."""
+    dropped_ratio: Estimate | None = None
+    """Share of the generated response tokens, 0..1, that is dropped as stale or by a full queue."""
+    mean_trained_tokens: Estimate | None = None
+    """Response length, mean over trained samples."""
+    longest_trained_ratio: Estimate | None = None
+    """Share of the longest tenth of the samples that is trained rather than dropped, 0..1."""
+
+    def without_intervals(self) -> "Price":
+        """Return the price as a measured one, whose intervals have no width."""
+        return replace(
+            self,
+            dropped_ratio=self.dropped_ratio and _exactly(self.dropped_ratio.value),
+            mean_trained_tokens=self.mean_trained_tokens and _exactly(self.mean_trained_tokens.value),
+            longest_trained_ratio=self.longest_trained_ratio and _exactly(self.longest_trained_ratio.value),
+        )
+
+    def drops_much(self, before: "Price") -> bool:
+        """Whether more than DROPS_MUCH_RATIO is dropped, and notably more than before."""
+        now, then = before.dropped_ratio, self.dropped_ratio
+        if then is None or then.value <= DROPS_MUCH_RATIO:
+            return False
+        return now is None or then.value - now.value >= NOTABLE_RATIO
+
+    def loses_longest(self, before: "Price") -> bool:
+        """Whether LOSES_MUCH_RATIO or more of the long samples that were trained before no longer are."""
+        now, then = before.longest_trained_ratio, self.longest_trained_ratio
+        if then is None:
+            return False
+        trained_before = now.value if now is not None else 1.0
+        return trained_before - then.value >= max(LOSES_MUCH_RATIO * trained_before, NOTABLE_RATIO)
+
+    def is_high(self, before: "Price") -> bool:
+        """Whether it is too high to pay without a test."""
+        return self.drops_much(before) or self.loses_longest(before)
+
+    def changes_drops(self, before: "Price") -> bool:
+        """Whether the dropped share differs notably from before, either way."""
+        return _differs(before.dropped_ratio, self.dropped_ratio)
+
+    def changes_longest(self, before: "Price") -> bool:
+        """Whether the trained share of the longest tenth differs notably."""
+        return _differs(before.longest_trained_ratio, self.longest_trained_ratio)
+
+    def trained_length_ratio(self, before: "Price") -> float | None:
+        """Change of the mean trained length: after over before, minus 1."""
+        now, then = before.mean_trained_tokens, self.mean_trained_tokens
+        return None if now is None or then is None or not now.value else then.value / now.value - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Measured over modeled values of the current layout. All forecasts are moved by them."""
+
+    rate_ratio: float = 1.0
+    """Trained response tokens per second, measured over modeled."""
+    modeled_dropped_ratio: float = 0.0
+    """Modeled share of the generated tokens that is dropped."""
+    dropped_difference: float = 0.0
+    """Measured minus modeled share."""
+    length_ratio: float = 1.0
+    """Mean length of the trained samples, measured over modeled."""
+
+    @classmethod
+    def of(cls, observed: Observed, tokens_per_s: float | None, price: Price) -> "Anchor":
+        """Compare a run with the rate and the price that the model gives for it."""
+        measured, modeled, tokens = _measured(observed), price.dropped_ratio, price.mean_trained_tokens
+        known = modeled is not None and measured[0] is not None
+        return cls(
+            rate_ratio=observed.trained_tokens_per_s / tokens_per_s if tokens_per_s else 1.0,
+            modeled_dropped_ratio=modeled.value if modeled and known else 0.0,
+            dropped_difference=(measured[0] or 0.0) - modeled.value if modeled and known else 0.0,
+            length_ratio=measured[1] / tokens.value if tokens and tokens.value and measured[1] else 1.0,
+        )
+
+    def moved(self, price: Price) -> Price:
+        """Move a price so that the price of the current layout equals its measurements."""
+        dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
+        moved = dropped and Estimate(*map(self._dropped_ratio, dropped))
+        # If more is dropped, it is more of the same.
+        more = moved.value / dropped.value if moved and dropped and dropped.value else 1.0
+        return replace(
+            price,
+            dropped_ratio=moved,
+            mean_trained_tokens=tokens and Estimate(*(self.length_ratio * each for each in tokens)),
+            longest_trained_ratio=longest and Estimate(*(_share(1.0 - more * (1.0 - each)) for each in longest)),
+        )
+
+    def _dropped_ratio(self, modeled: float) -> float:
+        """Shift a share as that of the current layout has to be, less so if it is nearer to 0 or 1, and thus firmer.
+
+        Near the current share, the odds are multiplied by a constant; own reasoning.
+        """
+        least = self.modeled_dropped_ratio * (1.0 - self.modeled_dropped_ratio)
+        weight = modeled * (1.0 - modeled) / least if least else 1.0
+        return _share(modeled + min(weight, 1.0) * self.dropped_difference)
+
+
+def _differs(before: Estimate | None, after: Estimate | None) -> bool:
+    return before is not None and after is not None and abs(after.value - before.value) >= NOTABLE_RATIO
+
+
+def dropped_percent(price: Price) -> float:
+    """Dropped tokens in whole percent, to rank by; infinite if unknown. A smaller difference decides nothing."""
+    return np.inf if price.dropped_ratio is None else float(round(100.0 * price.dropped_ratio.value))
+
+
+def _measured(observed: Observed) -> tuple[float | None, float | None]:
+    """Dropped share of the tokens that left, and mean length of the trained samples; None if nothing was recorded."""
+    delivered, samples = observed.delivered, int(observed.steps.samples.sum())
+    left = delivered.trained_tokens + delivered.dropped_tokens + delivered.filtered_tokens
+    return (
+        delivered.dropped_tokens / left if left else None,
+        float(observed.steps.response_tokens.sum()) / samples if samples else None,
+    )
+
+
+def price_simulated(simulated: Simulated) -> Price:
+    """Price of a simulated layout, without intervals."""
+    return Price(
+        staleness_simulated(simulated),
+        _exactly(simulated.dropped_ratio),
+        _exactly(simulated.mean_trained_tokens),
+        _exactly(simulated.longest_trained_ratio),
+    )
+
+
+def staleness_simulated(simulated: Simulated) -> StalenessForecast:
+    """Return the staleness of a simulated run."""
+    ages: Ages = simulated.staleness.samples
+    between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
+    return StalenessForecast(simulated.staleness.tokens.mean, ages.percentile(STALE_QUANTILE), ages.max, between)
+
+
+def price_of(state: SteadyState, staleness: StalenessForecast | None, system: System) -> Price:
+    """Price by the closed forms, without intervals.
+
+    They know how much a full queue drops, but not which samples; which samples age out, only the simulator knows.
+    """
+    dropped_ratio = state.dropped_ratio
+    if not dropped_ratio:
+        return free_price(staleness, system.workload.lengths)
+    return Price(staleness, None if _ages_out(system.admission) else _exactly(dropped_ratio))
+
+
+def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:
+    """Price where nothing is dropped, such as that of a synchronous run."""
+    return Price(staleness, *map(_exactly, (0.0, lengths.mean_tokens, 1.0)))
+
+
+def with_intervals(
+    price: Price, system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None = None
+) -> Price:
+    """Add the intervals of a price that was computed with the best estimate; draws: equally likely systems.
+
+    The closed forms give the share that is kept in every draw. The other shares change in proportion to what is
+    dropped (own reasoning: if more is dropped, it is more of the same). Where no rule drops samples, nothing varies.
+    """
+    dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
+    if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
+        return price
+    kept = (1.0 - dropped.value) * _kept_factors(system, draws[:_DRAWS], layout, simulated)
+    drawn = 1.0 - np.clip(kept, 0.0, 1.0)
+    more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
+    # If none is dropped by the best estimate, long samples are dropped as often as others in the draws that drop some.
+    lost = (1.0 - longest.value) * more if longest and dropped.value else drawn
+    full_tokens = system.workload.lengths.mean_tokens
+    return replace(
+        price,
+        dropped_ratio=_about(simulated and dropped.value, drawn),
+        mean_trained_tokens=tokens and _about(tokens.value, full_tokens - (full_tokens - tokens.value) * more),
+        longest_trained_ratio=longest and _about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
+    )
+
+
+def _about(value: float | None, drawn: Reals) -> Estimate:
+    """Interval of the draws, about a simulated value that all draws share, else about their median."""
+    spread = Estimate.of(drawn)
+    return spread if value is None else Estimate(value, min(spread.low, value), max(spread.high, value))
+
+
+def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None) -> Reals:
+    """Share that is kept in every draw, with all errors, over that of the best estimate."""
+    rng = np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
+    speeds = _errors(rng, _FORM_ERROR, len(draws))
+    systems = [
+        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
+        for draw, speed in zip(draws, speeds, strict=True)
+    ]
+    best, *states = steady_states_of_each((system, *systems), layout)
+    full = 1.0 if isinstance(best, Refused) else max(1.0 - best.dropped_ratio, np.finfo(np.float64).tiny)
+    kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in states]) / full
+    if simulated is None or not any(simulated.step_dropped_tokens):
+        return kept
+    if _ages_out(system.admission):
+        kept *= _errors(rng, _SIMULATION_ERROR, len(draws))
+    left = np.array(simulated.step_left_tokens)
+    trained = left - np.array(simulated.step_dropped_tokens)
+    # Once for the simulation, and once for the run whose level it is moved to.
+    return kept * drawn_factors(trained, left, _SEED, len(draws)) * drawn_factors(trained, left, _SEED + 1, len(draws))
+
+
+def _errors(rng: np.random.Generator, log_sd: float, draws: int) -> Reals:
+    """Factors around 1, centered on their own median: they widen intervals without moving medians."""
+    drawn = rng.standard_normal(draws)
+    return np.exp(log_sd * (drawn - np.median(drawn)))
+
+
+def _ages_out(admission: Admission) -> bool:
+    return admission.staleness_policy == "drop" and admission.max_staleness is not None
+
+
+def _exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)

@@ -1,0 +1,172 @@
+"""The price of an action: drops and trained lengths, and when they are too high to pay without a test."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.price import Anchor, Price, price_simulated, with_intervals
+from rlscope.model.forecast.ranking import _tested_first
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.simulate import Settings, Simulated, simulate
+from rlscope.model.simulate.results import longest_trained_ratio
+from rlscope.model.system import Admission, Layout, System
+from rlscope.reports.text.actions import what_to_do
+from rlscope.reports.text.price import costly_words, dropped_words, longest_words
+from tests.model.generated_runs import Drawn, told_of
+from tests.model.simulated_systems import BUSY, ENGINE, LAYOUT, STARVED, constant, with_admission, with_workload
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def price(dropped: float, longest: float = 1.0, tokens: float = 100.0) -> Price:
+    return Price(None, exactly(dropped), exactly(tokens), exactly(longest))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_high"),
+    [
+        (0.0, 0.10, False),
+        (0.0, 0.1001, True),
+        # A run that drops as much today pays no more for it.
+        (0.30, 0.3099, False),
+        (0.29, 0.30, True),
+        (0.40, 0.30, False),
+    ],
+)
+def test_a_price_is_high_above_a_tenth_of_the_tokens_and_a_point_more_than_today(before, after, is_high):
+    assert price(after).is_high(price(before)) is is_high
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_high"),
+    [(1.0, 0.5001, False), (1.0, 0.5, True), (0.6, 0.3, True), (0.6, 0.31, False), (0.0, 0.0, False)],
+)
+def test_a_price_is_high_where_half_of_the_long_responses_are_lost(before, after, is_high):
+    assert price(0.05, after).is_high(price(0.05, before)) is is_high
+
+
+def test_what_the_model_cannot_tell_is_no_price():
+    assert not Price().is_high(price(0.0))
+    assert (costly_words(Price(), price(0.0)), dropped_words(Price(), price(0.0))) == ("", "")
+
+
+def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
+    high = Price(None, Estimate(0.38, 0.3, 0.44), exactly(80.0), exactly(0.05))
+    assert costly_words(high, price(0.02)) == (
+        "drops 38% of generated tokens instead of 2.0% and trains only 5.0% of the longest tenth of responses"
+    )
+    assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%)"
+    assert longest_words(high, price(0.02)) == "100% → 5.0%"
+    assert dropped_words(price(0.0099), price(0.0)) == ""
+    assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0%"
+
+
+def test_long_responses_that_are_not_trained_at_all_are_said_so():
+    assert costly_words(price(0.05, 0.0), price(0.05)) == "trains none of the longest tenth of responses"
+
+
+def test_prices_are_moved_as_the_current_one_has_to_be_to_equal_its_measurement():
+    # The model drops 20% where 28% were dropped, and trained samples were a tenth longer.
+    anchor = Anchor(1.0, 0.2, 0.08, 1.1)
+    today = anchor.moved(price(0.2, 0.5, 90.0))
+    assert today.dropped_ratio == exactly(pytest.approx(0.28))
+    assert today.mean_trained_tokens == exactly(pytest.approx(99.0))
+    # Half of the longest were lost: now 1.4 times as many.
+    assert today.longest_trained_ratio == exactly(pytest.approx(0.3))
+    # Where nothing or everything is dropped, nothing moves; halfway there, 0.1 * 0.9 / (0.2 * 0.8) of the difference.
+    for modeled, moved in ((0.0, 0.0), (1.0, 1.0), (0.1, 0.1 + 0.5625 * 0.08), (0.5, 0.58)):
+        assert anchor.moved(price(modeled)).dropped_ratio == exactly(pytest.approx(moved))
+    # Drops that the model knows nothing of come on top.
+    assert Anchor(1.0, 0.0, 0.02).moved(price(0.0)).dropped_ratio == exactly(0.02)
+
+
+@pytest.mark.parametrize(
+    ("trained", "dropped", "ratio"),
+    [
+        (range(1, 10), [10], 0.0),
+        (range(2, 11), [1], 1.0),
+        # Two of twenty are the longest tenth; three are as long.
+        ([*range(1, 18), 20], [20, 20], 1 / 3),
+        ([7], [], 1.0),
+    ],
+)
+def test_the_longest_tenth_are_all_samples_as_long_as_its_shortest(trained, dropped, ratio):
+    assert longest_trained_ratio(np.array(trained), np.array(dropped, dtype=np.int64)) == pytest.approx(ratio)
+
+
+def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_length():
+    alike = with_workload(BUSY, lengths=constant(30))
+    system = with_admission(alike, queue_capacity_samples=48, queue_policy="drop_oldest")
+    run = simulate(system, LAYOUT, steps=60, seed=1)
+    assert run.dropped_ratio == pytest.approx(1.0 - run.trained_tokens_per_s / run.generated_tokens_per_s, abs=0.01)
+    assert sum(run.step_left_tokens) - sum(run.step_dropped_tokens) == sum(run.step_trained_tokens)
+    assert run.longest_trained_ratio == pytest.approx(1.0 - run.dropped_ratio)
+    found = with_intervals(price_simulated(run), system, [system] * 20, LAYOUT, run)
+    assert found.dropped_ratio is not None and found.mean_trained_tokens == exactly(pytest.approx(30.0))
+    assert found.dropped_ratio.low < run.dropped_ratio < found.dropped_ratio.high
+
+
+AGED = Admission(queue_capacity_samples=96, max_staleness=3, staleness_policy="drop")
+
+
+@cache
+def starved(running: int) -> tuple[System, Simulated]:
+    """Engines that run a few requests each, where samples older than three versions are dropped."""
+    system = replace(STARVED, admission=AGED, engine=replace(ENGINE, max_running=64))
+    return system, simulate(system, Layout(1, 3, running), steps=60, seed=1)
+
+
+def test_samples_that_age_out_are_the_longest():
+    few, many = (starved(running)[1] for running in (4, 16))
+    assert (few.dropped_ratio, few.longest_trained_ratio) == (0.0, 1.0)
+    assert many.dropped_ratio > 0.3 and many.longest_trained_ratio < 0.3
+    assert many.mean_trained_tokens < 0.9 * few.mean_trained_tokens
+
+
+@cache
+def told_of_starved() -> ModelResult:
+    system, simulated = starved(4)
+    drawn = Drawn("starved", system, Layout(1, 3, 4), Settings(), 60, False, None, None)
+    model = told_of(drawn, simulated).model
+    assert isinstance(model, ModelResult)
+    return model
+
+
+def by_limit(model: ModelResult) -> dict[int, Forecast]:
+    """The layouts of the run's own split, by the limit on running requests."""
+    return {each.layout.max_running: each for each in model.forecasts.rivals if each.layout.trainer_gpus == 1}
+
+
+def test_a_starved_run_is_told_of_the_limit_that_is_nearly_as_fast_and_drops_a_third_as_much():
+    model = told_of_starved()
+    (first, *_), limits = model.ranking.actions, by_limit(model)
+    fastest = limits[8]
+    assert fastest.price.is_high(model.forecasts.today.price)
+    assert isinstance(first.after, Layout) and first.after.max_running == 6
+    promised = first.price.dropped_ratio
+    assert promised is not None and fastest.price.dropped_ratio is not None
+    assert (limits[6].tokens_per_s or 0.0) / (fastest.tokens_per_s or 1.0) > 0.95
+    assert promised.value < fastest.price.dropped_ratio.value / 3.0
+    # What is promised is what a run with this setting drops.
+    came = simulate(starved(4)[0], first.after, steps=120, seed=7).dropped_ratio
+    assert promised.low <= came <= promised.high
+
+
+def test_a_costly_action_says_so_in_its_first_sentence_and_is_a_probe():
+    model = told_of_starved()
+    assert replace(model.recommendation, reason="costly").advice == "probe"
+    eight = by_limit(model)[8].layout
+    made = replace(model.ranking.actions[0], kind="change", price=price(0.11), after=eight)
+    tested = _tested_first(made)
+    assert tested.kind == "probe"
+    assert what_to_do(tested) == (
+        "Raise the limit on running requests per engine from 4 to 8 (drops 11% of generated tokens: test for 20 steps "
+        "first)"
+    )
+    assert what_to_do(replace(tested, kind="fix")).endswith("(drops 11% of generated tokens)")

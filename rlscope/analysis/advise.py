@@ -181,7 +181,7 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
     parts = (admissions, dispatches, deliveries, orders, _takings(whole))
     every = [
-        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch, taking=taking), admission)
+        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch, dequeue=taking), admission)
         for admission, dispatch, delivery, order, taking in product(*(part.possible for part in parts))
     ]
     return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))

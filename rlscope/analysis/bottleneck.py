@@ -45,7 +45,7 @@ _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
 }
 _HELD_BACK: Final = ("backpressure", "barrier", "requests")
 _SAVING: Final = ("checkpoint", "eval")
-_UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
+UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
 class Recorded(Protocol):
@@ -170,7 +170,7 @@ def measure_losses(
     held_back_gpu_s = _gpu_s(inside, (state == "no_requests") & reason.is_in(_HELD_BACK))
     dropped_gpu_s = dropped_tokens_ratio * _gpu_s(inside, state.is_in(GENERATING) & (pl.col("role") != "trainer"))
     capped = (state == "waiting_for_staleness_cap") | (reason == "staleness_cap")
-    updating = state.is_in(_UPDATING) | ((state == "waiting") & (reason == "weights"))
+    updating = state.is_in(UPDATING) | ((state == "waiting") & (reason == "weights"))
     found: tuple[tuple[Bottleneck, float, float], ...] = (
         ("lockstep", turns_ratio * (trainer_gpu_s + sampler_gpu_s), both_gpu_s),
         ("samplers", waiting_gpu_s - turns_ratio * trainer_gpu_s, trainer_gpu_s),
@@ -209,7 +209,7 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
 
     Counts idle and updating states, trainers that save or evaluate, and generation of dropped samples.
     """
-    idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING)) | _saving()
+    idle = pl.col("state").is_in((*IDLE_STATES, *UPDATING)) | _saving()
     trainers = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():
         lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))

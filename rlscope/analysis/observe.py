@@ -97,7 +97,8 @@ def observe(
         UnobservableError: The run does not record what the model needs.
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
-    (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
+    steps, step_numbers = _steps(answers, stretch)
+    updates = answers["weight_update_latency"].filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     if not steps.response_tokens.any():
         raise UnobservableError(
@@ -299,11 +300,6 @@ def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[t
     inside = rows.filter(pl.col("step").is_in(steps.implode()))
     counts = inside.group_by("staleness").agg(pl.col(counted).sum()).filter(pl.col(counted) > 0).sort("staleness")
     return tuple(counts.select("staleness", counted).iter_rows())
-
-
-def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
-    """Return the updates that were applied in the interval."""
-    return latency.filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
 
 
 def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:

@@ -16,6 +16,7 @@ import polars as pl
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.document import computed_field
 from rlscope.model.estimate import Estimate
+from rlscope.model.step_bounds import StepBounds
 
 if TYPE_CHECKING:
     from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -216,6 +217,20 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedMetric:
+    """A metric of the framework itself, in its own unit and by its own definition."""
+
+    name: str
+    """Name of the metric."""
+    steps: int
+    """Steps that it was reported for."""
+    mean: float
+    """Mean over these steps."""
+    max: float
+    """Maximum over these steps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Throughput:
     """Measured response tokens per second."""
 
@@ -224,13 +239,17 @@ class Throughput:
     steady_tokens_per_s: float | None
     """Trained throughput over the window; None without one."""
     generated_tokens_per_s: float | None
-    """Generated throughput over the whole run: tokens sampled, trained on or not."""
+    """Generated throughput over the whole run: tokens sampled, trained on or not. Without samples, those that the
+    engines decoded."""
     effective_tokens_per_s: float | None = None
     """Effective throughput over the whole run: trained throughput times the effective sample size per token. None if no
     importance ratios were recorded."""
     counted_tokens: int | None = None
     """Prompt and response tokens of the training steps, if no delivery was recorded; the trained rates then count
     these tokens. None if they count the response tokens of deliveries."""
+    reported: tuple[ReportedMetric, ...] = ()
+    """Tokens per second and total tokens as the framework of an imported run reports them. Nothing is computed from
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +363,9 @@ class Staleness:
     """Tokens trained beyond max_staleness. None if the run states no cap."""
     version_source_tokens: Mapping[str, int]
     """Trained tokens by the source of their version."""
+    reported: tuple[ReportedMetric, ...] = ()
+    """Staleness as the framework of an imported run reports it. If it is always 0, steps are synchronous; that
+    alone is inferred from it."""
 
 
 def _not_asked() -> "NoModelResult":
@@ -371,6 +393,8 @@ class AnalysisResult:
     """Prediction of the run and the recommended layout, or the reason that there is no model."""
     alerts: tuple[Alert, ...] = ()
     """Intervals in which a built-in alert rule fired, in the order of their start."""
+    step_bounds: StepBounds | None = None
+    """Bounds on the throughput after a change, if the log shows the trainers' phases but not the engines; else None."""
 
     @property
     def hides_samplers(self) -> bool:

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 import polars as pl
 
 from rlscope.analysis.data_quality import unrecorded_ratio
+from rlscope.analysis.reported import reported_metrics
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.analysis.staleness import effective_share_of_all
+from rlscope.frameworks import framework_of
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
-from rlscope.trace.imported import COMPLETE_RATIO
+from rlscope.trace.imported import COMPLETE_RATIO, Imported
 from rlscope.trace.store import OpenRun
 
 
@@ -81,17 +84,35 @@ def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
     )
 
 
-def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
+def measure_throughput(
+    facts: RunFacts, answers: Mapping[str, pl.DataFrame], imported: Imported | None = None
+) -> Throughput:
     """Return tokens over seconds for the whole run and for the window.
 
     A rate over no time is None. If no delivery was recorded, the trained tokens are those that the trainer counts,
-    prompts included, or None if it counts none.
+    prompts included, or None if it counts none. The framework of an imported run may report rates itself.
     """
+    rates = _measured(facts, answers)
+    framework = None if imported is None else framework_of(imported.framework)
+    if framework is None:
+        return rates
+    return replace(rates, reported=reported_metrics(answers["reported_values"], framework.throughput))
+
+
+def _generated_per_s(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> float | None:
+    """Return the tokens of all samples, or those that the engines decoded if no sample was recorded, per second."""
+    if facts.tokens_trained is None or not facts.duration_s:
+        return None
+    sampled = int(answers["token_balance"]["generated_tokens"].sum())
+    engines = answers.get("engine_speed")
+    return (sampled or (0 if engines is None else int(engines["decode_tokens"].sum()))) / facts.duration_s or None
+
+
+def _measured(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
     trained = facts.tokens_trained
-    generated = int(answers["token_balance"]["generated_tokens"].sum()) if trained is not None else 0
-    generated_per_s = generated / facts.duration_s if facts.duration_s and generated else None
+    generated_per_s = _generated_per_s(facts, answers)
     if not recorded and steps["tokens"].null_count() < len(steps):
         return _counted_throughput(facts, steps, generated_per_s)
     steady = None

@@ -6,16 +6,28 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from rlscope.analysis.reported import reported_metrics
 from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
+from rlscope.frameworks import framework_of
+from rlscope.trace.imported import Imported
 
 
-def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int | None) -> Staleness:
-    """Return the staleness from token_staleness, staleness_histogram, oldest_staleness and version_sources."""
+def summarise_staleness(
+    answers: Mapping[str, pl.DataFrame], max_staleness: int | None, imported: Imported | None = None
+) -> Staleness:
+    """Return the staleness of a run.
+
+    Args:
+        answers: Answers to token_staleness, staleness_histogram, oldest_staleness, version_sources and reported_values.
+        max_staleness: The run's staleness cap.
+        imported: Origin of an imported run, whose framework may report staleness itself.
+    """
     histogram = tuple(answers["staleness_histogram"].select("staleness", "tokens").iter_rows())
     tokens = sum(count for _, count in histogram)
     parts = answers["token_staleness"].select(
         pl.col("in_flight_versions").sum().alias("in_flight"), pl.col("in_queue_versions").sum().alias("in_queue")
     )
+    framework = None if imported is None else framework_of(imported.framework)
     over = sum(count for age, count in histogram if max_staleness is not None and age > max_staleness)
     return Staleness(
         tokens=_token_staleness(histogram, tokens),
@@ -24,6 +36,7 @@ def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int 
         in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
         over_cap_tokens=over if max_staleness is not None and tokens else None,
         version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
+        reported=reported_metrics(answers["reported_values"], framework.staleness) if framework is not None else (),
     )
 
 

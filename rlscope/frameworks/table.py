@@ -244,6 +244,11 @@ class Framework:
     """Columns of train_steps and the metrics that fill them."""
     reported: Names = ()
     """Prefixes of the framework's other metrics, which are shown unchanged."""
+    staleness: Names = ()
+    """Names of reported metrics that hold the staleness of a step, counted as the framework counts it: 0 for samples of
+    the weights that the step trains."""
+    throughput: Names = ()
+    """Names of reported metrics that hold tokens per second or total tokens."""
     settings: Mapping[Setting, Names] = field(default_factory=dict[str, tuple[str, ...]])
     """Settings of the framework's config, as dotted paths or products of them (`a.nodes * a.gpus`): the first counts
     whose factors are all known."""

@@ -47,8 +47,12 @@ _LEADS: Final = tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in (*_NAMED_LEA
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
-_MOST_STARTS, _MOST_ENDS, _MOST_STRAYS = 4, 64, 4
-"""Limits of the search for the config: dictionaries tried, closing lines tried for one, and stray lines inside it."""
+_MOST_PARSED: Final = 8 * _LONGEST_CONFIG
+"""Characters that are parsed in search of the end of a config: many lines look like its last one."""
+_MOST_STARTS, _MOST_STRAYS = 4, 4
+"""Limits of the search for the config: dictionaries tried, and stray lines inside one."""
+_UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on line (\d+)$")
+"""The message of the parser about a stray opening bracket, which it finds where the dictionary closes."""
 _BINARY: Final = b"\x00"
 
 
@@ -159,7 +163,7 @@ class _PrintedConfig:
         self._prefix = ""
         self._lines: list[str] = []
         self._size = 0
-        self._ends = 0
+        self._parsed = 0
         self._starts = 0
 
     def read(self, prefix: str, body: str) -> None:
@@ -168,7 +172,7 @@ class _PrintedConfig:
             return
         if not self._lines:
             if body.startswith(("{'", '{"')) and not body.endswith("}") and self._starts < _MOST_STARTS:
-                self._prefix, self._lines, self._size, self._ends = prefix, [body], len(body), 0
+                self._prefix, self._lines, self._size = prefix, [body], len(body)
                 self._starts += 1
             return
         if prefix != self._prefix or not _PRINTED_VALUE.match(body):
@@ -176,10 +180,10 @@ class _PrintedConfig:
             return
         self._lines.append(body)
         self._size += len(body)
-        if body.endswith("}}") or body == "}":
-            self._ends += 1
+        if (body.endswith("}}") or body == "}") and self._parsed <= _MOST_PARSED:
+            self._parsed += self._size
             self._tally.config.update(_without_strays(self._lines) or {})
-        if self._tally.config or self._size > _LONGEST_CONFIG or self._ends > _MOST_ENDS:
+        if self._tally.config or self._size > _LONGEST_CONFIG:
             self._lines = []
 
     def end(self) -> None:
@@ -194,7 +198,8 @@ def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
         try:
             value = ast.literal_eval("\n".join(kept))
         except SyntaxError as error:
-            stray = (error.lineno or 0) - 1
+            opened = _UNMATCHED.search(error.msg)
+            stray = int(opened[1] if opened else error.lineno or 0) - 1
             if not 0 < stray < len(kept) - 1:
                 return None
             del kept[stray]

@@ -41,12 +41,8 @@ class InFlight:
         end_ns: int | None = None
         for span in spans:
             if end_ns is not None:
-                wait = {"activity": "wait", "reason": "requests", "start_ns": end_ns, "end_ns": span[0]}
-                target.add("activities", {"worker_id": worker_id, **wait})
-            target.add(
-                "activities",
-                {"worker_id": worker_id, "activity": "generate", "start_ns": span[0], "end_ns": span[1]},
-            )
+                target.add_activity(worker_id, "wait", end_ns, span[0], "requests")
+            target.add_activity(worker_id, "generate", *span)
             end_ns = span[1]
         if spans:
             target.extend_worker(worker_id, spans[0][0], spans[-1][1])

@@ -203,8 +203,7 @@ def _add_phase(run: _Run, rank: int, span: Span) -> None:
         if rank == 0:
             run.published.append(span)
         phase = "apply" if run.is_colocated else "publish"
-        times = {"version": run.updates[rank], "start_ns": span.start_ns, "end_ns": span.end_ns}
-        run.target.add("weight_updates", {"worker_id": worker, "phase": phase, **times})
+        run.target.add_update(worker, phase, run.updates[rank], span.start_ns, span.end_ns)
     elif span.name == WAIT:
         if not run.is_colocated:
             add_activity(run.target, worker, span, {WAIT: Meaning("wait", "samples")})
@@ -248,8 +247,7 @@ def _add_ranks(run: _Run, options: ImportOptions) -> None:
         return
     for engine in run.engines.values():
         for version, span in enumerate(run.published, start=1):
-            times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
-            run.target.add("weight_updates", {"worker_id": engine, "phase": "apply", **times})
+            run.target.add_update(engine, "apply", version, span.start_ns, span.end_ns)
             run.target.extend_worker(engine, span.start_ns, span.end_ns)
 
 
@@ -475,7 +473,8 @@ def _say(run: _Run) -> None:
             expected="the telemetry of a miles run",
             next_step="Pass the --dump-details folder of a run that reached its first rollout.",
         )
-    for table in (
+    target.say_origins(
+        Certainty.RECORDED,
         "train_steps",
         "activities",
         "weight_updates",
@@ -483,9 +482,7 @@ def _say(run: _Run) -> None:
         "gpu_samples",
         "queue_depths",
         "samples",
-    ):
-        if target.rows_of(table):
-            target.say_origin(table, Certainty.RECORDED)
+    )
     if target.rows_of("deliveries"):
         target.say_origin("deliveries", Certainty.INFERRED, "each rollout is trained in the step with the same number")
     if run.unmatched:

@@ -7,7 +7,6 @@ the gaps between steps visible. Otherwise the steps are laid end to end.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -80,6 +79,8 @@ _ACTIVITIES: Final[Mapping[str, str]] = {
 }
 _TRAINING: Final = "policy_training"
 _UPDATES: Final = frozenset({"prepare_for_generation/total", "weight_sync"})
+_GENERATES: Final = "samplers generate while the trainer waits for samples; otherwise unknown"
+_BETWEEN: Final = "between steps, the trainer writes logs and files"
 _CLOSES_WITHIN_RATIO: Final = 0.03
 """Largest share of the median step that the phases may leave. Above it, the log has names that this importer lacks."""
 _WHOLE_GPUS_WITHIN: Final = 0.01
@@ -153,6 +154,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     starts_ns = _starts(done, target, clock)
     for step, start_ns in zip(done, starts_ns, strict=True):
         _lay_out(target, workers, step, start_ns)
+    for end_ns, next_ns in _between(done, starts_ns):
+        target.add_activity(workers[0].worker_id, "other", end_ns, next_ns)
     _say(target, workers, done, starts_ns, opened, is_async)
     target.add_file("console", log.source())
     return "async GRPO" if is_async else "GRPO"
@@ -260,6 +263,12 @@ def _starts(steps: list[_Step], target: ImportTarget, clock: LogClock | None) ->
     return starts
 
 
+def _between(steps: list[_Step], starts_ns: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the end of each step and the start of the next one, if time lies between them."""
+    ends_ns = [start + to_ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
+    return ((end, after) for end, after in zip(ends_ns, starts_ns[1:], strict=False) if after > end)
+
+
 def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, start_ns: int) -> None:
     end_ns = start_ns + to_ns(step.total_s or 0.0)
     others = [name for name in step.phases if name not in _ORDER and name not in _LAST]
@@ -295,28 +304,26 @@ def _place(
     if end_ns <= start_ns:
         return start_ns
     owner, sampler = workers[0], workers[-1]
-    span = {"start_ns": start_ns, "end_ns": end_ns}
     if name == _TRAINING:
-        target.add("train_steps", _train_step(owner, step, span))
+        target.add("train_steps", {**_train_step(owner, step), "start_ns": start_ns, "end_ns": end_ns})
     elif name in _UPDATES:
         is_after = name == "weight_sync"
         version = step.step if is_after else step.step - 1
         if len(workers) == 2:
-            target.add("weight_updates", {"worker_id": owner.worker_id, "version": version, "phase": "publish", **span})
-        target.add("weight_updates", {"worker_id": sampler.worker_id, "version": version, "phase": "apply", **span})
+            target.add_update(owner.worker_id, "publish", version, start_ns, end_ns)
+        target.add_update(sampler.worker_id, "apply", version, start_ns, end_ns)
     elif name == "exposed_generation" and len(workers) == 2:
-        wait = {"worker_id": owner.worker_id, "activity": "wait", "reason": "samples", **span}
-        target.add("activities", wait)
-        target.add("activities", {"worker_id": sampler.worker_id, "activity": "generate", **span})
+        target.add_activity(owner.worker_id, "wait", start_ns, end_ns, "samples")
+        target.add_activity(sampler.worker_id, "generate", start_ns, end_ns)
     else:
         activity = "generate" if name == "exposed_generation" else _ACTIVITIES.get(name, "other")
-        target.add("activities", {"worker_id": owner.worker_id, "activity": activity, **span})
+        target.add_activity(owner.worker_id, activity, start_ns, end_ns)
         if name == "validation" and len(workers) == 2:
-            target.add("activities", {"worker_id": sampler.worker_id, "activity": activity, **span})
+            target.add_activity(sampler.worker_id, activity, start_ns, end_ns)
     return end_ns
 
 
-def _train_step(owner: _Worker, step: _Step, span: Mapping[str, int]) -> dict[str, object]:
+def _train_step(owner: _Worker, step: _Step) -> dict[str, object]:
     rate = step.rates.get(("Tokens", False))
     samples_rate = step.rates.get(("Samples", False))
     total_s = step.total_s or 0.0
@@ -329,7 +336,6 @@ def _train_step(owner: _Worker, step: _Step, span: Mapping[str, int]) -> dict[st
         "tokens": None if rate is None else round(rate * total_s),
         "loss": step.results.get("Loss"),
         "reward_mean": step.results.get("Avg Reward", step.results.get("Avg Filtered Reward")),
-        **span,
     }
 
 
@@ -341,13 +347,11 @@ def _say(
     opened: int,
     is_async: bool,
 ) -> None:
-    for table in ("activities", "train_steps", "weight_updates"):
-        if target.rows_of(table):
-            target.say_origin(table, Certainty.PLACED)
-    if is_async and len(workers) == 2:
-        target.say_origin(
-            "activities", Certainty.INFERRED, "samplers generate while the trainer waits for samples; otherwise unknown"
-        )
+    target.say_origins(Certainty.PLACED, "activities", "train_steps", "weight_updates")
+    rules = [_GENERATES] if is_async and len(workers) == 2 else []
+    rules += [_BETWEEN] if any(_between(steps, starts_ns)) else []
+    if rules:
+        target.say_origin("activities", Certainty.INFERRED, "; ".join(rules))
     numbers = {step.step for step in steps}
     expected = max(opened - (1 if opened > len(steps) else 0), max(numbers) - min(numbers) + 1)
     for worker in workers:
@@ -364,11 +368,10 @@ def _say_gaps(target: ImportTarget, steps: list[_Step], starts_ns: list[int]) ->
     if not any(step.stamped_ns for step in steps):
         target.note("The log has no timestamps: steps are placed end to end, and time between steps is missing.")
         return
-    ends_ns = [start + to_ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
-    between_s = sum(after - before for (_, after), before in zip(pairwise(starts_ns), ends_ns, strict=False)) / 1e9
+    between_s = sum(after - before for before, after in _between(steps, starts_ns)) / 1e9
     target.note(
         f"Steps start at vLLM's first timestamp inside them, to the second. {between_s:,.0f} s lie between steps,"
-        " where NeMo-RL measures nothing (it writes logs and train_data_step files there)."
+        " where NeMo-RL measures nothing (it writes logs and train_data_step files there): other recorded activity."
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
 from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
@@ -167,6 +168,9 @@ def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
 
 
 def _take_row(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
+    values = {name: value for name in row if (value := number(row[name], MOST)) is not None}
+    owner = _ORCHESTRATOR if any(key in row for key in _PACKING_KEYS) else _TRAINER
+    run.target.add_reported(framework("prime-rl"), owner, step, time_ns, values)
     if _TRAINING_KEY in row:
         _add_training_step(run, step, time_ns, row)
     elif any(key in row for key in _PACKING_KEYS):
@@ -253,16 +257,14 @@ def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions
 def _act(run: _Run, worker: str, activity: str, reason: str | None, start_ns: int, length_ns: int) -> int:
     """Add an activity and return its end."""
     if length_ns > 0:
-        span = {"start_ns": start_ns, "end_ns": start_ns + length_ns}
-        run.target.add("activities", {"worker_id": worker, "activity": activity, "reason": reason, **span})
+        run.target.add_activity(worker, activity, start_ns, start_ns + length_ns, reason)
     return start_ns + max(0, length_ns)
 
 
 def _publish(run: _Run, version: int, start_ns: int, length_ns: int) -> int:
     if length_ns <= 0:
         return start_ns
-    span = {"start_ns": start_ns, "end_ns": start_ns + length_ns}
-    run.target.add("weight_updates", {"worker_id": _TRAINER, "version": version, "phase": "publish", **span})
+    run.target.add_update(_TRAINER, "publish", version, start_ns, start_ns + length_ns)
     run.published = version
     return start_ns + length_ns
 
@@ -277,11 +279,11 @@ def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> No
     if generate_s:
         at_ns = time_ns - to_ns(max(step_s, wait_s + update_s + generate_s))
         at_ns = _act(run, _ORCHESTRATOR, "wait", "staleness_cap", at_ns, to_ns(wait_s))
-        span = {"start_ns": at_ns, "end_ns": at_ns + to_ns(update_s)}
+        updated_ns = at_ns + to_ns(update_s)
         version = int(_seconds(row, "progress/ckpt_step")) if "progress/ckpt_step" in row else step
         if update_s:
-            run.target.add("weight_updates", {"worker_id": _INFERENCE, "version": version, "phase": "apply", **span})
-        end_ns = _act(run, _INFERENCE, "generate", None, span["end_ns"], to_ns(generate_s))
+            run.target.add_update(_INFERENCE, "apply", version, at_ns, updated_ns)
+        end_ns = _act(run, _INFERENCE, "generate", None, updated_ns, to_ns(generate_s))
         run.target.extend_worker(_INFERENCE, at_ns, end_ns)
     else:
         _act(run, _ORCHESTRATOR, "wait", "staleness_cap", time_ns - to_ns(after_s + wait_s), to_ns(wait_s))
@@ -456,12 +458,8 @@ def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
 
 def _say(run: _Run) -> None:
     target = run.target
-    for table in ("activities", "train_steps", "weight_updates"):
-        if target.rows_of(table):
-            target.say_origin(table, Certainty.PLACED)
-    for table in ("samples", "deliveries"):
-        if target.rows_of(table):
-            target.say_origin(table, Certainty.RECORDED)
+    target.say_origins(Certainty.PLACED, "activities", "train_steps", "weight_updates")
+    target.say_origins(Certainty.RECORDED, "samples", "deliveries")
     if run.steps:
         target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
     if run.samples:

@@ -25,7 +25,7 @@ from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.skyrl import SKYRL_CONSOLE
 from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importer, step_importers
-from rlscope.importers.steps import CARRIERS, carrier_of, known_names, names_in
+from rlscope.importers.steps import CARRIERS, carrier_of, has_same_steps, known_names, names_in
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
 from rlscope.trace.files import RUN_FILE, run_folder, runs_below
@@ -174,20 +174,40 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
-    """Return other files near a path that may belong to the same run: path, kind, and the flag to pass."""
+    """Return other files near a path that may belong to the same run: path, kind, and the flag to pass.
+
+    Files of another framework, and files with other steps of the same process, are of other runs.
+    """
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
+    given_as = _candidates(_open(path), None) if path.is_file() else []
     known = {each.resolve() for each in given}
     found: list[tuple[Path, str, str]] = []
     for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBOURS):
         if other.resolve() not in known:
             importers = _candidates(_open(other), None)
-            if importers:
-                adds = importers[0].is_companion
-                how = "pass it with --engine-log" if adds else "pass it with --with if it is part of the same run"
+            how = _relation(_open(path), given_as, _open(other), importers) if importers else ""
+            if how:
                 found.append((other, importers[0].kind, how))
     return found
+
+
+def _relation(
+    given: ImportSource, given_as: Sequence[Importer], other: ImportSource, importers: Sequence[Importer]
+) -> str:
+    """Return how to add a file to a given one; empty if it is of another run."""
+    if importers[0].is_companion:
+        return "pass it with --engine-log"
+    joined = "pass it with --with if it is part of the same run"
+    if not given_as or given_as[0].is_companion:
+        return joined
+    if given_as[0].name != importers[0].name:
+        return ""
+    is_same = has_same_steps(given, other)
+    if is_same is None:
+        return "" if given_as[0].kind == importers[0].kind and carrier_of(given) is None else joined
+    return "has the same steps: pass it instead if it has times, or more metrics" if is_same else ""
 
 
 def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:

@@ -168,17 +168,14 @@ def _add_held(run: _Run) -> None:
         if is_separate and not run.is_async:
             add_activity(run.target, _POLICY, span, {_GENERATE: Meaning("wait", "samples")})
     for span, version in run.updates:
-        times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
         if is_separate:
-            run.target.add("weight_updates", {"worker_id": _POLICY, "phase": "publish", **times})
-        run.target.add("weight_updates", {"worker_id": generates, "phase": "apply", **times})
+            run.target.add_update(_POLICY, "publish", version, span.start_ns, span.end_ns)
+        run.target.add_update(generates, "apply", version, span.start_ns, span.end_ns)
         run.target.extend_worker(generates, span.start_ns, span.end_ns)
 
 
 def _say(run: _Run) -> None:
-    for table in ("train_steps", "weight_updates", "activities"):
-        if run.target.rows_of(table):
-            run.target.say_origin(table, Certainty.RECORDED)
+    run.target.say_origins(Certainty.RECORDED, "train_steps", "weight_updates", "activities")
     run.target.note(
         "SkyRL's console log has no token counts, so throughput is unknown. Pass its .wandb file or W&B export."
     )

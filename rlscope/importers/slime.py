@@ -137,6 +137,9 @@ def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
     if found["kind"] == "perf" and rollout_s and time_ns is not None:
         run.rollouts.append((time_ns - to_ns(rollout_s), time_ns))
     run.numbers.update(facts)
+    if time_ns is not None:
+        number = whole(found["number"], MOST_STEPS)
+        run.target.add_reported(_TABLE, _TRAINER, number, time_ns, facts)
     if found["kind"] == "perf" and "perf/actor_train_time" in facts:
         run.step = whole(found["number"], MOST_STEPS)
         _add_training(run)
@@ -199,16 +202,14 @@ def _add_held(run: _Run) -> None:
     for span in run.waits:
         add_activity(run.target, _TRAINER, span, {WAIT: wait})
     for span, version in run.updates:
-        times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
         if not run.is_colocated:
-            run.target.add("weight_updates", {"worker_id": _TRAINER, "phase": "publish", **times})
+            run.target.add_update(_TRAINER, "publish", version, span.start_ns, span.end_ns)
         applies = _TRAINER if run.is_colocated else _ROLLOUT
-        run.target.add("weight_updates", {"worker_id": applies, "phase": "apply", **times})
+        run.target.add_update(applies, "apply", version, span.start_ns, span.end_ns)
         run.target.extend_worker(applies, span.start_ns, span.end_ns)
     if not run.is_colocated:
         for start_ns, end_ns in run.rollouts:
-            row = {"worker_id": _ROLLOUT, "activity": "generate", "start_ns": start_ns, "end_ns": end_ns}
-            run.target.add("activities", row)
+            run.target.add_activity(_ROLLOUT, "generate", start_ns, end_ns)
             run.target.extend_worker(_ROLLOUT, start_ns, end_ns)
         for idle in _between(run.rollouts):
             add_activity(run.target, _ROLLOUT, idle, {_ROLLOUT: Meaning("wait", "requests")})
@@ -225,9 +226,7 @@ def _between(rollouts: list[tuple[int, int]]) -> Iterator[Span]:
 
 def _say(run: _Run, log: LogFile) -> None:
     target = run.target
-    for table in ("train_steps", "weight_updates", "activities"):
-        if target.rows_of(table):
-            target.say_origin(table, Certainty.RECORDED)
+    target.say_origins(Certainty.RECORDED, "train_steps", "weight_updates", "activities")
     if run.is_colocated and run.waits:
         target.say_origin(
             "activities", Certainty.INFERRED, "GPUs generate when they are not training, saving or updating weights"

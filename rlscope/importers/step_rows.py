@@ -5,11 +5,12 @@ the trainer waits for their samples.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
@@ -23,8 +24,10 @@ _OPEN_RATIO: Final = 0.03
 """Tolerance, as a share of the step: phases that cover a step leave no more of it, and never exceed it by more."""
 _SUM_RATIO: Final = 0.01
 """Tolerance, as a share of the step: a sum of phases this close equals the step to the printed digits."""
+_PARTS: Final = 10
+_FEWEST_OF_A_PART: Final = 5
+"""Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
-_LONGEST_NAME: Final = 200
 _SAMPLER: Final = "sampler"
 _GENERATES: Final = "samplers generate while the trainer waits for samples"
 
@@ -177,11 +180,24 @@ def _check_coverage(
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return
     target.is_incomplete = True
-    target.refuse_verdict(f"the {worker_id} file contains {missing}; export all rows, or pass the .wandb file itself")
+    if _are_spread_evenly(numbers):
+        target.thinned_evenly.append(worker_id)
+    else:
+        target.refuse_verdict(
+            f"the {worker_id} file contains {missing}; export all rows, or pass the .wandb file itself"
+        )
     if any(step.end_ns is not None for step in steps.steps):
         cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]
         target.leave_out([(start_ns, end_ns) for start_ns, end_ns in cuts if end_ns > start_ns])
         target.note("The time of the missing steps is left out for all workers; shares of time cover the other steps")
+
+
+def _are_spread_evenly(numbers: Sequence[int]) -> bool:
+    """Return whether every tenth of the run has enough steps, and half as many as the mean tenth: a fair sample."""
+    first, spanned = numbers[0], numbers[-1] - numbers[0] + 1
+    tenths = Counter((number - first) * _PARTS // spanned for number in numbers)
+    fewest = min(tenths[part] for part in range(_PARTS))
+    return fewest >= max(_FEWEST_OF_A_PART, len(numbers) / _PARTS / 2)
 
 
 def _gaps(numbers: Sequence[int]) -> str:
@@ -219,7 +235,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
                 version_in += not trained or piece.end_ns <= trained[0].start_ns
                 is_published = True
                 target.say_origin("weight_updates", Certainty.PLACED)
-                _add_update(target, worker_id, "publish", version + 1, piece)
+                target.add_update(worker_id, "publish", version + 1, piece.start_ns, piece.end_ns)
             elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
         version = version + 1 if is_published or not updates else version
@@ -244,31 +260,7 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
     if kind is PhaseKind.TAKE:
         kind = PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
     activity, reason = ACTIVITIES[kind]
-    target.add(
-        "activities",
-        {
-            "worker_id": worker_id,
-            "activity": activity,
-            "reason": reason,
-            "start_ns": piece.start_ns,
-            "end_ns": piece.end_ns,
-        },
-    )
-
-
-def _add_update(
-    target: ImportTarget, worker_id: str, phase: Literal["publish", "apply"], version: int, piece: PlacedPhase
-) -> None:
-    target.add(
-        "weight_updates",
-        {
-            "worker_id": worker_id,
-            "version": version,
-            "phase": phase,
-            "start_ns": piece.start_ns,
-            "end_ns": piece.end_ns,
-        },
-    )
+    target.add_activity(worker_id, activity, piece.start_ns, piece.end_ns, reason)
 
 
 def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
@@ -293,7 +285,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
             )
         elif piece.kind is PhaseKind.UPDATE:
             version += 1
-            _add_update(target, _SAMPLER, "apply", version, piece)
+            target.add_update(_SAMPLER, "apply", version, piece.start_ns, piece.end_ns)
     target.note(
         "The trainer's files do not record what the samplers do while the trainer works. Pass the engine logs with "
         "--engine-log"
@@ -308,15 +300,4 @@ def _pieces(placed: Sequence[PlacedStep]) -> Iterator[PlacedPhase]:
 def _report(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Add the framework's own metrics, unchanged."""
     for each in placed:
-        for name, value in each.step.values.items():
-            if log.framework.reported and name.startswith(log.framework.reported) and len(name) <= _LONGEST_NAME:
-                target.add(
-                    "reported",
-                    {
-                        "worker_id": worker_id,
-                        "time_ns": each.end_ns,
-                        "step": each.step.number,
-                        "name": name,
-                        "value": value,
-                    },
-                )
+        target.add_reported(log.framework, worker_id, each.step.number, each.end_ns, each.step.values)

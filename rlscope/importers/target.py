@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
+_LONGEST_NAME: Final = 200
 _LARGEST_VERSION: Final = 1 << 31
 _TIMES: Final = frozenset(
     ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
@@ -92,6 +93,7 @@ class ImportTarget:
         self.relative_origin_ns = relative_origin_ns
         self.clock: Clock = "wall"
         self.is_incomplete = False
+        self.thinned_evenly: list[str] = []
         self.knows_samplers = False
         """Whether some file records the samplers' work, so that it need not be inferred."""
         self._config: dict[str, object] = {}
@@ -140,12 +142,35 @@ class ImportTarget:
         if len(rows) >= _BATCH_ROWS:
             self._flush(table)
 
+    def add_activity(
+        self, worker_id: str, activity: str, start_ns: int, end_ns: int, reason: str | None = None
+    ) -> None:
+        """Add an activity of a worker, from its start to its end in ns."""
+        row = {"worker_id": worker_id, "activity": activity, "reason": reason}
+        self.add("activities", {**row, "start_ns": start_ns, "end_ns": end_ns})
+
+    def add_update(
+        self, worker_id: str, phase: Literal["publish", "apply"], version: int, start_ns: int, end_ns: int
+    ) -> None:
+        """Add a publication of a version of the weights, or its application, from its start to its end in ns."""
+        row = {"worker_id": worker_id, "phase": phase, "version": version}
+        self.add("weight_updates", {**row, "start_ns": start_ns, "end_ns": end_ns})
+
     def add_worker(self, worker_id: str, role: str, **facts: object) -> None:
         """Add a worker, or facts that earlier files lacked: host, gpu_count, device_name, max_running, ..."""
         worker = self._workers.setdefault(worker_id, {"worker_id": worker_id, "role": role})
         for name, value in facts.items():
             if worker.get(name) is None:
                 worker[name] = value
+
+    def add_reported(
+        self, framework: Framework, worker_id: str, step: int, time_ns: int, values: Mapping[str, float]
+    ) -> None:
+        """Add those of a step's metrics that the framework's table lists to be shown unchanged."""
+        for name, value in values.items():
+            if framework.reported and name.startswith(framework.reported) and len(name) <= _LONGEST_NAME:
+                row = {"worker_id": worker_id, "time_ns": time_ns, "step": step, "name": name, "value": value}
+                self.add("reported", row)
 
     def leave_out(self, stretches: Sequence[tuple[int, int]]) -> None:
         """Cut these time ranges (ns) out of the run: rows inside them are dropped, and later times move forward.
@@ -211,6 +236,12 @@ class ImportTarget:
         if known is None or order.index(certainty) > order.index(known.certainty):
             self._origins[table] = TableOrigin(certainty, rule)
 
+    def say_origins(self, certainty: Certainty, *tables: str) -> None:
+        """Set the certainty of those tables that have rows."""
+        for table in tables:
+            if self.rows_of(table):
+                self.say_origin(table, certainty)
+
     def say_coverage(self, worker_id: str, ratio: float) -> None:
         """Set the share of a worker's time range that the files cover, 0 to 1; the lowest share applies."""
         self._coverage[worker_id] = min(ratio, self._coverage.get(worker_id, 1.0))
@@ -258,6 +289,7 @@ class ImportTarget:
             tables=dict(self._origins),
             coverage=dict(self._coverage),
             is_incomplete=self.is_incomplete,
+            thinned_evenly=tuple(self.thinned_evenly),
             notes=tuple(note for note, table in self._notes.items() if table is None or not self.rows_of(table)),
             no_verdict=tuple(self._refusals),
         )

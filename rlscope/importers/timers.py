@@ -146,5 +146,4 @@ def add_activity(target: ImportTarget, worker_id: str, span: Span, meanings: Map
     """Add the activity that a timer stands for, if any."""
     meaning = meanings.get(span.name)
     if meaning is not None and span.end_ns > span.start_ns:
-        row = {"activity": meaning.activity, "reason": meaning.reason, "start_ns": span.start_ns, "end_ns": span.end_ns}
-        target.add("activities", {"worker_id": worker_id, **row})
+        target.add_activity(worker_id, meaning.activity, span.start_ns, span.end_ns, meaning.reason)

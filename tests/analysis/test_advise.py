@@ -478,7 +478,7 @@ def test_trainers_take_what_has_come_where_as_much_is_taken_on_arrival_as_arrive
         load=SeenLoad(wait_samples_ratio=awaited_ratio),
     )
     read = read_scheduling(RunConfig(delivery="group"), run)
-    assert [each.settings.taking for each in read.candidates] == takings
+    assert [each.settings.dequeue for each in read.candidates] == takings
     assert not read.contradicted
 
 

@@ -49,9 +49,9 @@ def test_the_sentence_names_three_workers_and_counts_the_rest() -> None:
     times = [UnrecordedTime(f"s{n}", 23.1, 0.0, 23.1) for n in range(4)] + [UnrecordedTime("s4", 1.0, 9.0, 10.0)]
     assert unrecorded_sentence(Ledger(1, (), (times[0], times[4]))) == (
         "The total leaves out 33.1 GPU-s that were not recorded: "
-        "the first 23.1 s of worker s0; the first 1 s and the last 9 s of worker s4."
+        "the first 23.1 s of worker 's0'; the first 1 s and the last 9 s of worker 's4'."
     )
-    assert "the first 23.1 s of worker s2; 2 other workers." in unrecorded_sentence(Ledger(1, (), tuple(times)))
+    assert "the first 23.1 s of worker 's2'; 2 other workers." in unrecorded_sentence(Ledger(1, (), tuple(times)))
     assert unrecorded_sentence(Ledger(1, ())) == ""
 
 

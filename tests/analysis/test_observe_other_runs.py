@@ -15,6 +15,7 @@ from benchmarks.token_simulator.cases import PLAIN
 from rlscope.analysis.observe import read_other_runs
 from rlscope.analysis.result import Constraints
 from rlscope.cli import app
+from rlscope.document import as_dict
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.recommend import _uncertainties
@@ -24,7 +25,7 @@ from rlscope.model.observed import OtherRun
 from rlscope.model.system import Admission
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
-from rlscope.reports.documents.layouts import scaling_json
+from rlscope.reports.documents.layouts import training_scaling
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.text import advice
 from rlscope.reports.text import what_if as what_if_words
@@ -172,13 +173,14 @@ def model(*others: OtherRun) -> ModelResult:
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:
-    documents: list[Any] = [scaling_json(said).as_dict() for said in (model(), model(at(4)))]
+    documents: list[Any] = [as_dict(training_scaling(said)) for said in (model(), model(at(4)))]
     alone, heard = documents
     assert (alone["measured"], alone["trainer_gpus"], alone["also_analyzed"]) == (False, [2], [])
     assert (heard["measured"], heard["trainer_gpus"]) == (True, [2, 4])
-    assert heard["also_analyzed"] == [{"run_id": "with-4", "trainer_gpus": 4, "cautions": []}]
-    assert heard["high"] - heard["low"] < (alone["high"] - alone["low"]) / 2
-    assert heard["low"] < 1.0 < heard["high"]
+    assert heard["also_analyzed"] == [{"run_id": "with-4", "trainer_gpus": 4, "warnings": []}]
+    surer, unsure = heard["exponent"], alone["exponent"]
+    assert surer["high"] - surer["low"] < (unsure["high"] - unsure["low"]) / 2
+    assert surer["low"] < 1.0 < surer["high"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
     contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
     for said, contradicted in ((agreeing, False), (contradicting, True)):
-        assert scaling_json(said).contradicted == contradicted
+        assert training_scaling(said).contradicted == contradicted
         assert any(line.startswith(contradiction) for line in remarks(said)) == contradicted
 
 
@@ -234,7 +236,7 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
     lines = what_if_words.what_if_lines(said, answer)
     assert line is None or lines[0].startswith(line)
     assert (scaling_sentence(said) in lines) == bool(others)
-    assert what_if_document(said, answer).training_scaling == scaling_json(said)
+    assert what_if_document(said, answer).training_scaling == training_scaling(said)
 
 
 # Twice of everything: the trainers stay the slower side.

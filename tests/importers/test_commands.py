@@ -146,6 +146,6 @@ def test_the_document_of_a_log_names_its_clock_and_fits_the_schema(log: Path, cl
 
 def test_the_doctor_of_a_recorded_run_names_lines_of_code() -> None:
     trace = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
-    checks = {check.name: check for check in rlscope.doctor(trace)}
+    checks = {check.name: check for check in rlscope.doctor(trace).checks}
     assert checks["deliveries"].status == "there"
     assert checks["readings of the GPUs"].how == "pass gpu_interval_s=1.0 to rlscope_otel.start_run"

@@ -7,6 +7,7 @@ from struct import pack
 from zlib import crc32
 
 import pytest
+from rich.console import Console
 
 from rlscope.api import analyze, doctor
 from rlscope.frameworks import frameworks
@@ -16,6 +17,8 @@ from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
 from rlscope.importers.steps import has_trainer_steps, tells_samplers
+from rlscope.reports.terminal.card import print_card
+from rlscope.reports.text.verdict import gap_lines, why
 from rlscope.trace.store import open_run
 
 SECOND = 10**9
@@ -127,26 +130,45 @@ def test_the_two_logs_of_prime_rl_join_on_one_clock(tmp_path: Path) -> None:
     assert found["sampler", "applying_weights"] == pytest.approx(0.2, abs=1e-9)
 
 
-def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_no_verdict(tmp_path: Path) -> None:
+def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_a_verdict_with_a_caveat(tmp_path: Path) -> None:
     trainer, orchestrator = prime_rl_pair(tmp_path, [0, *range(1, 99, 2), 99])
     options = import_options(with_files=[orchestrator])
     analysis = analyze(trainer, options=options)
     found = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
     assert found["trainer", "waiting_for_samples"] == pytest.approx(0.4, abs=1e-9)
     assert found["sampler", "generating"] == pytest.approx(0.6, abs=0.02)
-    assert analysis.verdict.bottleneck == "unknown"
-    assert "contains 51 of 100 steps; missing: 2, 4, 6, 8, 10 and 44 more gaps" in (
-        analysis.verdict.unknown_reason or ""
-    )
+    assert analysis.verdict.bottleneck == "samplers"
+    assert "The export kept only some steps (51.0% of trainer), spread evenly over the run" in why(analysis)
+    assert any("51 of 100 steps; missing: 2, 4, 6, 8, 10 and 44 more gaps" in line for line in gap_lines(analysis))
     assert analysis.run.trainer_gpus == 4
     imported = analysis.data_quality.imported
     assert imported is not None and imported.is_incomplete
-    with open_run(analysis._folder.path) as run:
+    with open_run(analysis.folder.path) as run:
         (outside,) = run.connection.sql(
             "SELECT count(*) FROM activities JOIN workers USING (worker_id) "
             "WHERE start_ns < started_ns OR end_ns > stopped_ns OR end_ns <= start_ns"
         ).fetchall()[0]
     assert outside == 0
+
+
+def test_throughput_and_totals_are_shown_as_the_framework_reports_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer, _ = prime_rl_pair(tmp_path, list(range(20)))
+    analysis = analyze(trainer, page=False)
+    assert analysis.throughput.achieved_tokens_per_s is None
+    (reported,) = analysis.throughput.reported
+    assert (reported.name, reported.steps, reported.mean, reported.max) == ("perf/throughput", 20, 4000.0, 4000.0)
+    print_card(analysis, Console(width=120))
+    card = capsys.readouterr().out
+    assert "As reported by prime-rl, perf/throughput: mean 4,000, max 4,000, 20 steps" in card
+    assert "0 tokens in 0 samples" not in card
+
+
+def test_the_tokens_of_an_engine_s_log_are_its_generated_throughput() -> None:
+    """Nine windows of 10 s: 5230.5 + 3719.8 + 3904 + 4403 + 828.9 + 0 + 427.9 + 1336.4 + 727.4 tokens/s."""
+    log = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
+    assert analyze(log, page=False).throughput.generated_tokens_per_s == pytest.approx(20_577.9 / 9, rel=1e-4)
 
 
 def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
@@ -220,7 +242,7 @@ def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str
 
 def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:
     verl = Path(__file__).parent / "fixtures" / "verl" / "console.log"
-    found = {piece.name: piece for piece in doctor(verl)}
+    found = {piece.name: piece for piece in doctor(verl).checks}
     assert found["training steps"].status == "there"
     assert found["time of the trainer workers"].status == "there"
     assert found["time of the sampler workers"].status == "in part"
@@ -228,6 +250,50 @@ def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:
     assert "--engine-log" in found["forward passes"].how
     assert found["dates"].status == "missing" and ".wandb" in found["dates"].how
     assert all(bool(piece.how) == (piece.status != "there") for piece in found.values())
+
+
+GENERATED = {"timing_s/gen": 4.0, "timing_s/update_actor": 5.0, "timing_s/step": 9.0}
+
+
+def verl_rows(path: Path, steps: range, metrics: dict[str, float]) -> Path:
+    path.write_text("".join(json.dumps({"step": step, "data": metrics}) + "\n" for step in steps))
+    return path
+
+
+def test_the_doctor_names_the_flag_that_the_card_names(tmp_path: Path) -> None:
+    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
+    (gpus,) = (each for each in doctor(path).checks if each.name == "GPUs of both sides")
+    assert (gpus.status, gpus.how) == ("in part", "pass --gpus trainer=N")
+    unsettled = GENERATED | {"training/off_policy/trajectory_spans/mean": 1.0}
+    path = verl_rows(tmp_path / "b.jsonl", range(1, 6), unsettled)
+    (verdict,) = (each for each in doctor(path).checks if each.name == "a verdict")
+    assert (verdict.status, verdict.how) == ("missing", "pass --gpus colocated=N or --gpus trainer=N,sampler=N")
+
+
+def test_the_doctor_names_a_file_with_unreadable_lines(tmp_path: Path) -> None:
+    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
+    path.write_text(path.read_text() + '{"step": 6, "data": {"timing\n')
+    (damaged,) = (each for each in doctor(path).checks if each.name == "readable files")
+    assert damaged.found == "a.jsonl: 1 of 6 lines could not be read and are left out"
+
+
+def test_the_doctor_lists_only_files_of_the_same_run(tmp_path: Path) -> None:
+    """Another form of the same steps, but neither another verl run nor one of another framework."""
+    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
+    line = " - ".join(f"{name}:{value}" for name, value in GENERATED.items())
+    (tmp_path / "same.log").write_text("".join(f"step:{step} - {line}\n" for step in range(1, 6)))
+    verl_rows(tmp_path / "other.jsonl", range(1, 6), GENERATED | {"timing_s/gen": 4.5, "timing_s/step": 9.5})
+    areal = {"timeperf/rollout": 4.0, "timeperf/train_step": 5.0}
+    rows = [{"_step": step, "_timestamp": 1.7e9 + step, **areal} for step in range(5)]
+    (tmp_path / "areal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(each.path.name, each.how) for each in doctor(path).beside] == [
+        ("same.log", "has the same steps: pass it instead if it has times, or more metrics")
+    ]
+
+
+def test_the_doctor_lists_the_other_process_of_a_run(tmp_path: Path) -> None:
+    trainer, orchestrator = prime_rl_pair(tmp_path, list(range(100)))
+    assert [each.path for each in doctor(trainer).beside] == [orchestrator]
 
 
 def ledger(folder: Path) -> dict[str, float]:

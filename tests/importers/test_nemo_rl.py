@@ -76,7 +76,10 @@ def test_a_step_starts_at_the_first_line_with_a_time_and_never_before_the_last_o
     starts_s = [(row["start_ns"] - first) / NS - 37.0 for row in run.rows("train_steps")]
     assert starts_s == [0.0, 90.0, 130.0]
     assert any("50 s lie between steps" in note for note in run.imported.notes)
-    assert ledger_s(run.folder)["policy"]["unattributed"] == pytest.approx(8 * 50.0)
+    # 50 s between the first steps, besides 0.25 s of data processing in each; the third follows the second at once.
+    assert ledger_s(run.folder)["policy"].get("unattributed", 0.0) == pytest.approx(0.0)
+    assert ledger_s(run.folder)["policy"]["other"] == pytest.approx(8 * (50.0 + 3 * 0.25))
+    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
 
 
 def test_an_asynchronous_run_waits_for_samples_while_its_samplers_generate(tmp_path: Path) -> None:

@@ -45,6 +45,19 @@ def test_the_trainers_phases_end_where_its_row_was_written(run: Filled) -> None:
     assert run.imported.tables["train_steps"].certainty is Certainty.PLACED
 
 
+def test_staleness_and_throughput_are_kept_as_reported(tmp_path: Path) -> None:
+    rows = imported(
+        tmp_path,
+        {"step": 1, "time": START_S + 5, "time/pack": 0.5, "time/step": 5.0, "off_policy/mean": 0.5},
+        {"step": 1, "time": START_S + 9, "perf/throughput": 418.0, "perf/peak_memory": 40.0},
+        trainer_row(1, START_S + 10, step=10.0, wait_for_batch=5.0, forward_backward=5.0),
+    ).rows("reported")
+    assert [(row["worker_id"], row["step"], row["name"], row["value"]) for row in rows] == [
+        ("orchestrator", 1, "off_policy/mean", 0.5),
+        ("trainer", 1, "perf/throughput", 418.0),
+    ]
+
+
 def test_the_ledger_of_both_sides_is_known(run: Filled) -> None:
     states = ledger_s(run.folder)
     trainer = states["trainer"]

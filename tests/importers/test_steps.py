@@ -10,6 +10,7 @@ import pytest
 
 from rlscope.api import analyze
 from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers import console as printed
 from rlscope.importers.join import RELATIVE_ORIGIN_NS as ORIGIN
 from rlscope.importers.join import import_run, resolve
 from rlscope.importers.options import import_options
@@ -265,12 +266,33 @@ def test_the_user_s_gpus_count_before_those_of_the_config(tmp_path: Path) -> Non
 
 
 def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
-    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80, 81)]
-    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC))
-    assert imported.coverage == {"trainer": 0.94}
-    assert imported.is_incomplete
-    assert "contains 94 of 100 steps; missing: 7, 50-52, 80-81" in (imported.refusal or "")
+    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 53, 54, 55)]
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, SYNC))
+    assert imported.coverage == {"trainer": 0.93}
+    assert imported.is_incomplete and imported.thinned_evenly == ()
+    assert "contains 93 of 100 steps; missing: 7, 50-55" in (imported.refusal or "")
     assert analyze(tmp_path / "run").verdict.bottleneck == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "kept", "is_even"),
+    [
+        # 9 tenths of 20 steps keep 10, one keeps 5 (or 4), the fewest; half the mean tenth is 4.75.
+        (range(1, 20, 2), 5, True),
+        (range(1, 20, 2), 4, False),
+        # 9 tenths keep 19, one keeps 9 (or 8): of 180, half the mean tenth is 9.
+        (range(1, 2), 9, True),
+        (range(1, 2), 8, False),
+    ],
+)
+def test_an_export_that_is_thinned_evenly_supports_a_verdict(
+    tmp_path: Path, left_out: range, kept: int, is_even: bool
+) -> None:
+    others = [step for step in range(200) if step % 20 not in left_out and not 100 <= step < 120]
+    steps = sorted([*others, *range(100, 100 + kept)])
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, SYNC))
+    assert imported.is_incomplete and (imported.refusal is None) is is_even
+    assert imported.thinned_evenly == (("trainer",) if is_even else ())
 
 
 def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> None:
@@ -409,6 +431,9 @@ def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -
     ("config", "is_read"),
     [
         (CONFIG.replace("},\n", f"}}\n{PREFIX},\n"), True),
+        (CONFIG.replace("},\n", f"}},\n{PREFIX}[\n"), True),
+        (CONFIG.replace("},\n", f"}},\n{PREFIX}(\n{PREFIX}[\n"), True),
+        (CONFIG.replace("},\n", f"}},\n{PREFIX})\n"), True),
         (CONFIG.replace("},\n", f"}},\n{PREFIX}  0%|          | 0/5 [00:00<?, ?it/s]\n"), True),
         (CONFIG.replace("},\n", f"}},\n{PREFIX}{{(\n{PREFIX}((\n{PREFIX}[(\n{PREFIX}1 2\n{PREFIX}3 4\n"), False),
         (CONFIG[:-3], False),
@@ -420,6 +445,21 @@ def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, c
         assert (run.config.samples_per_step, run.config.group_size) == ((64, 4) if is_read else (None, None))
     assert any("config printed over several lines" in note for note in imported.notes) is not is_read
     assert ("the config that it prints cannot be parsed" in (imported.refusal or "")) is not is_read
+
+
+def test_a_config_that_never_ends_is_not_parsed_again_at_every_line_that_might_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+
+    def parse(lines: list[str]) -> None:
+        parsed.append(sum(map(len, lines)))
+
+    monkeypatch.setattr(printed, "_without_strays", parse)
+    endless = f"{PREFIX}{{'a': 1,\n" + f"{PREFIX}'b': {{'c': {{'d': '{'e' * 1000}'}}}}\n" * 250
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, endless))
+    # The log is read twice: to recognise it, and to import it.
+    assert 2 * 8 * 2**18 < sum(parsed) <= 2 * 9 * 2**18
 
 
 @pytest.mark.parametrize(
@@ -435,7 +475,7 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
 ) -> None:
     metrics = {"timing_s/gen": gen_s, "timing_s/update_actor": 5.5, "timing_s/step": gen_s + 5.5}
     log = console(tmp_path / "a.log", range(9), {**metrics, "timing_s/generate_sequences": inside_s})
-    analysis = analyze(log).result
+    analysis = analyze(log)
     share = f"{max(gen_s, 5.5) / (gen_s + 5.5):.1%} of the time"
     assert verdict_words.label(analysis) == f"Longest phase: {label}"
     assert verdict_words.headline(analysis).startswith(f"{label.capitalize()} takes {share}")
@@ -443,6 +483,14 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
     why = verdict_words.why(analysis)
     assert "the same GPUs sample and train in turn" in why and outside in why
     assert ("outside" in why) is bool(outside)
+
+
+def test_time_that_a_framework_does_not_name_is_looked_up_before_it_is_shortened(tmp_path: Path) -> None:
+    metrics = {"timing_s/gen": 2.0, "timing_s/adv": 5.0, "timing_s/update_actor": 3.0, "timing_s/step": 10.0}
+    next_step = verdict_words.next_step(analyze(console(tmp_path / "a.log", range(9), metrics), page=False))
+    assert next_step.startswith("To go faster, look up what the trainer does in this time")
+    # 10 s without 5 s: twice the throughput.
+    assert "other recorded activity off the critical path would multiply throughput by 2." in next_step
 
 
 def test_settings_of_an_echoed_command_count_where_no_config_is_printed(tmp_path: Path) -> None:

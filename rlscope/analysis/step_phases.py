@@ -1,0 +1,50 @@
+"""Phases of the mean step of a run whose trainer alone was logged, from the ledger."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, UPDATING
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.result import Staleness
+from rlscope.model.step_bounds import StepPhases
+
+_TRAINING_ROLES: Final = ("trainer", "colocated")
+
+
+def step_phases(
+    answers: Mapping[str, pl.DataFrame], bucket_ns: int, judged: Interval, staleness: Staleness
+) -> StepPhases | None:
+    """Return the phases of the mean step in the judged interval; None for too few steps, or without a trainer.
+
+    Args:
+        answers: Answers to the queries of an analysis, with `ledger_timeline` made from the ledger.
+        bucket_ns: Length of the timeline's buckets.
+        judged: The interval of the verdict.
+        staleness: Staleness of the run.
+    """
+    inside = judged.clip(answers["ledger_timeline"], bucket_ns).filter(pl.col("role").is_in(_TRAINING_ROLES))
+    steps = answers["training_steps"].filter(pl.col("end_ns").is_between(*judged, closed="right")).height
+    total_gpu_s = float(inside["gpu_s"].sum())
+    if steps < LEAST_STEPS_TO_JUDGE or total_gpu_s <= 0.0:
+        return None
+    step_s = (judged.end_ns - judged.start_ns) / 1e9 / steps
+    states = dict(inside.group_by("state").agg(pl.col("gpu_s").sum() * step_s / total_gpu_s).sort("state").rows())
+    shares_gpus = "colocated" in inside["role"]
+    generating = GENERATING if shares_gpus else ("waiting_for_samples",)
+    return StepPhases(
+        steps=steps,
+        step_s=step_s,
+        generation_s=sum(states.pop(name, 0.0) for name in generating),
+        update_s=sum(states.pop(name, 0.0) for name in UPDATING),
+        other_s=states,
+        shares_gpus=shares_gpus,
+        is_synchronous=shares_gpus or _trains_on_own_samples(staleness),
+    )
+
+
+def _trains_on_own_samples(staleness: Staleness) -> bool | None:
+    """Return whether the framework reports a staleness of 0 for every step; None if it reports none."""
+    return all(each.max == 0.0 for each in staleness.reported) if staleness.reported else None

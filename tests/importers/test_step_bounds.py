@@ -1,0 +1,79 @@
+"""What a trainer's log alone shows of changes: from the lines of a console to the words of every format."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope import Analysis, analyze
+from rlscope.errors import AnalysisError
+from rlscope.importers.options import import_options
+from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.markdown import as_markdown
+from rlscope.reports.page.html import render
+from rlscope.reports.text import verdict as verdict_words
+from tests.importers.test_steps import console
+
+STALENESS = "training/off_policy/trajectory_staleness/mean"
+STEP = {"timing_s/gen": 5.0, "timing_s/update_actor": 2.0, "timing_s/update_weights": 3.0, "timing_s/step": 10.0}
+"""10 s = 5 generation + 2 training + 3 update: a cap brings 10 / max(5, 2 + 3) = 2 to 10 / (5 + 3) = 1.25 times."""
+OWN = "trainer=1,sampler=1"
+
+
+def analyzed(folder: Path, metrics: dict[str, float], gpus: str = OWN) -> Analysis:
+    return analyze(console(folder / "a.log", range(1, 31), metrics), options=import_options(gpus=gpus), page=False)
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return analyzed(tmp_path_factory.mktemp("sync"), STEP | {STALENESS: 0.0})
+
+
+def test_a_log_that_reports_no_staleness_has_serial_steps(synchronous: Analysis) -> None:
+    bounds = synchronous.step_bounds
+    assert bounds is not None and bounds.phases.is_synchronous
+    assert (bounds.phases.step_s, bounds.phases.generation_s, bounds.phases.update_s) == pytest.approx((10.0, 5.0, 3.0))
+    assert bounds.phases.other_s == pytest.approx({"train": 2.0})
+    assert bounds.largest is not None
+    assert (bounds.largest.throughput_ratio_low, bounds.largest.throughput_ratio_high) == pytest.approx((1.25, 2.0))
+
+
+def test_every_format_has_the_largest_bound_and_what_would_narrow_it(synchronous: Analysis) -> None:
+    said = "a staleness cap of 1 or more would multiply throughput by 1.25 to 2"
+    assert said in verdict_words.next_step(synchronous)
+    assert "What would narrow this: the engines' logs (--engine-log)" in verdict_words.next_step(synchronous)
+    first = as_document(synchronous)["step_bounds"]["bounds"][0]
+    assert (first["change"], first["headline"]) == ("staleness_cap", "a staleness cap of 1 or more: 1.25 to 2 times")
+    assert "| a staleness cap of 1 or more | 1.25 to 2 times |" in as_markdown(synchronous)
+    assert "a staleness cap of 1 or more</" in render(synchronous.drawn)
+    with pytest.raises(AnalysisError, match=r"by 1\.25 to 2\."):
+        synchronous.what_if(max_staleness=1)
+
+
+def test_staleness_is_shown_as_the_framework_reports_it(synchronous: Analysis) -> None:
+    (reported,) = synchronous.staleness.reported
+    assert (reported.name, reported.steps, reported.mean, reported.max) == (STALENESS, 30, 0.0, 0.0)
+    assert f"As reported by verl, {STALENESS}: mean 0, max 0, 30 steps" in render(synchronous.drawn)
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus", "is_synchronous", "cap"),
+    [
+        # 10 s with 5 s of waiting: at best 10 / max(5, 5).
+        ({STALENESS: 0.5}, OWN, False, (1.0, 2.0, None)),
+        ({}, OWN, None, (1.0, 2.0, None)),
+        ({}, "colocated=2", True, (1.25, 2.0, "sampler_gpus")),
+    ],
+)
+def test_how_steps_overlap_decides_what_a_cap_brings(
+    tmp_path: Path, more: dict[str, float], gpus: str, is_synchronous: bool | None, cap: tuple[float, float, str | None]
+) -> None:
+    bounds = analyzed(tmp_path, STEP | more, gpus).step_bounds
+    assert bounds is not None and bounds.phases.is_synchronous is is_synchronous
+    (found,) = (each for each in bounds.bounds if each.change == "staleness_cap")
+    ratios = found.throughput_ratio_low, found.throughput_ratio_high
+    assert (*ratios, found.requires) == (pytest.approx(cap[0]), pytest.approx(cap[1]), cap[2])
+
+
+def test_a_log_that_supports_no_verdict_has_no_bounds(tmp_path: Path) -> None:
+    """The phases leave 4 of 14 s, far above the 3% at which the names are known."""
+    assert analyzed(tmp_path, STEP | {"timing_s/step": 14.0}).step_bounds is None

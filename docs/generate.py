@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rlscope_otel.schema import FORMAT_VERSION, KEYS, MERGED_KEYS, STAMP_KEYS, TABLES
+from rlscope_otel.journal import SUFFIX
+from rlscope_otel.schema import FIRST_ROW_KEY, FORMAT_VERSION, KEYS, STAMP_KEYS, TABLES
 
 from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
@@ -20,16 +21,15 @@ from rlscope.diagnose import RULES
 from rlscope.document import published_schema
 from rlscope.frameworks import frameworks
 from rlscope.planning.schema import plan_schema
+from rlscope.reports.check import CheckDocument
 from rlscope.reports.documents.analysis import AnalysisDocument
-from rlscope.reports.documents.check import CheckDocument
 from rlscope.reports.documents.comparison import CompareDocument
-from rlscope.reports.documents.doctor import DoctorDocument
-from rlscope.reports.documents.history import ListDocument
+from rlscope.reports.documents.doctor import DoctorReport
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
+from rlscope.results import RunList
 from rlscope.trace.config import entry_kind, run_config_schema
 from rlscope.trace.questions import CONCATENATE, questions
-from rlscope.trace.segments import SEGMENTS_KEY
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
@@ -39,8 +39,8 @@ DOCUMENTS: Final[Mapping[str, tuple[type, str]]] = {
     "plan": (PlanDocument, "rlscope plan --json"),
     "check": (CheckDocument, "rlscope check --format json"),
     "compare": (CompareDocument, "rlscope compare --json"),
-    "list": (ListDocument, "rlscope list --format json"),
-    "doctor": (DoctorDocument, "rlscope doctor --json"),
+    "list": (RunList, "rlscope list --format json"),
+    "doctor": (DoctorReport, "rlscope doctor --json"),
 }
 """JSON documents and the commands that print them, by the names of their schemas."""
 
@@ -49,9 +49,10 @@ _TRACE_INTRODUCTION: Final = """# Trace format {version}
 
 This page defines the files of a run folder: their names, tables, columns and settings.
 
-A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder of Parquet files per table,
-`<table>/<worker_id>-<sequence>.parquet`. It has recorded facts only. Times are nanoseconds since the UTC epoch. Missing
-data is NULL, never 0. The schemas are in `instrumentation/rlscope_otel/schema.py`.
+A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder per table, with the files
+`<table>/<worker_id>-<number>.parquet` and, while a worker records, `<table>/<worker_id>-<number>{suffix}`. It has
+recorded facts only. Times are nanoseconds since the UTC epoch. Missing data is NULL, never 0. The schemas are in
+`instrumentation/rlscope_otel/schema.py`.
 
 Every time in a row is by the clock of the worker that recorded it, except `queued_ns` of `deliveries`: that time is by
 the clock of the process that put the sample into the queue. [clocks.md](clocks.md) says how clock skew is corrected.
@@ -63,27 +64,25 @@ worker share, and `config` has the settings passed to the recorder. If trainers 
 before, **a reader uses only the last recording**. Otherwise all starts are one run. A `sample_id` that two starts used
 stands for two samples: a delivery refers to the last of them that had finished.
 
-A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are numbered from
-1) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). The metadata of a file states where it belongs
-({stamp_keys}), and each of its pages has a checksum.
-[security.md](security.md) says how an analysis uses them.
+## Journals and closed files
 
-## Merged files
+A recorder appends each flush to an open journal, one per worker and table. A journal is closed when it is large or old
+enough, or when the recording ends: a Parquet file with its rows, in their order, gets its name, and the journal is
+removed. The next journal has the next number, from 1 on. A killed worker leaves its journals, and every command reads
+them. If both files are there, **a reader uses the Parquet file, unless it is damaged**.
 
-A recorder merges its files: `<table>/<worker_id>-<first>_<last>.parquet` has the rows of the files with these numbers,
-in their order, and says so in its metadata ({merged_keys}).
-The metadata of a file takes precedence over its name. The worker file has the CRC-32 of a merged file in `merged`
-before that file gets its name. The original files are removed later, or never if the process is killed: **a reader
-leaves out every file whose range of numbers is inside that of another file of the same run, table and worker**.
-`checksum` in the worker file is that of the original files; `joined_checksum` computes it from merged ones.
+A journal is an Arrow IPC stream. Its head is the schema of the table; its metadata states where the journal belongs
+({stamp_keys}). The metadata of each record batch has a seal (`instrumentation/rlscope_otel/journal.py`): the number of
+the batch's first row among all rows of the worker and table (from 0), its number of rows, the length of its message,
+and the CRC-32 of the head and the message. **A reader stops at the first batch that is incomplete or does not match its
+seal.**
 
-## Compacted files
+A closed file has the same metadata, and the number of its first row in `{first_row_key}`. Each of its pages has a
+checksum. The worker file states in `closed`, by table and number, the CRC-32 of each closed file before that file gets
+its name, and in `rows`, by table, the number of rows that the worker has appended: a killed worker may have appended
+more. [security.md](security.md) says how an analysis uses them.
 
-`rlscope compact` writes `<table>/compacted.<crc32>.parquet`, named by the CRC-32 of its bytes, with rows of many
-workers. Its metadata (`{segments_key}`) lists its segments in the order of the rows, as a JSON list of [run, worker,
-first number, last number, files, checksum, rows, first time, last time]. The checksum is the `chained_checksum` of
-those files, starting at 0. **A reader leaves out every file whose numbers are inside those of a segment of the same run
-and worker**, and a compacted file if this is true of all of its segments.
+Another program may write Parquet files alone, with any names and without metadata. Only their rows are counted.
 """
 
 
@@ -92,8 +91,8 @@ def trace_format_page() -> str:
     introduction = _TRACE_INTRODUCTION.format(
         version=FORMAT_VERSION,
         stamp_keys=", ".join(f"`{key}`" for key in STAMP_KEYS),
-        merged_keys=", ".join(f"`{key}`" for key in MERGED_KEYS),
-        segments_key=SEGMENTS_KEY,
+        first_row_key=FIRST_ROW_KEY,
+        suffix=SUFFIX,
     )
     lines = [GENERATED, introduction]
     for table, columns in TABLES.items():
@@ -202,8 +201,6 @@ def metrics_page() -> str:
 
 def _schema(name: str) -> dict[str, Any]:
     kind, command = DOCUMENTS[name]
-    if hasattr(kind, "published_schema"):
-        return kind.published_schema(name)
     return published_schema(kind, name, command)
 
 

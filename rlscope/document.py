@@ -19,7 +19,18 @@ from pydantic_core import core_schema
 
 from rlscope.text_out import as_json
 
-__all__ = ["LEFT_OUT", "Document", "Json", "as_dict", "computed_field", "dump", "extended", "load", "published_schema"]
+__all__ = [
+    "LEFT_OUT",
+    "Document",
+    "Json",
+    "as_dict",
+    "computed_field",
+    "dump",
+    "extended",
+    "load",
+    "published_schema",
+    "single_values",
+]
 
 Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 _T = TypeVar("_T")
@@ -45,6 +56,10 @@ class Document:
     schema_version: Literal[1] = field(default=_VERSION, kw_only=True)
     """Version of this contract."""
 
+    def to_json(self) -> str:
+        """Return the document as the command prints it."""
+        return dump(self)
+
 
 @cache
 def _adapter(kind: type, *, is_read: bool = False) -> TypeAdapter[Any]:
@@ -59,6 +74,17 @@ def as_dict(document: object) -> dict[str, Json]:
     Raises pydantic's PydanticSerializationError if a value is not of its field's type.
     """
     return _finite(_adapter(type(document)).dump_python(document, mode="json", warnings="error"))
+
+
+def single_values(document: object) -> dict[str, Json]:
+    """Return the keys that hold one value, not objects or lists; an interval is NAME, NAME_low and NAME_high."""
+    values: dict[str, Json] = {}
+    for name, value in as_dict(document).items():
+        if isinstance(value, Mapping) and set(value) == {"value", "low", "high"}:
+            values |= {name: value["value"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+        elif not isinstance(value, Mapping | list):
+            values[name] = value
+    return values
 
 
 def dump(document: object) -> str:
@@ -110,10 +136,6 @@ class _SchemaWriter(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False: titles would repeat the key."""
         return False
-
-    def normalize_name(self, name: str) -> str:
-        """Return the name of a definition without the suffix Json."""
-        return super().normalize_name(name).removesuffix("Json")
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         """Return the schema without its default: every key is always printed."""

@@ -38,10 +38,12 @@ from rlscope.comparison.lengths import (
     length_factor,
 )
 from rlscope.comparison.statistics import Difference, StepSeries, difference
+from rlscope.document import computed_field
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
+from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.lengths import LengthLaw
@@ -104,7 +106,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:
-    """A cause of the changed rate, and what the baseline's model attributes to it."""
+    """One cause of the change in the rate, according to A's model."""
 
     kind: CauseKind
     """setting: the config or the layout changed. measured: a measured quantity changed."""
@@ -114,47 +116,69 @@ class ChangeCause:
     before: str
     """Value in A."""
     after: str
-    """Numbers as text."""
+    """Value in the other run."""
     alone_ratio: float | None
-    """Predicted gain with this change alone; None if the model cannot predict it."""
+    """Modeled gain of trained tokens per second from this change alone; None if the model cannot predict it."""
     log_ratio: float | None
     """Contribution to the logarithm of the rate; the causes add up to the predicted effect of all together."""
     share_ratio: float | None
-    """Share of the logarithm of the measured ratio, 0.62 for 62%; None if the measured change is not significant."""
+    """Modeled share of the logarithm of the measured change; None if there is no significant change to attribute."""
     unpriced_because: Unpriced | None = None
-    """None if the cause has a contribution."""
+    """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
+    not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
+    according to the model, the run could not run with this change. too_many: only the first few causes are evaluated.
+    not_together: the run could not run with all causes at once. None if a share is assigned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The gain that the baseline's analysis predicted for this change, and the measured gain."""
+    """The expected gain of the change beside the measured one."""
 
     is_recommended: bool
-    """Whether the analysis recommended the change; otherwise the prediction was made for this comparison."""
+    """Whether the analysis of A recommended the change; otherwise, the expectation comes from A's model at comparison
+    time."""
     rank: int | None
-    """Rank of the recommended action; 1 is the first to do."""
-    what: ActionWhat | None
+    """Rank of the action in the recommendation, starting at 1; None if it was not recommended."""
+    target: ActionWhat | None
     """The quantity that the action changes; None if it was not recommended."""
-    promised: Estimate
-    """Predicted gain of trained tokens per second, with its 90% interval."""
+    gain_ratio: Estimate
+    """Expected gain of trained tokens per second, with its 90% interval. For a fix, the gain from the measured part of
+    the fix."""
     measured_ratio: float
-    """Measured gain of trained tokens per second."""
+    """Measured gain."""
     is_alone: bool
     """Whether no other setting changed."""
     is_fix: bool = False
     """Whether the action is a fix (a lower cost or a faster side); the prediction then uses its measured size."""
+    dropped_ratio: Estimate | None = None
+    """Share of the generated tokens, 0 to 1, that a recommended change was predicted to drop, with its 90% interval.
+    None if it is unknown, or if the change was not recommended."""
+    measured_dropped_ratio: float | None = None
+    """Measured share; None if it was not recorded, or if none was predicted."""
 
+    @computed_field
+    @property
+    def drops_as_predicted(self) -> bool | None:
+        """Whether the measured share of dropped tokens is within 1 point of the interval; None if either is unknown."""
+        predicted, measured = self.dropped_ratio, self.measured_dropped_ratio
+        if predicted is None or measured is None:
+            return None
+        # Two runs of the same settings differ by as much, and a predicted 0 has no interval.
+        return predicted.low - NOTABLE_RATIO <= measured <= predicted.high + NOTABLE_RATIO
+
+    @computed_field
     @property
     def is_kept(self) -> bool:
-        """Whether the measured gain lies within the predicted interval."""
-        return self.promised.low <= self.measured_ratio <= self.promised.high
+        """Whether the measured gain is within the interval."""
+        return self.gain_ratio.low <= self.measured_ratio <= self.gain_ratio.high
 
+    @computed_field
     @property
     def missed_by_ratio(self) -> float:
-        """Distance of the measured gain from the predicted interval: positive above it, negative below it."""
-        if self.measured_ratio > self.promised.high:
-            return self.measured_ratio - self.promised.high
-        return min(0.0, self.measured_ratio - self.promised.low)
+        """Distance of the measured gain from the interval; negative if the gain fell short."""
+        if self.measured_ratio > self.gain_ratio.high:
+            return self.measured_ratio - self.gain_ratio.high
+        return min(0.0, self.measured_ratio - self.gain_ratio.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,7 +622,16 @@ def _promise(
     ]
     if carried_out:
         action, names = min(carried_out, key=lambda each: (not changed <= each[1], each[0].rank))
-        return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, changed <= names)
+        return Promise(
+            True,
+            action.rank,
+            action.what,
+            action.gain_ratio,
+            rate.change,
+            changed <= names,
+            dropped_ratio=action.dropped_ratio,
+            measured_dropped_ratio=None if action.dropped_ratio is None else after.dropped_ratio,
+        )
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
     priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, asked)

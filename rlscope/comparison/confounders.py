@@ -64,7 +64,9 @@ class Confounder:
     about: str
     """Its subject as text: the name of a run, device or config entry, or a number."""
     before: str = ""
+    """Value in A, as text."""
     after: str = ""
+    """Value in the other run, as text."""
 
 
 def confounders_of(

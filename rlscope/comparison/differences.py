@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, StretchMeans, version_steps
 from rlscope.comparison.statistics import Difference, Scale, StepSeries, changed, corrected, difference
+from rlscope.document import LEFT_OUT, computed_field
 
 Basis = Literal["steady", "whole"]
 """The compared part of each run: its steady state, or the whole run."""
@@ -66,24 +67,26 @@ class Row:
     quantity: Quantity
     """The quantity; its unit is in its name."""
     difference: Difference
+    """The quantity in both runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningRow:
-    """Reward, loss or entropy of both runs at one point."""
+    """Reward, loss or entropy of both runs at the same point: the mean of the last ten steps up to it."""
 
     learned: Learned
     """The quantity."""
     at: Literal["step", "gpu_hours"]
     """Basis of the comparison: the same number of steps or the same number of GPU-hours."""
     where: float
-    """The last step, or the GPU-hours, that both runs reached."""
+    """The step, or the GPU-hours, that both runs reached."""
     difference: Difference
+    """The quantity in both runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakdownPart:
-    """A part of a breakdown. A state has a role, name and reason; any other part only a name."""
+    """One part of a breakdown."""
 
     name: str
     """State of the ledger, or name of the part."""
@@ -97,8 +100,22 @@ class BreakdownPart:
     """Value in the other run."""
     change: float
     """Contribution to the change of the total."""
-    difference: Difference | None = None
+    difference: Annotated[Difference | None, LEFT_OUT] = None
     """The difference with its interval, if both runs have steps."""
+    is_significant: bool | None = None
+    """Whether the change exceeds the noise. Only shares of GPU time are tested; None for other parts."""
+
+    @computed_field
+    @property
+    def low(self) -> float | None:
+        """Low end of the 95% interval of `change`; None if it has none."""
+        return None if self.difference is None else self.difference.low
+
+    @computed_field
+    @property
+    def high(self) -> float | None:
+        """High end of the 95% interval of `change`; None if it has none."""
+        return None if self.difference is None else self.difference.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +127,7 @@ class Breakdown:
     gpu_s_per_1k_tokens: GPU-seconds per 1,000 trained tokens by state. role_share: shares of a role's GPU time.
     staleness: versions per trained token. tokens_per_step: trained tokens per step."""
     role: str | None
-    """The role of a role_share breakdown; None for all others."""
+    """Role of role_share; None for other breakdowns."""
     before: float
     """Total in A."""
     after: float
@@ -118,7 +135,7 @@ class Breakdown:
     change: float
     """Change of the total: exactly the sum of the parts' changes."""
     parts: tuple[BreakdownPart, ...]
-    """The largest change first. Their changes add up to `change`."""
+    """The parts, sorted by the size of their change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +188,10 @@ def _with_correction(found: Differences) -> Differences:
 
 
 def _tested(part: BreakdownPart, judged: Iterator[Difference]) -> BreakdownPart:
-    return part if part.difference is None else replace(part, difference=next(judged))
+    if part.difference is None:
+        return part
+    tested = next(judged)
+    return replace(part, difference=tested, is_significant=tested.is_significant)
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:

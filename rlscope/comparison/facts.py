@@ -102,6 +102,8 @@ class PromisedAction(NamedTuple):
     gain_ratio: Estimate
     rank: int
     """1 is the first to do."""
+    dropped_ratio: Estimate | None = None
+    """Predicted share of the generated tokens that is dropped after it; None if unknown."""
 
 
 class RunLayout(NamedTuple):
@@ -541,5 +543,6 @@ def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) 
 
 def _promised(actions: Sequence[Action]) -> tuple[PromisedAction, ...]:
     return tuple(
-        PromisedAction(each.what, each.after, each.gain_ratio, rank) for rank, each in enumerate(actions, start=1)
+        PromisedAction(each.what, each.after, each.gain_ratio, rank, each.price.dropped_ratio)
+        for rank, each in enumerate(actions, start=1)
     )

@@ -20,11 +20,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from rlscope.document import LEFT_OUT, computed_field
 from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps
 
@@ -93,10 +94,11 @@ class Difference:
     """Whether `change` is a ratio or a difference."""
     change: float | None
     """Difference on the scale."""
-    interval: DifferenceInterval | None = None
+    interval: Annotated[DifferenceInterval | None, LEFT_OUT] = None
     """None if a run has too few steps, or only a total."""
     p_value: float | None = None
-    """Probability of a difference at least this large between two identical runs, given the noise of their steps."""
+    """Probability, 0 to 1, of a difference at least this large between two runs with the same settings, before
+    correction; None if it was not tested because a run has too few steps."""
     detectable: float | None = None
     """The smallest difference that would be detected in 80% of such pairs, on the scale."""
     own_change: float | None = None
@@ -105,14 +107,16 @@ class Difference:
     """Whether the difference is more than noise: the interval excludes 0 (after correction, if several quantities are
     tested), and the halves of neither run differ by more."""
 
+    @computed_field
     @property
     def low(self) -> float | None:
-        """Low end of the interval."""
+        """Low end of its 95% interval."""
         return None if self.interval is None else self.interval.low
 
+    @computed_field
     @property
     def high(self) -> float | None:
-        """High end of the interval."""
+        """High end of its 95% interval."""
         return None if self.interval is None else self.interval.high
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from rlscope.reports.text.states import StateStyle
-
+Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
+"""Kind of time that a GPU spends in a state."""
 NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
@@ -104,6 +104,26 @@ class Differences(Block):
     letter: str
     """Name of the run that is compared with run A."""
     rows: Sequence[DifferenceRow]
+
+
+class StateStyle(NamedTuple):
+    """Label, colors and meaning of one state."""
+
+    name: str
+    label: str
+    kind: Kind
+    light: str
+    """Color on a light page."""
+    dark: str
+    """Color on a dark page."""
+    meaning: str
+    is_known: bool = True
+    """Whether this version knows the state."""
+
+    @property
+    def slug(self) -> str:
+        """The name in CSS variables; unknown states share one."""
+        return self.name.replace("_", "-") if self.is_known else "unattributed"
 
 
 class Term(NamedTuple):

@@ -1,4 +1,4 @@
-"""The analysis as GitHub Markdown for a pull request or a chat: the card as text and tables.
+"""An analysis, and a comparison, as GitHub Markdown for a pull request or a chat: the card as text and tables.
 
 Strings from the run are escaped: no markup, no mentions, no links.
 """
@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.comparison.runs import RunComparison
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import findings
-from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text import findings, step_bounds
+from rlscope.reports.text.actions import COLUMNS, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
+from rlscope.reports.text.comparison import TESTED, PairWords, pairs_in_words, runs_in_words
 from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.rules import TITLE, FiredRule, fired_rules
 from rlscope.text_out import for_markdown
@@ -24,6 +26,7 @@ def as_markdown(analysis: AnalysisResult) -> str:
         (
             *_verdict(brief),
             *_actions(brief),
+            *_bounds(analysis),
             *_gpu_time(brief),
             *_layout(brief),
             *_preemptions(analysis),
@@ -50,8 +53,19 @@ def _actions(brief: Brief) -> Iterator[str]:
     if brief.actions:
         yield f"#### {ACTIONS_TITLE}"
         yield ""
-    rows = [(f"{number}.", *row) for number, row in enumerate(brief.actions, 1)]
-    yield from table(("", *COLUMNS), rows)
+    places = filled_columns(brief.actions)
+    rows = [(f"{number}.", *(row[place] for place in places)) for number, row in enumerate(brief.actions, 1)]
+    yield from table(("", *(COLUMNS[place] for place in places)), rows)
+
+
+def _bounds(analysis: AnalysisResult) -> Iterator[str]:
+    bounds = analysis.step_bounds
+    if bounds is not None:
+        yield f"#### {step_bounds.TITLE}"
+        yield ""
+        yield for_markdown(step_bounds.phases_sentence(bounds.phases))
+        yield ""
+        yield from table(step_bounds.COLUMNS, step_bounds.bound_rows(bounds))
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:
@@ -112,6 +126,39 @@ def _parts(parts: Iterable[RolePart]) -> str:
 
 def _priced(gpu_time: str, money: str) -> str:
     return f"{gpu_time}, {money}" if money else gpu_time
+
+
+def comparison_markdown(compared: RunComparison) -> str:
+    """Return the comparison as Markdown for a pull request or a chat, without a trailing newline.
+
+    Text from the runs is escaped.
+    """
+    lines: list[str] = []
+    for pair in pairs_in_words(compared):
+        lines += _pair_markdown(pair)
+    for run in runs_in_words(compared):
+        lines.append(f"<sub>{run.letter}: {for_markdown(run.name)} · {for_markdown(run.about)}</sub><br>")
+    return "\n".join(lines).rstrip()
+
+
+def _pair_markdown(pair: PairWords) -> Iterator[str]:
+    yield f"### {for_markdown(pair.label)} — {for_markdown(pair.headline)}"
+    yield ""
+    yield from (f"> {for_markdown(each)}\n>" for each in pair.warnings[:-1])
+    yield from (f"> {for_markdown(each)}\n" for each in pair.warnings[-1:])
+    if pair.why:
+        yield f"**Where the GPU time went:** {for_markdown(pair.why)}\n"
+    yield f"**Cause:** {for_markdown(pair.causes_sentence)}\n"
+    if pair.promise:
+        yield f"**Prediction:** {for_markdown(pair.promise)}\n"
+    letter = pair.title.split()[0]
+    yield from table(("", "A", letter, "change", "95% interval", TESTED), pair.rows)
+    yield from table(("changed", "A", letter, "predicted by A's model", "share of the change"), pair.causes)
+    for each in pair.breakdowns[:2]:
+        yield "<details><summary>" + for_markdown(each.title) + "</summary>\n"
+        yield from table(("", "A", letter, "change", "95% interval", TESTED), each.rows)
+        yield "</details>\n"
+    yield f"<sub>{for_markdown(pair.stretch)}</sub>\n"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -87,8 +87,8 @@ def test_a_change_that_was_not_recommended_is_asked_of_the_model(
 ) -> None:
     (found,) = rlscope.compare(after, before).pairs
     said = found.attribution.promise
-    assert said is not None and (said.is_recommended, said.rank, said.what) == (False, None, None)
-    assert said.promised.value < 0 and said.measured_ratio < 0
+    assert said is not None and (said.is_recommended, said.rank, said.target) == (False, None, None)
+    assert said.gain_ratio.value < 0 and said.measured_ratio < 0
 
 
 @pytest.mark.nightly
@@ -323,7 +323,7 @@ def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[st
 
 
 def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:
-    first = run_of(before.result)
+    first = run_of(before)
     assert first.settings["model.parameters"] == 411520
     changed = {"max_running": 32}
     second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(max_running=32))
@@ -407,7 +407,7 @@ def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
 
 
 def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
-    first = run_of(before.result)
+    first = run_of(before)
     assert first.table is not None
     step_s = float(first.table.period_s.mean())
     second = with_checkpoints(first, 4.0 * step_s)
@@ -420,11 +420,11 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
 
 def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
     fix = PromisedAction("engine_speed", 1.1, Estimate(0.2, 0.1, 0.3), 2)
-    run = replace(run_of(before.result), promised=(RUNNING, fix))
+    run = replace(run_of(before), promised=(RUNNING, fix))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert found.promise is not None and found.largest is not None
-    assert (found.promise.rank, found.promise.what, found.promise.is_fix) == (2, "engine_speed", True)
-    assert found.promise.promised.value == pytest.approx(found.largest.alone_ratio)
+    assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)
+    assert found.promise.gain_ratio.value == pytest.approx(found.largest.alone_ratio)
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
 
 
@@ -442,7 +442,7 @@ def test_changes_are_merged_field_by_field() -> None:
 
 
 def test_publishing_every_few_steps_is_a_cause_of_its_own(before: rlscope.Analysis) -> None:
-    run = run_of(before.result)
+    run = run_of(before)
     assert run.model is not None
     calibration = replace(run.model.calibration, steps_per_version=2.0)
     second = replace(run, model=replace(run.model, calibration=calibration))

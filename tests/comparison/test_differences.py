@@ -18,7 +18,7 @@ from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run
 from rlscope.comparison.runs import compare_runs, named
 from rlscope.pipeline import analyze
 from rlscope.reports.sections.training import metrics_frame
-from rlscope.reports.text.comparison import caution
+from rlscope.reports.text.comparison import confounder_words
 from tests.comparison.made_runs import DECODE, IDLE, SECOND, WAIT, WORK, made_run
 from tests.kept import analysis_of
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
@@ -93,7 +93,7 @@ def test_the_ledger_of_a_recorded_stretch_is_all_of_its_gpu_time(
     before: rlscope.Analysis, after: rlscope.Analysis
 ) -> None:
     for analysis in (before, after):
-        run = run_of(analysis.result)
+        run = run_of(analysis)
         assert run.steady is not None and run.table is not None
         for role, gpus in run.steady.gpus.items():
             assert run.steady.of_role(role) == gpus * run.steady.length_ns
@@ -117,7 +117,7 @@ def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlsc
 
 
 def test_halves_of_a_run_are_two_runs_that_together_are_the_whole(before: rlscope.Analysis) -> None:
-    run = run_of(before.result)
+    run = run_of(before)
     first, second = halves(run)
     assert run.table is not None and first.table is not None and second.table is not None
     assert first.table.step.size + second.table.step.size == run.table.step.size
@@ -168,7 +168,7 @@ def test_rewards_that_were_recorded_with_the_deliveries_reach_the_comparison_and
     )
     by_step, _ = rlscope.compare(analysis, analysis).pairs[0].differences.learning
     assert (by_step.learned, by_step.where, by_step.difference.before) == ("reward", 10.0, pytest.approx(0.55))
-    frame = metrics_frame(analysis.result.answers)
+    frame = metrics_frame(analysis.answers)
     assert frame is not None and frame["reward"].to_list() == pytest.approx([n / 10 for n in steps])
 
 
@@ -250,7 +250,7 @@ def test_runs_of_one_id_get_names_of_their_own() -> None:
 
 
 def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
-    run = run_of(before.result)
+    run = run_of(before)
     (pair,) = compare_runs(run, [run]).pairs
     assert all(row.difference.change in (0.0, None) for row in pair.differences.rows)
     assert not any(row.difference.is_significant for row in pair.differences.rows)
@@ -310,14 +310,14 @@ def test_versions_of_nearly_as_many_steps_are_one_unit(steps_per_version: float,
 
 def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlscope.Analysis) -> None:
     """Publications of one run wait for its staleness cap, those of the other for nothing."""
-    waiting = analysis_of("capped_staleness").result
+    waiting = analysis_of("capped_staleness")
     window = waiting.run.window
     assert window is not None
     inside = waiting.answers["training_steps"].filter(pl.col("step").is_between(window.first_step, window.last_step))
     published = inside.filter(pl.col("version_out") > pl.col("version_in"))["step"].to_list()
     spans = [then - first for first, then in pairwise(published)]
     assert run_of(waiting).steps_per_version == pytest.approx(sum(spans) / len(spans)) and sum(spans) > 2 * len(spans)
-    assert run_of(before.result).steps_per_version == 1.0
+    assert run_of(before).steps_per_version == 1.0
 
 
 def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_confounder() -> None:
@@ -328,7 +328,7 @@ def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_confounder
     assert [each.kind for each in pair.confounders] == [ConfounderKind.DROPPED_LENGTHS]
     assert "response_lengths" not in [each.name for each in pair.attribution.causes]
     assert pair.attribution.lengths.beyond is None
-    said = caution(pair.confounders[0], "B")
+    said = confounder_words(pair.confounders[0], "B")
     assert "20.0% shorter in B because long samples are dropped more often: an effect of the change" in said
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from rich.console import Console
 
 import rlscope
 from docs.generate import DOCS
-from rlscope.answers import Comparison
 from rlscope.comparison.attribution import Promise
 from rlscope.comparison.confounders import Confounder, ConfounderKind
 from rlscope.comparison.differences import Breakdown, BreakdownPart
-from rlscope.comparison.facts import ALSO_ASKED, run_of
+from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, run_of
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import comparison_card, render_comparison
@@ -29,7 +30,7 @@ from rlscope.reports.terminal.comparison import print_comparison
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.comparison import (
     breakdown_words,
-    caution,
+    confounder_words,
     headline,
     label,
     letter_of,
@@ -44,6 +45,10 @@ from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, 
 
 EVEN = [2.0] * 20
 SECOND = 10**9
+
+
+def comparison_of(baseline: ComparedRun, others: Sequence[ComparedRun]) -> rlscope.Comparison:
+    return extended(rlscope.Comparison, compare_runs(baseline, others))
 
 
 def faults(text: str) -> list[str]:
@@ -65,9 +70,9 @@ def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: fl
     assert [row.change for row in words.rows if row.name == "other"] == ["about 0 µs"] * rows.count("other")
 
 
-def card(comparison: Comparison, width: int) -> str:
+def card(comparison: rlscope.Comparison, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_comparison(comparison.result, console)
+    print_comparison(comparison, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -124,9 +129,26 @@ def test_the_prediction_is_shown_with_the_measured_gain(measured: float, end: st
     )
 
 
+@pytest.mark.parametrize(
+    ("measured", "end"),
+    [
+        (0.46, " 38% (32% to 45%) of the generated tokens would be dropped; measured 46.0%, as predicted."),
+        (0.461, "; measured 46.1%, more than predicted."),
+        (0.31, "; measured 31.0%, as predicted."),
+        (0.309, "; measured 30.9%, less than predicted."),
+        (None, "within the interval."),
+    ],
+)
+def test_predicted_drops_are_shown_with_the_measured_ones(measured: float | None, end: str) -> None:
+    # A point beyond the interval is still as predicted: two runs of the same settings differ by as much.
+    gain, dropped = Estimate(0.2, 0.1, 0.3), Estimate(0.38, 0.32, 0.45)
+    promise = Promise(True, 1, "layout", gain, 0.2, True, dropped_ratio=dropped, measured_dropped_ratio=measured)
+    assert promise_sentence(promise).endswith(end)
+
+
 def test_every_confounder_has_a_sentence_that_ends() -> None:
     for kind in ConfounderKind:
-        assert caution(Confounder(kind, "0.25", "0.125", "4"), "B").endswith(".")
+        assert confounder_words(Confounder(kind, "0.25", "0.125", "4"), "B").endswith(".")
 
 
 def test_runs_after_z_are_numbered() -> None:
@@ -136,7 +158,7 @@ def test_runs_after_z_are_numbered() -> None:
 def test_all_formats_say_the_same(pair: rlscope.Comparison) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
     assert faults(pair.to_json()) == []
-    for text in (pair.to_markdown(), render_comparison(pair.result), comparison_card(pair.result)):
+    for text in (pair.to_markdown(), render_comparison(pair), comparison_card(pair)):
         assert first["headline"] in text and ", within the interval." in text
     assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
     assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
@@ -157,7 +179,7 @@ def test_the_breakdowns_of_the_document_close(pair: rlscope.Comparison) -> None:
 
 
 def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) -> None:
-    page = render_comparison(pair.result)
+    page = render_comparison(pair)
     marked = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', marked) and "Content-Security-Policy" in marked
     names = {"states", "step_periods", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
@@ -171,7 +193,7 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) 
 
 
 def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_folded(pair: rlscope.Comparison) -> None:
-    page = render_comparison(pair.result)
+    page = render_comparison(pair)
     tables = re.findall(r"<table class=\"rows compared\">.*?</table>", page, flags=re.DOTALL)
     assert len(tables) > 4 and any("significant</th>" not in table for table in tables)
     for table in tables:
@@ -182,15 +204,15 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
 
 
 def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pair: rlscope.Comparison) -> None:
-    wasteful = analysis_of("overproduction").result
+    wasteful = analysis_of("overproduction")
     (_, sampler) = brief_of(wasteful).steady_roles
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
     (_, bar) = state_bars(run_of(wasteful), "steady")
     shares = {part.state.name: part.share_ratio for part in bar.parts}
     assert shares["discarded"] == pytest.approx(dropped, rel=0.01) and dropped > 0.4
     assert math.fsum(shares.values()) == pytest.approx(1.0)
-    comparison = Comparison(compare_runs(pair.baseline, [run_of(wasteful)]))
-    page = render_comparison(comparison.result)
+    comparison = comparison_of(pair.baseline, [run_of(wasteful)])
+    page = render_comparison(comparison)
     bars = page[page.index('class="wide bars"') :]
     assert "var(--swatch-discarded" in bars and "generation for dropped samples" in bars
     assert '<pattern id="lane-discarded"' in page
@@ -208,7 +230,7 @@ def test_trained_lengths_have_a_line_of_their_own_where_dropping_changed_them(ra
                               "samples": [3, 1, 4]})  # fmt: skip
     run = replace(made_run(periods_s=EVEN), lengths=generated)
     other = replace(run, delivered_lengths=delivered, dropping_ratio=ratio)
-    drawn = Comparison(compare_runs(run, [other])).charts.lengths().to_dict()
+    drawn = comparison_of(run, [other]).charts.lengths().to_dict()
     (rows,) = drawn["datasets"].values()
     assert sorted({row["run"] for row in rows}) == runs
     shares = [row["share_ratio"] for row in rows if row["run"] == "B, trained"]
@@ -218,27 +240,27 @@ def test_trained_lengths_have_a_line_of_their_own_where_dropping_changed_them(ra
 def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
     run = replace(made_run(periods_s=EVEN), staleness_tokens=((0, 1), (2, 3)), steps_per_version=1.0)
     for span, unit, ages in ((1.0, "versions", {0, 2}), (1.6, "optimizer steps", {0, 3})):
-        drawn = Comparison(compare_runs(run, [replace(run, steps_per_version=span)])).charts.staleness().to_dict()
+        drawn = comparison_of(run, [replace(run, steps_per_version=span)]).charts.staleness().to_dict()
         (rows,) = drawn["datasets"].values()
         assert drawn["encoding"]["x"]["title"] == f"staleness, {unit}"
         assert {row["staleness"] for row in rows if row["run"] == "B"} == ages
 
 
 def test_no_row_beside_tested_ones_has_an_empty_significance(pair: rlscope.Comparison) -> None:
-    (words,) = pairs_in_words(pair.result)
+    (words,) = pairs_in_words(pair)
     untested = [row for row in words.rows if not row.interval]
     assert untested and {row.verdict for row in untested} == {"not tested"}
     for each in words.breakdowns:
         assert len({bool(row.verdict) for row in each.rows}) == 1
-    whole = [replace(run, table=None, steady=None, learning=None) for run in pair.result.runs]
+    whole = [replace(run, table=None, steady=None, learning=None) for run in pair.runs]
     (words,) = pairs_in_words(compare_runs(whole[0], whole[1:]))
     assert {row.verdict for row in words.rows} == {""}
 
 
 def test_names_from_runs_stay_text_in_every_format() -> None:
     runs = [made_run(f"{HOSTILE}{n}", periods_s=EVEN, settings={HOSTILE: n}) for n in range(3)]
-    comparison = Comparison(compare_runs(runs[0], runs[1:]))
-    for text in (render_comparison(comparison.result), comparison_card(comparison.result), comparison.to_markdown()):
+    comparison = comparison_of(runs[0], runs[1:])
+    for text in (render_comparison(comparison), comparison_card(comparison), comparison.to_markdown()):
         assert "<img src=x" not in text
     assert faults(comparison.to_json()) == [] and card(comparison, 80)
     assert comparison.to_markdown().count("### ") == 2
@@ -258,11 +280,11 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
     nothing = write_run(tmp_path / "nothing", workers)
     runs = [run_of(analyze(each, also_ask=ALSO_ASKED)) for each in (short, nothing)]
     for first, others in ((runs[0], [runs[1], pair.baseline]), (pair.baseline, runs)):
-        comparison = Comparison(compare_runs(first, others))
+        comparison = comparison_of(first, others)
         assert faults(comparison.to_json()) == []
-        assert render_comparison(comparison.result).rstrip().endswith("</html>") and card(comparison, 80)
+        assert render_comparison(comparison).rstrip().endswith("</html>") and card(comparison, 80)
         assert "never reaches steady state" in comparison.to_markdown()
-    assert "cannot be compared" in Comparison(compare_runs(runs[0], runs[1:])).to_markdown()
+    assert "cannot be compared" in comparison_of(runs[0], runs[1:]).to_markdown()
 
 
 def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from docs.generate import DOCS
 from rlscope.comparison import history
 from rlscope.comparison.history import RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
-from rlscope.reports.documents import history as documents
 from rlscope.reports.page.history import render_list
+from rlscope.reports.terminal.history import as_text, on_terminal
+from rlscope.reports.text.history import SCOPES
+from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -66,8 +68,8 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     small_run(tmp_path / "runs" / "b" / "inside")  # A run holds no runs.
     small_run(tmp_path / "runs" / ".hidden")
     runs = rlscope.list_runs(tmp_path / "runs", sort="path")
-    assert [each.path for each in runs.entries] == ["b", "deep/er/a"]
-    first = runs.entries[0]
+    assert [each.path for each in runs.runs] == ["b", "deep/er/a"]
+    first = runs.runs[0]
     assert (first.framework, first.layout, first.steps, first.bottleneck, first.alerts) == (
         "trl",
         "1:1",
@@ -78,7 +80,7 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     # 20 GPU-seconds for 40 tokens, at 2 an hour.
     assert first.gpu_hours_per_million_tokens == pytest.approx(20 / 3600 / 40e-6)
     assert first.cost_per_million_tokens == pytest.approx(2 * 20 / 3600 / 40e-6)
-    assert runs.entries[1].cost_per_million_tokens is None
+    assert runs.runs[1].cost_per_million_tokens is None
     assert repr(runs).startswith("RunList(") and len(runs) == 2
 
 
@@ -88,10 +90,14 @@ def test_a_rate_that_includes_prompts_is_marked_in_text_json_and_page() -> None:
         RunEntry("log", "b", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True),
         RunEntry("short", "c", trainer_gpus=1, sampler_gpus=1, tokens_per_s=None, counts_prompts=True),
     )
-    text = documents.as_text(entries)
+    text = as_text(entries)
     assert " 900*" in text and " 500 " in text and text.splitlines()[-1].startswith("* The trainer's count of tokens")
-    assert "*" not in documents.as_text((entries[0], entries[2]))
-    assert [each["counts_prompts"] for each in json.loads(documents.as_json(entries))["runs"]] == [False, True, True]
+    assert "*" not in as_text((entries[0], entries[2]))
+    assert [each["counts_prompts"] for each in json.loads(RunList(entries, folder="runs").to_json())["runs"]] == [
+        False,
+        True,
+        True,
+    ]
     assert "prompts included" in render_list(entries, "runs")
 
 
@@ -101,27 +107,29 @@ def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() 
         RunEntry("log", "b", trainer_gpus=1, bottleneck="samplers", hides_samplers=True),
         RunEntry("other", "c", trainer_gpus=1, bottleneck="weight_updates", hides_samplers=True),
     )
-    text = documents.as_text(entries)
+    text = as_text(entries)
     assert text.count("samplers?") == 1 and text.splitlines()[-1].startswith("? Trainers wait for samples")
-    assert "?" not in documents.as_text((entries[0], entries[2]))
-    assert [each["bottleneck"] for each in json.loads(documents.as_json(entries))["runs"]][:2] == ["samplers"] * 2
+    assert "?" not in as_text((entries[0], entries[2]))
+    assert [each["bottleneck"] for each in json.loads(RunList(entries, folder="runs").to_json())["runs"]][:2] == [
+        "samplers"
+    ] * 2
     assert "samplers?" in render_list(entries, "runs")
 
 
 @pytest.mark.parametrize("columns", [200, 100, 80, 60])
 def test_the_list_fits_the_terminal_and_says_which_columns_it_lacks(columns: int) -> None:
     run = RunEntry("a_run", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True, alerts=3)
-    text = documents.on_terminal((run, replace(run, bottleneck="weight_updates")), columns)
+    text = on_terminal((run, replace(run, bottleneck="weight_updates")), columns)
     lines = text.splitlines()
     assert max(map(len, lines)) <= columns and [line.split()[-1] for line in lines if "weight_updates" in line]
     assert "tokens/s" in lines[1] and ("Not shown" in text) == ("framework" not in lines[1]) == (columns < 100)
-    assert "framework" in documents.on_terminal((run,), columns, kept="framework").splitlines()[1]
-    assert "steady tokens/s" in documents.as_text((run,)).splitlines()[0]
+    assert "framework" in on_terminal((run,), columns, kept="framework").splitlines()[1]
+    assert "steady tokens/s" in as_text((run,)).splitlines()[0]
 
 
 def test_the_list_says_which_figures_are_of_the_steady_state_and_which_of_the_whole_run() -> None:
     run = RunEntry("a_run", "a", tokens_per_s=900.0, staleness_p95=3, gpu_hours_per_million_tokens=2.0)
-    text, terminal = documents.as_text((run,)), documents.on_terminal((run,), 120)
+    text, terminal = as_text((run,)), on_terminal((run,), 120)
     assert "steady tokens/s" in text and "cost of 1M tokens, whole run" in text and "p95, whole run" in text
     assert "tokens, run" in terminal.splitlines()[1] and "p95, run" in terminal.splitlines()[1]
     assert "steady state, staleness and cost of the whole run" in text
@@ -131,24 +139,24 @@ def test_the_list_says_which_figures_are_of_the_steady_state_and_which_of_the_wh
 
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
     run = small_run(tmp_path / "runs" / "a")
-    first = rlscope.list_runs(tmp_path / "runs").entries
-    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 1
+    first = rlscope.list_runs(tmp_path / "runs").runs
+    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == 1
     os.utime(run / "run.json", ns=(1, 1))
-    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 2
+    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == 2
     rlscope.list_runs(tmp_path / "runs", cache=False)
     assert len(analysed) == 3
 
 
 def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analysed: list[Path]) -> None:
     small_run(tmp_path / "runs" / "a")
-    first = rlscope.list_runs(tmp_path / "runs").entries
+    first = rlscope.list_runs(tmp_path / "runs").runs
     (kept,) = cache.iterdir()
     document = json.loads(kept.read_text())
     other_types = json.dumps({**document, "entry": {**document["entry"], "steps": "many"}})
     for broken in ("", "[]", "{}", '{"signature": "x", "entry": {}}', other_types):
         kept.write_text(broken)
         done = len(analysed)
-        assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == done + 1
+        assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == done + 1
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path, analysed: list[Path]) -> None:
@@ -175,13 +183,13 @@ def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
     runs = rlscope.list_runs(tmp_path / "runs")
-    assert [(each.path, each.problem is None) for each in runs.entries] == [("good", True), ("bad", False)]
-    assert "bad: not analyzed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{documents.SCOPES}")
+    assert [(each.path, each.problem is None) for each in runs.runs] == [("good", True), ("bad", False)]
+    assert "bad: not analyzed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{SCOPES}")
 
 
 def test_the_run_file_of_a_run_means_its_folder(tmp_path: Path) -> None:
     small_run(tmp_path / "run")
-    (entry,) = rlscope.list_runs(tmp_path / "run" / "run.json").entries
+    (entry,) = rlscope.list_runs(tmp_path / "run" / "run.json").runs
     assert (entry.path, entry.problem, entry.steps) == (".", None, 1)
 
 
@@ -241,7 +249,7 @@ def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analysed(tmp_path: Pa
     for name in ("monday/a", "monday/b", "tuesday/a"):
         small_run(tmp_path / "runs" / name)
     runs = rlscope.list_runs(tmp_path / "runs", filters=["path ~ monday", "steps != 5", "path != monday/b"])
-    assert [each.path for each in runs.entries] == ["monday/a"]
+    assert [each.path for each in runs.runs] == ["monday/a"]
     assert [run.name for run in analysed] == ["a"] and analysed[0].parent.name == "monday"
 
 

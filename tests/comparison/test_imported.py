@@ -33,7 +33,7 @@ def without(run: ComparedRun, *columns: str) -> ComparedRun:
 
 def test_two_logs_are_compared_by_their_steps_under_their_own_names(tmp_path: Path) -> None:
     other = shutil.copy(LOG, tmp_path / "tuesday.log")
-    compared = rlscope.compare(LOG, other).result
+    compared = rlscope.compare(LOG, other)
     (pair,) = compared.pairs
     assert [run.name for run in compared.runs] == ["verl_console", "tuesday"]
     assert pair.differences.basis == "steady"
@@ -91,7 +91,7 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
 def test_a_log_beside_a_part_of_itself_is_said_and_has_no_time_until_an_engine_has_the_weights(tmp_path: Path) -> None:
     lines = LOG.read_text().splitlines(keepends=True)
     (tmp_path / "part.log").write_text("".join(lines[:39]))
-    (pair,) = rlscope.compare(LOG, tmp_path / "part.log").result.pairs
+    (pair,) = rlscope.compare(LOG, tmp_path / "part.log").pairs
     assert ConfounderKind.SAME_STEPS in [each.kind for each in pair.confounders]
     assert pair.differences.row("update_s").before is None and pair.differences.row("update_s").after is None
 

@@ -108,8 +108,7 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     assert brief.headline == document["verdict"]["headline"] and brief.next_step == document["verdict"]["next"]
     rows = dict(brief.choice.rows)
     best = document["recommendation"]["best"]
-    gains = (best["gain_ratio"], best["gain_low_ratio"], best["gain_high_ratio"])
-    assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *gains)
+    assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *best["gain_ratio"].values())
     assert rows["trainer GPUs"] == [
         str(document["recommendation"][which]["trainer_gpus"]) for which in ("current", "best")
     ]
@@ -217,7 +216,7 @@ def test_a_long_headline_is_written_smaller_rather_than_cut():
 
 @pytest.mark.parametrize(("trace", "state", "label"), [("fleet", "waiting_for_samples", "waiting for samples")])
 def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(trace, state, label):
-    analysis = kept_analysis(trace).result
+    analysis = kept_analysis(trace)
     brief = brief_of(analysis)
     (waits,) = (part for part in brief.steady_roles[0].parts if part.state.name == state)
     text = svg_text(as_svg(analysis))

@@ -155,12 +155,8 @@ def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
 
 def time_axis(column: str) -> alt.X:
     """Return the axis of seconds since the run started."""
-    return (
-        alt.X(f"{column}:Q")
-        .title("seconds since the run started")
-        .scale(zoomed_scale())
-        .axis(format=",~f", tickCount=8)
-    )
+    axis = alt.Axis(format=",~f", tickCount=8)
+    return alt.X(f"{column}:Q", title="seconds since the run started", scale=zoomed_scale(), axis=axis)
 
 
 def step_axis() -> alt.X:
@@ -170,7 +166,7 @@ def step_axis() -> alt.X:
 
 def amount(column: str, title: str) -> alt.Y:
     """Return an axis for an amount, starting at zero."""
-    return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(amount_axis())
+    return alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=True), axis=amount_axis())
 
 
 def amount_axis(extent_px: float | None = None) -> alt.Axis:
@@ -183,8 +179,12 @@ def amount_axis(extent_px: float | None = None) -> alt.Axis:
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:
     """Return one line of a tooltip."""
-    line = alt.Tooltip(field).title(title or field.split(":")[0])
-    return line if number_format is None else line.format(number_format)
+    # Altair's setters copy what they change: arguments take a tenth of the time of a page less.
+    return alt.Tooltip(
+        field,
+        title=title or field.split(":")[0],
+        format=alt.Undefined if number_format is None else number_format,
+    )
 
 
 def series_colors(column: str, names: Sequence[str]) -> alt.Color:
@@ -204,7 +204,8 @@ def legend_of(names: Collection[str]) -> alt.Legend:
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
     """Return the given color per name, with a legend below; long names are stacked."""
     legend = legend_of(colors)
-    return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def limit_rule(value: float | None, name: str, color: str = LIMIT) -> list[alt.Chart]:
@@ -212,9 +213,9 @@ def limit_rule(value: float | None, name: str, color: str = LIMIT) -> list[alt.C
     if value is None:
         return []
     base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"- - {name}"}]))
-    rule = base.mark_rule(color=color, strokeDash=[6, 3], strokeWidth=1.5, aria=False).encode(y="limit:Q")
+    rule = base.mark_rule(color=color, strokeDash=[6, 3], strokeWidth=1.5, aria=False).encode(y=alt.Y("limit:Q"))
     text = base.mark_text(color=color, align="right", baseline="bottom", tooltip=None)
-    return [rule, text.encode(y=alt.value(TITLE_PX), x=alt.value("width"), text="name:N")]
+    return [rule, text.encode(y=alt.YValue(TITLE_PX), x=alt.XValue("width"), text=alt.Text("name:N"))]
 
 
 def layered(*charts: alt.Chart) -> alt.LayerChart:

@@ -114,4 +114,4 @@ def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
 def _band(middle: pl.DataFrame, run: RunFacts, title: str) -> alt.Chart:
     rows = stepped(drawable(middle, run.started_ns))
     band = alt.Chart(rounded(rows)).mark_area(interpolate="step-after", color=BAND, aria=False)
-    return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(title), y2="high:Q")
+    return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(title), y2=alt.Y2("high:Q"))

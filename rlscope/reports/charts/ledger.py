@@ -45,7 +45,7 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=time_axis("bucket_start_s"),
-            x2="bucket_end_s:Q",
+            x2=alt.X2("bucket_end_s:Q"),
             y=alt.Y("gpus:Q").stack("zero").title("GPUs").axis(
                 minExtent=STACKED_PX, maxExtent=STACKED_PX, tickMinStep=1, tickCount=5, format=",~f"
             ),
@@ -78,7 +78,7 @@ def gpu_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
     )  # fmt: skip
     x = alt.X("busy_ratio:Q").title("share of the time read").axis(format="%", tickCount=5)
     bars = base.mark_bar(height={"band": 0.6}).encode(x=x.scale(domain=[0, 1], nice=False), color=_state_color(rows))
-    ticks = base.mark_tick(color=INK, thickness=2.5, height={"band": 0.85}).encode(x="sm_active_ratio:Q")
+    ticks = base.mark_tick(color=INK, thickness=2.5, height={"band": 0.85}).encode(x=alt.X("sm_active_ratio:Q"))
     return layered(bars, ticks).properties(height=26 * rows.height)
 
 

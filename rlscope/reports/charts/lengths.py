@@ -40,7 +40,7 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .transform_calculate(kind="split(datum.column, '_')[0]")
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=_length_axis(), x2="bin_end_tokens:Q",
+            x=_length_axis(), x2=alt.X2("bin_end_tokens:Q"),
             y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
             color=series_palette("kind", seen),
             tooltip=[
@@ -53,10 +53,12 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     if max_output_tokens is None:
         return layered(bars).properties(height=HEIGHT)
     base = alt.Chart(pl.DataFrame([{"cap": max_output_tokens, "name": f"cap {fmt.count(max_output_tokens)}"}])).encode(
-        x="cap:Q"
+        x=alt.X("cap:Q")
     )
     rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5)
-    name = base.mark_text(color=LIMIT, align="right", baseline="bottom").encode(y=alt.value(TITLE_PX), text="name:N")
+    name = base.mark_text(color=LIMIT, align="right", baseline="bottom").encode(
+        y=alt.YValue(TITLE_PX), text=alt.Text("name:N")
+    )
     return layered(bars, rule, name).properties(height=HEIGHT)
 
 
@@ -72,7 +74,7 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rounded(rows))
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=_length_axis(), x2="bin_end_tokens:Q",
+            x=_length_axis(), x2=alt.X2("bin_end_tokens:Q"),
             y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
                 labelExpr="format(abs(datum.value), '.0%')", tickCount=6)
             .scale(domain=_mirrored_domain(frame), nice=False),
@@ -84,7 +86,7 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=INK, strokeWidth=1).encode(y="zero:Q")
+    zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=INK, strokeWidth=1).encode(y=alt.Y("zero:Q"))
     return layered(bars, zero, *_means(frame)).properties(height=HEIGHT + 60)
 
 
@@ -96,7 +98,7 @@ def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=alt.X("tail_from:Q").title("longest sample / mean of its group").scale(nice=False, zero=False)
             .axis(format=".2~f", tickCount=8),
-            x2="tail_to:Q", y=amount("groups", "groups"),
+            x2=alt.X2("tail_to:Q"), y=amount("groups", "groups"),
             tooltip=[
                 tip("tail_from:Q", "from", ",.2~f"), tip("tail_to:Q", "to below", ",.2~f"),
                 tip("groups:Q", "groups", ",d"), tip("last_wait_mean_s:Q", "wait for last sample, mean, s", ",.3~f"),
@@ -136,10 +138,14 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
             zero=pl.lit(0.0), reach=sign * pl.col("reach") * 1.08,
             name=pl.Series([f"mean {fmt.significant(mean)}" for mean in rows["mean_tokens"]], dtype=pl.String),
         )  # fmt: skip
-        base = alt.Chart(rows).encode(x="mean_tokens:Q")
-        drawn.append(base.mark_rule(color=INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(y="zero:Q", y2="reach:Q"))
+        base = alt.Chart(rows).encode(x=alt.X("mean_tokens:Q"))
+        drawn.append(
+            base.mark_rule(color=INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(
+                y=alt.Y("zero:Q"), y2=alt.Y2("reach:Q")
+            )
+        )
         is_right = float(rows["mean_tokens"][0]) > turn_tokens
         baseline = "bottom" if sign > 0 else "top"
         text = base.mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5, baseline=baseline)
-        drawn.append(text.encode(y="reach:Q", text="name:N"))
+        drawn.append(text.encode(y=alt.Y("reach:Q"), text=alt.Text("name:N")))
     return drawn

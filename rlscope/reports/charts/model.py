@@ -88,9 +88,9 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
     bars = base.mark_bar(height={"band": 0.66}).encode(
         x=alt.X("from_tokens_per_s:Q").title("trained tokens per second").axis(amount_axis())
         .scale(domain=[0, most], nice=False),
-        x2="left_tokens_per_s:Q", color=colors,
+        x2=alt.X2("left_tokens_per_s:Q"), color=colors,
     )  # fmt: skip
-    labels = base.mark_text(align="left", dx=6).encode(x="end_tokens_per_s:Q", text="label:N")
+    labels = base.mark_text(align="left", dx=6).encode(x=alt.X("end_tokens_per_s:Q"), text=alt.Text("label:N"))
     return layered(bars, labels).properties(height=30 * rows.height)
 
 
@@ -128,7 +128,9 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     # A cap beyond the stalest layout gains no more.
     ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
     onward = (
-        alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
+        alt.Chart(ends)
+        .mark_rule(color=PLAIN, strokeWidth=1.5, aria=False)
+        .encode(x=alt.X("from:Q"), x2=alt.X2("to:Q"), y=alt.Y("rate:Q"))
     )
     return alt.LayerChart(layer=[onward, *drawn.layer]).properties(height=HEIGHT + 10)
 
@@ -146,16 +148,16 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
     known = {FITTED: PLAIN, MEASURED: GENERATED, CURRENT: INK}
     color = series_palette("kind", {kind: known.get(kind, CHOSEN) for kind in kinds})
     fitted = alt.Chart(rows.filter(pl.col("kind") == FITTED)).encode(x=x)
-    band = fitted.mark_area(color=BAND, opacity=0.75).encode(y=amount("low_ms", "milliseconds"), y2="high_ms:Q")
-    line = fitted.mark_line().encode(y="pass_ms:Q", color=color, tooltip=tips)
+    band = fitted.mark_area(color=BAND, opacity=0.75).encode(y=amount("low_ms", "milliseconds"), y2=alt.Y2("high_ms:Q"))
+    line = fitted.mark_line().encode(y=alt.Y("pass_ms:Q"), color=color, tooltip=tips)
     cells = alt.Chart(rows.filter(pl.col("kind") == MEASURED)).mark_circle(opacity=0.7)
     cells = cells.encode(
-        x=x, y="pass_ms:Q", color=color, tooltip=tips,
+        x=x, y=alt.Y("pass_ms:Q"), color=color, tooltip=tips,
         size=alt.Size("measurements:Q").legend(None).scale(range=[14, 120]),
     )  # fmt: skip
     points = alt.Chart(rows.filter(~pl.col("kind").is_in([FITTED, MEASURED])))
     points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=PAGE, strokeWidth=1.5)
-    points = points.encode(x=x, y="pass_ms:Q", color=color, tooltip=tips)
+    points = points.encode(x=x, y=alt.Y("pass_ms:Q"), color=color, tooltip=tips)
     return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 10)
 
 
@@ -163,7 +165,11 @@ def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
     """Return one shaded area per extrapolated range; empty if there is none."""
     if stretches.is_empty():
         return []
-    return [alt.Chart(rounded(stretches)).mark_rect(color=SHADE).encode(x="from_running:Q", x2="to_running:Q")]
+    return [
+        alt.Chart(rounded(stretches))
+        .mark_rect(color=SHADE)
+        .encode(x=alt.X("from_running:Q"), x2=alt.X2("to_running:Q"))
+    ]
 
 
 def _layouts(
@@ -192,7 +198,9 @@ def _layouts(
     ]
     if intervals:
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
-        drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
+        drawn.insert(
+            1, (parts[1], bars.encode(y=alt.Y("low_tokens_per_s:Q"), y2=alt.Y2("high_tokens_per_s:Q"), color=color))
+        )
     drawn += _labels(rows, parts[0], x, y, is_stepped=interpolate == "step-after")
     # Vega warns about a layer without rows.
     return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
@@ -218,7 +226,7 @@ def _labels(
         left, top, right, foot = box
         # A name blocks the next name more than a line does, so its box counts several times.
         marks += [(left + (right - left) * step / 8, y_px) for step in range(9) for y_px in (top, foot)] * 8
-        label = alt.Chart(part).encode(x=x, y=y, text="which:N")
+        label = alt.Chart(part).encode(x=x, y=y, text=alt.Text("which:N"))
         words: dict[str, Any] = {"align": place.align, "dx": place.dx, "dy": place.dy, "fontWeight": 600}
         drawn += [
             (part, label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words)),

@@ -35,7 +35,7 @@ def queue_waits(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Wait of the samples that left the queue: 5th to 95th percentile as a band, the median as a line."""
     rows = rounded(drawable(frame, run.started_ns))
     base = alt.Chart(rows).encode(
-        x=time_axis("start_s"), x2="end_s:Q",
+        x=time_axis("start_s"), x2=alt.X2("end_s:Q"),
         tooltip=[
             tip("start_s:Q", "from, s", ",.1f"), tip("samples:Q", "samples", ",d"),
             tip("wait_p50_s:Q", "median, s", ",.3~f"), tip("wait_p05_s:Q", "5th percentile, s", ",.3~f"),
@@ -43,9 +43,9 @@ def queue_waits(frame: pl.DataFrame, run: RunFacts) -> Chart:
         ],
     )  # fmt: skip
     band = base.mark_bar(orient="vertical", color=BAND, strokeWidth=0).encode(
-        y=alt.Y("wait_p05_s:Q").stack(None).title("seconds in the queue").axis(amount_axis()), y2="wait_p95_s:Q"
+        y=alt.Y("wait_p05_s:Q").stack(None).title("seconds in the queue").axis(amount_axis()), y2=alt.Y2("wait_p95_s:Q")
     )
-    median = base.mark_rule(color=PLAIN, strokeWidth=2).encode(y="wait_p50_s:Q")
+    median = base.mark_rule(color=PLAIN, strokeWidth=2).encode(y=alt.Y("wait_p50_s:Q"))
     return layered(band, median).properties(height=HEIGHT)
 
 
@@ -63,7 +63,7 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=alt.X("wait_from_s:Q").title("seconds in the queue").scale(nice=False).axis(amount_axis()),
-            x2="wait_to_s:Q",
+            x2=alt.X2("wait_to_s:Q"),
             y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
             color=color if len(kinds) > 1 else color.legend(None),
             tooltip=[
@@ -99,10 +99,10 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     ]  # fmt: skip
     ranges = alt.Chart(rows).mark_rule(color=UPDATE, strokeWidth=1.5, opacity=0.6).encode(
         x=x, y=amount("to_first_s", f"{unit} since start of publication").scale(domain=top, nice=False),
-        y2="to_last_s:Q",
+        y2=alt.Y2("to_last_s:Q"),
     )  # fmt: skip
     marks = alt.Chart(long).mark_point(filled=True, size=34, opacity=1, strokeWidth=1.5).encode(
-        x=x, y="time:Q",
+        x=x, y=alt.Y("time:Q"),
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
         .legend(legend_of(shown)),

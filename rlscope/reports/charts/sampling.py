@@ -65,10 +65,10 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
     band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
         y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()).scale(domain=[0, top]),
-        y2="depth_max_samples:Q",
+        y2=alt.Y2("depth_max_samples:Q"),
     )
     line = base.mark_line(interpolate="step-after").encode(
-        y="depth_mean_samples:Q",
+        y=alt.Y("depth_mean_samples:Q"),
         tooltip=[
             tip("bucket_start_s:Q", "from, s", ",.1f"), tip("queue:N"),
             tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),

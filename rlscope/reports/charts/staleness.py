@@ -38,7 +38,7 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rows)
         .mark_rect(strokeWidth=0)
         .encode(
-            x=time_axis("start_s"), x2="end_s:Q", y=_age_axis(frame, run), y2="row_to:Q",
+            x=time_axis("start_s"), x2=alt.X2("end_s:Q"), y=_age_axis(frame, run), y2=alt.Y2("row_to:Q"),
             color=alt.Color("share_ratio:Q").scale(type="threshold", domain=list(_SHARES), range=HEAT)
             .legend(orient="bottom", direction="horizontal", title="share of tokens", titleLimit=300,
                     format=".0%", gradientLength=220, gradientThickness=10),
@@ -64,7 +64,7 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_bar(orient="horizontal")
         .encode(
             x=alt.X("share_ratio:Q").title("share of trained tokens").axis(format=".0%", tickCount=4),
-            y=_age_axis(frame, run), y2="row_to:Q", color=color,
+            y=_age_axis(frame, run), y2=alt.Y2("row_to:Q"), color=color,
             tooltip=[
                 tip("staleness_from:Q", "staleness from", ",d"), tip("staleness_to:Q", "to", ",d"),
                 tip("tokens:Q", "tokens", ",d"), tip("share_ratio:Q", "share", ".1%"),
@@ -90,7 +90,7 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(long)
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=time_axis("start_s"), x2="end_s:Q",
+            x=time_axis("start_s"), x2=alt.X2("end_s:Q"),
             y=alt.Y("versions:Q").stack("zero").title("mean staleness, versions").axis(amount_axis()).scale(scale),
             color=series_palette("part", {IN_FLIGHT: STALE, IN_QUEUE: STALE_LIGHT}),
             order=alt.Order("order:Q"),
@@ -157,7 +157,7 @@ def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
     if line.is_empty():
         return []
     closing = line.tail(1).with_columns(start_s=pl.col("end_s"))
-    base = alt.Chart(pl.concat([line, closing])).encode(x="start_s:Q", y="staleness_p95:Q")
+    base = alt.Chart(pl.concat([line, closing])).encode(x=alt.X("start_s:Q"), y=alt.Y("staleness_p95:Q"))
     steps: dict[str, Any] = {"interpolate": "step-after", "strokeJoin": "miter"}
     return [
         base.mark_line(color=PAGE, strokeWidth=4, opacity=0.85, **steps),

@@ -29,7 +29,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
     x = alt.X("token_from:Q").title("token of the response").scale(domain=[0, whole], nice=False).axis(amount_axis())
     base = alt.Chart(rows)
     cells = base.mark_bar(height=_STRIP_HEIGHT, stroke=PAGE, strokeWidth=1).encode(
-        x=x, x2="token_to:Q",
+        x=x, x2=alt.X2("token_to:Q"),
         color=alt.Color("shade:O").scale(domain=list(range(1, SHADES + 1)), range=HEAT).legend(None),
         tooltip=[
             tip("policy_version:Q", "version", ",d"), tip("staleness:Q", "staleness", ",d"),
@@ -40,7 +40,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
     fits = f"(datum.token_to - datum.token_from) / {whole} * width > {_CHARACTER_PX} * length(datum.label) + 6"
     names = base.transform_calculate(middle="(datum.token_from + datum.token_to) / 2").mark_text(fontWeight=600)
     names = names.encode(
-        x=alt.X("middle:Q"), text="label:N",
+        x=alt.X("middle:Q"), text=alt.Text("label:N"),
         color=alt.condition(f"datum.shade >= {_STRONG}", alt.value(PAGE), alt.value(INK)),
         opacity=alt.condition(fits, alt.value(1), alt.value(0)),
     )  # fmt: skip
@@ -56,7 +56,7 @@ def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
     y = alt.Y("sample:N").title(None).sort(order).axis(labelLimit=130)
     base = alt.Chart(stations).encode(y=y)
     bars = base.mark_bar(height={"band": 0.55}).encode(
-        x=alt.X("from_s:Q").title("seconds since the sample started").axis(amount_axis()), x2="to_s:Q",
+        x=alt.X("from_s:Q").title("seconds since the sample started").axis(amount_axis()), x2=alt.X2("to_s:Q"),
         color=series_palette("station", shown),
         tooltip=[
             tip("sample:N"), tip("station:N", "stage"),
@@ -68,7 +68,7 @@ def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .group_by("sample", maintain_order=True)
         .agg(pl.col("to_s").max(), pl.col("station").last())
     )
-    marks = alt.Chart(ends).encode(y=y, x="to_s:Q")
+    marks = alt.Chart(ends).encode(y=y, x=alt.X("to_s:Q"))
     ticks = marks.mark_tick(color=INK, thickness=2.5, height={"band": 0.8})
     words = marks.mark_text(align="left", dx=6, text="trained")
     layers = [bars] + ([ticks, words] if ends.height else [])

@@ -189,7 +189,7 @@ def worker_timeline(
     band_px = _RULE_PX * firings["row"].n_unique()
     y = _down("top", foot, band_px / lane_px, names_px)
     tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
-    tracks = tracks.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")
+    tracks = tracks.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))
     names = _names(lanes, min(12, lane_px))
     chart = layered(
         tracks,
@@ -226,7 +226,7 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
         )
         .mark_rect(strokeWidth=0, aria=False)
         .encode(
-            x=time_axis("start_s"), x2="end_s:Q", y=y, y2="below:Q",
+            x=time_axis("start_s"), x2=alt.X2("end_s:Q"), y=y, y2=alt.Y2("below:Q"),
             color=alt.Color("state:N").scale(domain=names, range=colors).legend(None),
             tooltip=[
                 tip("who:N", "worker"), tip("label:N", "state"), tip("share_ratio:Q", "share of time", ".0%"),
@@ -240,7 +240,9 @@ def _outline(lanes: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
     """A frame around the lane of the slow engine; nothing without one."""
     slow = lanes.filter("is_slow").select("from_s", "to_s", "top", "foot")
     frame = alt.Chart(rounded(slow)).mark_rect(fillOpacity=0, stroke=_SEVERITIES["warning"], strokeWidth=2, aria=False)
-    return [] if slow.is_empty() else [frame.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")]
+    return (
+        [] if slow.is_empty() else [frame.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))]
+    )
 
 
 def _stacked(states: pl.DataFrame) -> pl.DataFrame:
@@ -265,7 +267,7 @@ def _ticks(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
 
 def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:
     return alt.Chart(rounded(rows, 7)).encode(
-        x=time_axis("time_s"), y=y, y2="foot:Q",
+        x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"),
         tooltip=[
             tip("what:N", "weights"), tip("version:Q", "version", ",d"),
             tip("versions:Q", "versions merged", ",d"), tip("time_s:Q", "time, s", ",.5~g"),
@@ -277,7 +279,7 @@ def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
     names = alt.Chart(lanes.select("name", "middle", "is_slow"))
     names = names.mark_text(align="right", baseline="middle", dx=-8, fontSize=font_px, aria=False, tooltip=None)
     color = alt.condition("datum.is_slow", alt.value(_SEVERITIES["warning"]), alt.value(INK))
-    return names.encode(x=alt.value(0), y="middle:Q", text="name:N", color=color)
+    return names.encode(x=alt.XValue(0), y=alt.Y("middle:Q"), text=alt.Text("name:N"), color=color)
 
 
 def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
@@ -289,7 +291,7 @@ def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
     # A stroke keeps short firings of a long run visible.
     marks = alt.Chart(rounded(rows, 7)).mark_rect(strokeWidth=1.5, aria=False)
     marks = marks.encode(
-        x=time_axis("from_s"), x2="to_s:Q", y="top:Q", y2="foot:Q",
+        x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=alt.Y("top:Q"), y2=alt.Y2("foot:Q"),
         fill=alt.Fill("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
         stroke=alt.Stroke("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
         tooltip=[
@@ -299,10 +301,10 @@ def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
     )  # fmt: skip
     rules = alt.Chart(rows.select("rule", "severity", "top", "foot").unique(maintain_order=True))
     tracks = rules.mark_rect(color=SHADE, aria=False, tooltip=None)
-    tracks = tracks.encode(x=alt.value(0), x2=alt.value("width"), y="top:Q", y2="foot:Q")
+    tracks = tracks.encode(x=alt.XValue(0), x2=alt.X2Value("width"), y=alt.Y("top:Q"), y2=alt.Y2("foot:Q"))
     names = rules.transform_calculate(words="datum.severity + ': ' + datum.rule")
     names = names.mark_text(align="left", baseline="bottom", dy=-3, fontSize=11, aria=False, tooltip=None)
-    return [tracks, marks, names.encode(x=alt.value(0), y="top:Q", text="words:N")]
+    return [tracks, marks, names.encode(x=alt.XValue(0), y=alt.Y("top:Q"), text=alt.Text("words:N"))]
 
 
 def _down(column: str, foot: float, band: float, names_px: int) -> alt.Y:

@@ -66,7 +66,7 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
         "from_s": (run.window.start_ns - run.started_ns) / 1e9,
         "to_s": (run.window.end_ns - run.started_ns) / 1e9,
     }
-    shade = alt.Chart(pl.DataFrame([window])).mark_rect(color=SHADE).encode(x="from_s:Q", x2="to_s:Q")
+    shade = alt.Chart(pl.DataFrame([window])).mark_rect(color=SHADE).encode(x=alt.X("from_s:Q"), x2=alt.X2("to_s:Q"))
     return layered(shade, lines).properties(height=HEIGHT)
 
 
@@ -94,7 +94,7 @@ def step_phases(frame: pl.DataFrame, run: RunFacts, *, waits: str = "waiting", o
         .encode(
             x=alt.X("from_step:Q").title("training step").scale(nice=False, zero=False)
             .axis(format=",d", tickMinStep=1),
-            x2="to_step:Q",
+            x2=alt.X2("to_step:Q"),
             y=alt.Y("seconds:Q").stack("zero").title("seconds per step").axis(amount_axis()),
             color=series_palette("phase", colors),
             order=alt.Order("order:Q"),
@@ -160,10 +160,10 @@ def _frame_of_bands(edges: pl.DataFrame, height: float) -> list[alt.Chart]:
     numbers = base.mark_text(align="right", baseline="middle", dx=-6, color=MUTED, tooltip=None)
     return [
         *lines,
-        names.encode(x=alt.value(0), y=_down("top", height), text="metric:N"),
-        numbers.encode(x=alt.value(0), y=_down("top", height), text="high:N"),
-        numbers.encode(x=alt.value(0), y=_down("middle", height), text="constant:N"),
-        numbers.encode(x=alt.value(0), y=_down("foot", height), text="low:N"),
+        names.encode(x=alt.XValue(0), y=_down("top", height), text=alt.Text("metric:N")),
+        numbers.encode(x=alt.XValue(0), y=_down("top", height), text=alt.Text("high:N")),
+        numbers.encode(x=alt.XValue(0), y=_down("middle", height), text=alt.Text("constant:N")),
+        numbers.encode(x=alt.XValue(0), y=_down("foot", height), text=alt.Text("low:N")),
     ]
 
 

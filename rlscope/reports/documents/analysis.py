@@ -8,23 +8,24 @@ from rlscope.document import Document, Json, as_dict, extended
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat, Cause
-from rlscope.model.forecast.result import NoModelResult
+from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
 from rlscope.model.forecast.sensitivity import Sensitivity
+from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
 from rlscope.reports.documents.findings import ToldFinding, told_finding
+from rlscope.reports.documents.layouts import ToldPrice, told_price
 from rlscope.reports.documents.model import (
-    LatencyJson,
-    ModelJson,
-    RecommendationJson,
-    ThroughputJson,
-    TimeToFinishJson,
-    latency_json,
-    model_json,
-    recommendation_json,
-    throughput_json,
-    time_to_finish_json,
+    Latency,
+    ModelDetails,
+    ModeledThroughput,
+    RankedLayouts,
+    latency,
+    model_details,
+    modeled_throughput,
+    ranked_layouts,
 )
 from rlscope.reports.text import actions as action_words
+from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
 
@@ -62,8 +63,8 @@ class ToldAction:
 
     kind: ActionKind
     """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting worth a short
-    test. fix: work on code or machines. The gain of a fix assumes that its whole cost is removed, or that one side
-    becomes 10% faster."""
+    test, or one with a high price. fix: work on code or machines. The gain of a fix assumes that its whole cost is
+    removed, or that one side becomes 10% faster."""
     target: ActionWhat
     """The quantity that the action changes."""
     cause: Cause
@@ -90,6 +91,10 @@ class ToldAction:
     steps per version unchanged."""
     staleness_p95_steps_after: float | None
     """Modeled 95th percentile of the staleness of samples after the action, in optimizer steps."""
+    price_before: ToldPrice
+    """Price of the current layout."""
+    price_after: ToldPrice
+    """Price after the action, as modeled."""
     effective_gain_ratio: float | None
     """Gain in trained tokens per second times the effective sample size at the staleness before and after, less 1; None
     unless importance ratios were recorded at three or more staleness values."""
@@ -103,6 +108,26 @@ class ToldAction:
     """The action in words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldBound(StepBound):
+    """Bound on the throughput after one change, from the phases of a step."""
+
+    headline: str
+    """The change and its bound in words."""
+    assumption: str
+    """Assumption behind the bound."""
+    narrowed_by: str
+    """Data that would narrow the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldBounds(StepBounds):
+    """Phases of a step, and bounds on the throughput after a change."""
+
+    bounds: tuple[ToldBound, ...]
+    """Changes that can gain 1% or more, those that need nothing else first, then by the most that they gain."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisDocument(Document):
     """Output of `rlscope analyze --json`: the whole analysis of one run."""
@@ -111,24 +136,27 @@ class AnalysisDocument(Document):
     """The run."""
     verdict: ToldVerdict
     """The bottleneck and the next actions."""
-    throughput: ThroughputJson
+    throughput: ModeledThroughput
     """Response tokens per second."""
     ledger: Ledger
     """GPU time by state."""
     staleness: Staleness
     """Staleness of the trained tokens."""
-    latency: LatencyJson
-    """The fitted time of a decode pass."""
-    recommendation: RecommendationJson
+    latency: Latency | None
+    """The fitted time of a decode pass; None if the model could not be fitted."""
+    recommendation: RankedLayouts
     """The recommended layout."""
     actions: tuple[ToldAction, ...]
     """All actions that gain 5% or more, in the recommended order; empty if the model could not be fitted."""
-    time_to_finish: TimeToFinishJson
-    """Duration of the rest of the run."""
+    time_to_finish: TimeToFinish | None
+    """Duration of the rest of the run; None if the model could not be fitted, or if the run does not state its number
+    of steps or has finished them."""
     sensitivity: tuple[Sensitivity, ...] | None
     """Throughput change per 1% of each quantity, the largest first; None if the model could not be fitted."""
-    model: ModelJson
-    """Further results of the model."""
+    model: ModelDetails | None
+    """Further results of the model; None if it could not be fitted."""
+    step_bounds: ToldBounds | None
+    """Bounds from the phases of a step, for a log that shows the trainers but not the engines; None for other runs."""
     findings: tuple[ToldFinding, ...]
     """Problems found, the most expensive first."""
     alerts: tuple[Alert, ...]
@@ -144,20 +172,22 @@ def as_document(analysis: AnalysisResult) -> dict[str, Json]:
 
 def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     """Return the whole analysis."""
-    model, ranked = analysis.model, verdict_words.actions_of(analysis)
+    ranked = verdict_words.actions_of(analysis)
+    model = None if isinstance(analysis.model, NoModelResult) else analysis.model
     framework = analysis.run.settings.get("framework")
     return AnalysisDocument(
         run=analysis.run,
         verdict=_verdict(analysis),
-        throughput=throughput_json(analysis.throughput, model),
+        throughput=modeled_throughput(analysis.throughput, analysis.model),
         ledger=analysis.ledger,
         staleness=analysis.staleness,
-        latency=latency_json(model),
-        recommendation=recommendation_json(model, analysis.run),
-        actions=tuple(_action(each, analysis) for each in ranked),
-        time_to_finish=time_to_finish_json(model),
-        sensitivity=None if isinstance(model, NoModelResult) else model.sensitivities,
-        model=model_json(model),
+        latency=model and latency(model),
+        recommendation=ranked_layouts(analysis.model),
+        actions=tuple(_action(each, analysis, model) for each in ranked) if model else (),
+        time_to_finish=model and model.finish,
+        sensitivity=model and model.sensitivities,
+        model=model and model_details(model),
+        step_bounds=_bounds(analysis.step_bounds),
         findings=tuple(told_finding(each, ranked, framework) for each in analysis.findings),
         alerts=analysis.alerts,
         data_quality=analysis.data_quality,
@@ -178,6 +208,20 @@ def _verdict(analysis: AnalysisResult) -> ToldVerdict:
     )
 
 
+def _bounds(found: StepBounds | None) -> ToldBounds | None:
+    return found and extended(ToldBounds, found, bounds=tuple(_bound(each, found.phases) for each in found.bounds))
+
+
+def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
+    return extended(
+        ToldBound,
+        bound,
+        headline=f"{step_bounds.change_words(bound, phases)}: {step_bounds.range_words(bound)}",
+        assumption=step_bounds.assumption(bound, phases),
+        narrowed_by=step_bounds.narrowed_by(bound, phases),
+    )
+
+
 def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
     gain, rate = loss.gain_ratio, steady_tokens_per_s
     return extended(
@@ -185,10 +229,14 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
     )
 
 
-def _action(action: Action, analysis: AnalysisResult) -> ToldAction:
+def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
     steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
     own = verdict_words.own_staleness(analysis)
-    ages = action_words.ages_of(action, own)
+    ages, layout, steps_per_version = (
+        action_words.ages_of(action, own),
+        model.calibration.layout,
+        model.calibration.steps_per_version,
+    )
     return ToldAction(
         kind=action.kind,
         target=action.what,
@@ -203,6 +251,12 @@ def _action(action: Action, analysis: AnalysisResult) -> ToldAction:
         staleness_p95_after=None if staleness is None else staleness.sample_p95,
         staleness_p95_steps_before=ages.before if ages and ages.in_steps else None,
         staleness_p95_steps_after=ages.after if ages and ages.in_steps else None,
+        price_before=told_price(action.price_before, layout, steps_per_version),
+        price_after=told_price(
+            action.price,
+            action.after if isinstance(action.after, Layout) else layout,
+            action_words.steps_per_version_after(action, steps_per_version),
+        ),
         effective_gain_ratio=action_words.effective_gain_ratio(action, analysis),
         evidence=action.grade,
         verify=action_words.verify_words(action, steady_tokens_per_s),

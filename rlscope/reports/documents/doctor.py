@@ -1,4 +1,4 @@
-"""The checks of `rlscope doctor` as a JSON document."""
+"""The checks of `rlscope doctor`, which are its JSON document."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ class OtherFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorDocument(Document):
+class DoctorReport(Document):
     """Output of `rlscope doctor --json`: the data that a run has, and the data that each result lacks."""
 
     checks: tuple[Check, ...]

@@ -1,71 +1,58 @@
 """The answer to a plan as a JSON document, in the shapes of an analysis."""
 
-from typing import Literal
+from dataclasses import dataclass
 
-from pydantic import ConfigDict
-
-from rlscope.model.estimate import Estimate
+from rlscope.document import Document, extended
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost, gain_over, hours_of
+from rlscope.model.forecast.result import TimeAndCost
 from rlscope.planning.schema import PlanFile
-from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
-from rlscope.reports.documents.layouts import NO_GAIN, CandidateJson, candidate_json, modelled_layout_json
-from rlscope.reports.documents.model import AdviceJson
+from rlscope.reports.documents.layouts import NO_GAIN, Candidate, candidate, modeled_layout
+from rlscope.reports.documents.model import RecommendedLayout
 from rlscope.reports.text import plan as plan_words
 
 
-class RunTimeJson(Document):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTime(TimeAndCost):
     """Duration and cost of the planned run in the recommended layout."""
 
     steps: int
     """Optimizer steps in the plan."""
-    hours: Estimate
-    """Hours for these steps."""
-    gpu_hours: Figure
-    """GPU-hours for these steps, at the median."""
-    price: Figure
-    """Price of these GPU-hours, at the median; null if the plan has no price."""
     currency: str | None
-    """Currency of the price; null if the plan has none."""
+    """Currency of the price; None if the plan has none."""
 
 
-class AskedLayoutJson(CandidateJson):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedLayout(Candidate):
     """The layout passed with --layout. Its gain is over the recommended one; its rates are null if it cannot run."""
 
-    trainer_idle_ratio: Figure
-    """Share of trainer time, 0 to 1, without work on a batch. Publishing weights counts as idle."""
-    sampler_idle_ratio: Figure
-    """Share of engine time, 0 to 1, without a decode pass or a prefill."""
     simulated: bool
     """Whether its forecast comes from the event simulation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument(Document):
     """Output of `rlscope plan --json`: the layout to start with, all candidates, and what the answer depends on."""
 
-    model_config = ConfigDict(title="rlscope plan --json")
-
-    schema_version: Literal[1]
-    """Version of this contract."""
-    recommendation: AdviceJson
+    recommendation: RecommendedLayout
     """The layout to start with. If the plan names a current layout, whether to keep it."""
-    candidates: tuple[CandidateJson, ...]
+    candidates: tuple[Candidate, ...]
     """The best layout for each split of the GPUs, the fastest first, excluded layouts last."""
-    asked: AskedLayoutJson | None
-    """The layout passed with --layout, compared with the recommended one; null without --layout."""
-    bound_tokens_per_s: Figure
+    asked: AskedLayout | None
+    """The layout passed with --layout, compared with the recommended one; None without --layout."""
+    bound_tokens_per_s: float
     """Upper bound of the trained tokens per second of these GPUs."""
-    synchronous_tokens_per_s: Figure
-    """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; null
+    synchronous_tokens_per_s: float | None
+    """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; None
     if such a run does not fit."""
-    safe_running_per_engine: Figure
+    safe_running_per_engine: float
     """Number of requests that fit in an engine's KV cache without preemptions."""
-    kv_capacity_tokens: Figure
+    kv_capacity_tokens: float | None
     """Number of tokens that fit in an engine's KV cache."""
-    time_to_finish: RunTimeJson | None
-    """Duration of the run; null if the plan has no number of steps or no layout can be used."""
+    time_to_finish: PlannedTime | None
+    """Duration of the run; None if the plan has no number of steps or no layout can be used."""
     scaling: PoorScaling | None
-    """A smaller number of GPUs that would train nearly as fast; null if all GPUs are used well."""
+    """A smaller number of GPUs that would train nearly as fast; None if all GPUs are used well."""
     unknowns: tuple[UnknownCost, ...]
     """Uncertain quantities, starting with the one most worth measuring."""
     assumptions: tuple[str, ...]
@@ -78,7 +65,6 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     """Return the recommended layout, all candidates, their bounds, and what the answer depends on."""
     turns = planned.synchronous
     return PlanDocument(
-        schema_version=SCHEMA_VERSION,
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
         asked=None if planned.asked is None else _asked(planned, planned.asked),
@@ -86,7 +72,7 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
-        time_to_finish=_run_time(planned, file),
+        time_to_finish=_planned_time(planned, file),
         scaling=planned.scaling,
         unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),
@@ -94,49 +80,39 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     )
 
 
-def _recommendation(planned: PlanResult) -> AdviceJson:
+def _recommendation(planned: PlanResult) -> RecommendedLayout:
     best, present, advised = planned.best, planned.present, planned.advice
     other = None if advised is None or advised.changes else advised.best
-    return AdviceJson(
+    steps_per_version = planned.calibration.steps_per_version
+    return RecommendedLayout(
         action="unknown" if best is None else "keep" if best is present else "change",
         why=" ".join(plan_words.why(planned)),
-        reason=None if advised is None else advised.reason,
+        reason=advised and advised.reason,
         headline=plan_words.headline(planned),
-        current=None if present is None else modelled_layout_json(present),
-        best=None if best is None else _candidate(planned, best),
+        current=present and modeled_layout(present, None, steps_per_version),
+        best=best and _candidate(planned, best),
         alternative=None if other is None or other is present else _candidate(planned, other),
-        probability_better=None if advised is None else advised.better_probability,
-        probability_worthwhile=None if advised is None else advised.worthwhile_probability,
-        regret_ratio=None if advised is None else advised.regret_ratio,
+        probability_better=advised and advised.better_probability,
+        probability_worthwhile=advised and advised.worthwhile_probability,
+        regret_ratio=advised and advised.regret_ratio,
     )
 
 
-def _candidate(planned: PlanResult, forecast: Forecast) -> CandidateJson:
+def _candidate(planned: PlanResult, forecast: Forecast) -> Candidate:
     gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
-    return candidate_json(planned.calibration, forecast, planned.present, gain, planned.best_probability)
+    return candidate(forecast, planned.present, planned.calibration.steps_per_version, gain, planned.best_probability)
 
 
-def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayoutJson:
-    timing = forecast.timing
+def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayout:
     gain = NO_GAIN if forecast is planned.best else gain_over(forecast, planned.best)
-    return AskedLayoutJson(
-        **dict(candidate_json(planned.calibration, forecast, planned.best, gain, planned.best_probability)),
-        trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
-        sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
-        simulated=forecast.layout in planned.simulated,
-    )
+    asked = candidate(forecast, planned.best, planned.calibration.steps_per_version, gain, planned.best_probability)
+    return extended(AskedLayout, asked, simulated=forecast.layout in planned.simulated)
 
 
-def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
+def _planned_time(planned: PlanResult, file: PlanFile) -> PlannedTime | None:
     steps, price = file.batch.total_steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
-    gpu_hours = hours.value * planned.plan.gpus
-    return RunTimeJson(
-        steps=steps,
-        hours=hours,
-        gpu_hours=gpu_hours,
-        price=None if price.gpu_hour_price is None else gpu_hours * price.gpu_hour_price,
-        currency=price.currency or None,
-    )
+    time = TimeAndCost.of(hours, planned.plan.gpus, price.gpu_hour_price)
+    return extended(PlannedTime, time, steps=steps, currency=price.currency or None)

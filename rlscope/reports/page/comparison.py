@@ -3,9 +3,7 @@
 The page, card and picture use the same words; the page adds charts of all runs on one scale, and every breakdown.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Final, NamedTuple
 
@@ -15,26 +13,18 @@ from markupsafe import Markup
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
-from rlscope.reports.blocks import Block, Charts, DifferenceRow, Differences, Fold, Heading, Paragraph, Table
+from rlscope.reports.blocks import Block, Charts, Differences, Fold, Heading, Paragraph, Table
 from rlscope.reports.charts import comparison as charts
-from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.page.html import chart_alone, content_policy, page_scripts, with_pictures
-from rlscope.reports.page.png import FONT, DrawnBar, broken_lines, drawn_bar, drawn_png
+from rlscope.reports.page.html import Charts as PageCharts
+from rlscope.reports.page.html import content_policy, page_scripts, with_pictures
+from rlscope.reports.page.png import FONT, broken_lines, drawn_bar, drawn_png
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.brief import RoleBar
-from rlscope.reports.text.comparison import (
-    PairWords,
-    RunWords,
-    basis_words,
-    letter_of,
-    pairs_in_words,
-    runs_in_words,
-    state_bars,
-)
-from rlscope.reports.text.states import STATES, StateStyle, role_order
+from rlscope.reports.text.comparison import PairWords, basis_words, letter_of, pairs_in_words, runs_in_words, state_bars
+from rlscope.reports.text.states import STATES, role_order
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
@@ -51,33 +41,16 @@ class _Section(NamedTuple):
     blocks: Sequence[Block]
 
 
-class _Page(NamedTuple):
-    """The contents of the page."""
-
-    version: str
-    title: str
-    runs: list[RunWords]
-    pairs: list[PairWords]
-    bars: list[RoleBar]
-    basis: str
-    sections: list[_Section]
-    states: tuple[StateStyle, ...]
-    style: Markup
-    chart_config: Markup
-    scripts: tuple[Markup, ...]
-    policy: str
-
-
 def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
     figures = list(figures_of(compared).values())
-    html = filled("comparison.html", page=_page(compared, figures))
+    html = filled("comparison.html", **_words(compared, figures))
     return with_pictures(html, {each.anchor: each for each in figures if each.spec})
 
 
 def comparison_card(compared: RunComparison) -> str:
     """Return the top of the page as an HTML fragment without scripts."""
-    return filled("comparison_card.html", page=_page(compared, []), style=Markup(asset("card.css")))
+    return filled("comparison_card.html", **{**_words(compared, []), "style": Markup(asset("card.css"))})
 
 
 def comparison_png(compared: RunComparison) -> bytes:
@@ -85,23 +58,24 @@ def comparison_png(compared: RunComparison) -> bytes:
     return drawn_png(_picture(compared))
 
 
-def _page(compared: RunComparison, figures: list[Drawn]) -> _Page:
+def _words(compared: RunComparison, figures: list[Drawn]) -> dict[str, object]:
+    """Return the contents of the page, by their names in the template."""
     scripts = page_scripts(_SCRIPTS) if figures else ()
     basis, pairs = _basis(compared), pairs_in_words(compared)
-    return _Page(
-        version=metadata.version("rlscope"),
-        title=" against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name)),
-        runs=runs_in_words(compared),
-        pairs=pairs,
-        bars=_bars(compared, basis),
-        basis=basis_words(basis),
-        sections=[*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
-        states=STATES,
-        style=Markup(asset("report.css")),
-        chart_config=Markup(asset(CHART_CONFIG)),
-        scripts=scripts,
-        policy=content_policy(scripts),
-    )
+    return {
+        "version": metadata.version("rlscope"),
+        "title": " against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name)),
+        "runs": runs_in_words(compared),
+        "pairs": pairs,
+        "bars": _bars(compared, basis),
+        "basis": basis_words(basis),
+        "sections": [*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
+        "states": STATES,
+        "style": Markup(asset("report.css")),
+        "chart_config": Markup(asset(CHART_CONFIG)),
+        "scripts": scripts,
+        "policy": content_policy(scripts),
+    }
 
 
 def _numbers(number: int, pair: PairWords) -> _Section:
@@ -146,28 +120,9 @@ def _bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
     return [bar for _, bar in sorted(bars, key=lambda each: role_order(each[0]))]
 
 
-class ComparisonCharts:
-    """The charts of a comparison: `charts.states()` returns an Altair chart; `dir(charts)` lists all names."""
-
-    def __init__(self, compared: RunComparison) -> None:
-        self._drawn: Mapping[str, Drawn] = {
-            name: figure for name, figure in figures_of(compared).items() if figure.spec
-        }
-
-    def __getattr__(self, name: str) -> Callable[[], Chart]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self._drawn:
-            near = get_close_matches(name, self._drawn, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(self._drawn) or 'none'}"
-            raise AttributeError(f"this comparison has no chart {name!r}; {hint}")
-        return partial(chart_alone, self._drawn[name].spec or "")
-
-    def __dir__(self) -> list[str]:
-        return list(self._drawn)
-
-    def __repr__(self) -> str:
-        return f"ComparisonCharts({', '.join(self._drawn)})"
+def comparison_charts(compared: RunComparison) -> PageCharts:
+    """Return the charts of a comparison."""
+    return PageCharts(lambda: figures_of(compared).values())
 
 
 def figures_of(compared: RunComparison) -> dict[str, Drawn]:
@@ -295,37 +250,22 @@ _FIGURES: Final[Mapping[str, Figure]] = {
 }  # fmt: skip
 
 
-class _Picture(NamedTuple):
-    """The contents of the picture, with text broken into lines."""
-
-    font: str
-    runs: list[str]
-    label: str
-    headline: list[str]
-    why: list[str]
-    notes: list[str]
-    rows: list[DifferenceRow]
-    letter: str
-    bars: list[DrawnBar]
-    bar_step_px: int
-
-
 def _picture(compared: RunComparison) -> str:
     """Return the picture as SVG, with strings from the runs escaped."""
     pair = pairs_in_words(compared)[0]
     bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
     legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)
     runs = [f"{run.letter}: {run.name}, {run.about}" for run in runs_in_words(compared)[:2]]
-    picture = _Picture(
+    return filled(
+        "comparison.svg",
         font=FONT,
         runs=[line for run in runs for line in broken_lines(run, 14, 1200, 1)],
         label=f"{pair.title}: {pair.label}",
         headline=broken_lines(pair.headline, 32, 1200, 2, bold=True),
         why=broken_lines(pair.promise or pair.causes_sentence, 16, 1200, 2),
-        notes=broken_lines(" ".join(pair.cautions), 14, 1200, 1),
+        notes=broken_lines(" ".join(pair.warnings), 14, 1200, 1),
         rows=pair.rows[:_ROWS_IN_PICTURE],
         letter=pair.title.split()[0],
         bars=[drawn_bar(bar, _BAR_PX, legend_lines) for bar in bars],
         bar_step_px=bar_step_px,
     )
-    return filled("comparison.svg", picture=picture)

@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.comparison.history import RunEntry
-from rlscope.reports.documents.history import SHOWN, TITLES, cells, notes
 from rlscope.reports.page.html import content_policy
 from rlscope.reports.page.templating import asset, filled
+from rlscope.reports.text.history import SHOWN, TITLES, cells, notes
 
 _NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
 
@@ -27,27 +27,14 @@ class _Row(NamedTuple):
     """Rate relative to the largest one in the list, 0..1: the length of a bar."""
 
 
-class _List(NamedTuple):
-    """Data of the template."""
-
-    version: str
-    folder: str
-    columns: list[_Column]
-    rows: list[_Row]
-    how_many: str
-    notes: list[str]
-    style: Markup
-    policy: str
-
-
 def render_list(entries: Sequence[RunEntry], folder: str) -> str:
     """Return the report as one string."""
-    return filled("history.html", page=_list(entries, folder), is_page=True)
+    return _filled(entries, folder, is_page=True)
 
 
 def list_table(entries: Sequence[RunEntry], folder: str) -> str:
     """Return the table alone."""
-    return filled("history.html", page=_list(entries, folder), is_page=False)
+    return _filled(entries, folder, is_page=False)
 
 
 def _in_words(values: list[str]) -> list[str]:
@@ -57,7 +44,7 @@ def _in_words(values: list[str]) -> list[str]:
     ]
 
 
-def _list(entries: Sequence[RunEntry], folder: str) -> _List:
+def _filled(entries: Sequence[RunEntry], folder: str, *, is_page: bool) -> str:
     most = max((each.tokens_per_s or 0.0 for each in entries), default=0.0)
     rows = [
         _Row(
@@ -67,7 +54,9 @@ def _list(entries: Sequence[RunEntry], folder: str) -> _List:
         )
         for each in entries
     ]
-    return _List(
+    return filled(
+        "history.html",
+        is_page=is_page,
         version=metadata.version("rlscope"),
         folder=folder,
         columns=[_Column(TITLES.get(column, column), column in _NUMBERS) for column in SHOWN],

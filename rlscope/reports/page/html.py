@@ -10,10 +10,10 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import metadata
 from typing import Any, Final, NamedTuple
 
@@ -24,19 +24,19 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
-from rlscope.reports.blocks import Block, Bullets, Callout, Fact, Heading, Nothing, Paragraph
+from rlscope.reports.blocks import Block, Bullets, Fact, Heading, Nothing, Paragraph
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
+from rlscope.reports.sections.appendix import queries_section
 from rlscope.reports.sections.findings import callouts
-from rlscope.reports.sections.queries import queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
-from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import COLUMNS, ActionRow, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, brief_of
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.states import STATES, StateStyle
+from rlscope.reports.text.states import STATES
 from rlscope.reports.text.verdict import below_actions
 from rlscope.text_out import write_file
 
@@ -82,7 +82,7 @@ def first_screen(analysis: AnalysisResult) -> FirstScreen:
 
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
-    run, tokens = analysis.run, analysis.staleness.tokens
+    run = analysis.run
     # A log with the token count of a step does not tell how many of them were trained on.
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
@@ -90,16 +90,24 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
-        Fact(
-            "Token staleness, whole run",
-            fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
-            # The spaces keep a number beside its name at the end of a line.
-            cap if tokens is None else f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}",
-        ),
+        _staleness_fact(analysis, cap),
         Fact("GPUs", fmt.count(run.total_gpus or None), layout),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
+
+
+def _staleness_fact(analysis: AnalysisResult, cap: str) -> Fact:
+    """Return the measured staleness, else the one that the framework of an imported run reports."""
+    tokens, imported = analysis.staleness.tokens, analysis.data_quality.imported
+    if tokens is not None:
+        # The spaces keep a number beside its name at the end of a line.
+        spread = f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}"
+        return Fact("Token staleness, whole run", f"{fmt.significant(tokens.mean)} mean", spread)
+    if imported is None or not analysis.staleness.reported:
+        return Fact("Token staleness, whole run", fmt.NO_DATA, cap)
+    first = analysis.staleness.reported[0]
+    return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
 
 
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
@@ -126,61 +134,23 @@ class _Made(NamedTuple):
         return reasons[0] if reasons else self.no_data if is_bare else ""
 
 
-class _Zoom(NamedTuple):
-    """Initial range of the charts over time, in seconds since the run started; the run ends at to_s."""
-
-    from_s: float
-    to_s: float
-
-
-class _Page(NamedTuple):
-    """Data of the template."""
-
-    version: str
-    run_id: str
-    started: str
-    duration: str
-    first: FirstScreen
-    found: list[Callout]
-    sections: list[_Made]
-    """Sections with something to show."""
-    has_not_shown: bool
-    states: tuple[StateStyle, ...]
-    actions_title: str
-    action_columns: list[str]
-    action_rows: list[list[str]]
-    how_to_verify: str
-    """Rows without the columns that are all empty; the setting comes second, beside the action."""
-    zoom: _Zoom
-    style: Markup
-    chart_config: Markup
-    scripts: tuple[Markup, ...]
-    policy: str
-
-
-class _Picture(NamedTuple):
-    """The chart in place of a figure. Without a spec, the report states that it was left out."""
-
-    anchor: str
-    spec: str | None
-
-
 def render(analysis: AnalysisResult) -> str:
     """Return the report as one string of at most PAGE_MAX_BYTES."""
-    page = _page(analysis)
-    figures = [figure for made in page.sections for figure in figures_in(made.blocks)]
-    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
+    made = _made(analysis)
+    figures = [figure for each in made for figure in figures_in(each.blocks)]
+    return with_pictures(_page(analysis, made), {figure.anchor: figure for figure in figures})
 
 
 def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
     """Return the page with as many charts as fit."""
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
-    place_bytes = len(filled("picture.html", picture=_Picture("", "0")).encode())
+    place_bytes = len(filled("picture.html", anchor="", spec="0").encode())
     room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
     live = fitting({anchor: len(spec.encode()) for anchor, spec in specs.items()}, room_bytes)
     for anchor, spec in specs.items():
-        shown = _Picture(anchor, spec if anchor in live else None)
-        html = html.replace(f"<!--picture {anchor}-->", filled("picture.html", picture=shown))
+        # Without a spec, the page says that the chart was left out.
+        shown = filled("picture.html", anchor=anchor, spec=spec if anchor in live else None)
+        html = html.replace(f"<!--picture {anchor}-->", shown)
     return html
 
 
@@ -195,22 +165,28 @@ def content_policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _page(analysis: AnalysisResult) -> _Page:
-    run, scripts = analysis.run, page_scripts()
-    first = first_screen(analysis)
-    filled_in = [
-        place
-        for place in range(len(COLUMNS))
-        if COLUMNS[place] != COLUMNS.setting and any(row[place] for row in first.brief.actions)
-    ]
+def _made(analysis: AnalysisResult) -> list[_Made]:
+    """Return the sections with something to show."""
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
-    made = [_with_not_shown(each, not_shown) for each in every]
-    made = [each for each in made if not each.left_out]
+    made = [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
     make_queries = partial(queries_section, uses=_uses(made))
     queries = Section("queries", "Queries behind the numbers", "Queries", make_queries, (), "the SQL of every figure")
-    made.append(_Made(queries, queries.make(analysis)))
-    return _Page(
+    return [*made, _Made(queries, queries.make(analysis))]
+
+
+def _narrow(row: ActionRow) -> ActionRow:
+    """Return the row with the evidence beside the rate that it is for: a column of its own would be mostly empty."""
+    return row._replace(expected="; ".join(filter(None, (row.expected, row.evidence))), evidence="")
+
+
+def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
+    """Return the page without its charts. A column of actions is left out if it is empty."""
+    run, scripts, first = analysis.run, page_scripts(), first_screen(analysis)
+    rows = [_narrow(row) for row in first.brief.actions]
+    columns = [place for place in filled_columns(rows) if COLUMNS[place] != COLUMNS.setting]
+    return filled(
+        "report.html",
         version=metadata.version("rlscope"),
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
@@ -218,13 +194,15 @@ def _page(analysis: AnalysisResult) -> _Page:
         first=first,
         found=callouts(analysis),
         sections=made,
-        has_not_shown=bool(not_shown),
+        has_data_quality=any(each.section.anchor == DATA_QUALITY for each in made),
         states=STATES,
         actions_title=ACTIONS_TITLE,
-        action_columns=[COLUMNS[place] for place in filled_in],
-        action_rows=[[row.what, row.setting, *(row[place] for place in filled_in[1:])] for row in first.brief.actions],
+        action_columns=[COLUMNS[place] for place in columns],
+        # The setting stands beside the action.
+        action_rows=[[row.what, row.setting, *(row[place] for place in columns[1:])] for row in rows],
         how_to_verify=below_actions(analysis),
-        zoom=_Zoom(shown_from_s(run), run.duration_s),
+        # The charts over time begin at from_s; both are seconds since the run started.
+        zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,
@@ -299,43 +277,41 @@ def card(analysis: AnalysisResult) -> str:
 
 
 class Charts:
-    """Charts of the report: `charts.ledger()` is an Altair chart with its data; `dir(charts)` lists their names.
+    """Charts of a report: `charts.ledger()` is an Altair chart with its data; `dir(charts)` lists their names.
 
-    A chart is listed only if the run has data for it, and it is drawn when it is first called.
+    A chart is listed only if there is data for it, and it is drawn when it is first called.
     """
 
-    def __init__(self, analysis: AnalysisResult) -> None:
-        self._analysis = analysis
-        self._known: Mapping[str, Drawn] | None = None
+    def __init__(self, draw: Callable[[], Iterable[Drawn]]) -> None:
+        self._draw = draw
 
     def __getattr__(self, name: str) -> Callable[[], Chart]:
         if name.startswith("_"):
             raise AttributeError(name)
-        drawn = self._drawn()
+        drawn = self._drawn
         if name not in drawn:
             near = get_close_matches(name, drawn, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(drawn) or 'none'}"
-            raise AttributeError(f"no chart {name!r} of this run; {hint}")
+            raise AttributeError(f"no chart {name!r}; {hint}")
         made = partial(chart_alone, drawn[name].spec or "")
         made.__doc__ = f"{drawn[name].figure.title}. {drawn[name].figure.reading}"
         return made
 
     def __dir__(self) -> list[str]:
-        return list(self._drawn())
+        return list(self._drawn)
 
     def __repr__(self) -> str:
-        return fmt.printable(f"Charts({', '.join(self._drawn())})")
+        return fmt.printable(f"Charts({', '.join(self._drawn)})")
 
+    @cached_property
     def _drawn(self) -> Mapping[str, Drawn]:
-        """Return every figure with something to draw, by the name of its anchor in the report."""
-        if self._known is None:
-            figures = [figure for section in SECTIONS for figure in figures_in(section.make(self._analysis))]
-            self._known = {_chart_name(figure): figure for figure in figures if figure.spec}
-        return self._known
+        """Every figure with something to draw, by the name of its anchor in the report."""
+        return {each.anchor.removeprefix("figure-").replace("-", "_"): each for each in self._draw() if each.spec}
 
 
-def _chart_name(figure: Drawn) -> str:
-    return figure.anchor.removeprefix("figure-").replace("-", "_")
+def charts_of(analysis: AnalysisResult) -> Charts:
+    """Return the charts of a report."""
+    return Charts(lambda: (figure for section in SECTIONS for figure in figures_in(section.make(analysis))))
 
 
 def chart_alone(spec: str) -> Chart:

@@ -13,9 +13,9 @@ import vl_convert
 from rlscope.analysis.result import AnalysisResult
 from rlscope.errors import RlscopeError
 from rlscope.format import printable
+from rlscope.reports.blocks import StateStyle
 from rlscope.reports.page.templating import filled
-from rlscope.reports.text.brief import Brief, RoleBar, RolePart, brief_of
-from rlscope.reports.text.states import StateStyle
+from rlscope.reports.text.brief import RoleBar, RolePart, brief_of
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
@@ -60,33 +60,14 @@ class DrawnBar(NamedTuple):
     legend: list[_Key]
 
 
-class _Picture(NamedTuple):
-    """Data of the template, with text broken into lines."""
-
-    font: str
-    brief: Brief
-    alarm: list[str]
-    headline: list[str]
-    headline_px: int
-    next_step: list[str]
-    spent: str
-    """Subject of the bars."""
-    bars: list[DrawnBar]
-    choice: list[str]
-    why: list[str]
-    achieved: list[str]
-    quality: list[str]
-    states: list[StateStyle]
-    run: str
-
-
 def as_svg(analysis: AnalysisResult) -> str:
     """Return the picture as SVG, with strings from the run escaped."""
     brief = brief_of(analysis)
     choice, headline_px = brief.choice, _fitting_px(brief.headline, _HEADLINES_PX, 1200, 2)
     bars = brief.steady_roles or brief.roles
     achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
-    picture = _Picture(
+    return filled(
+        "verdict.svg",
         font=FONT,
         brief=brief,
         alarm=broken_lines(brief.alarm or "", 16, 1180, 2),
@@ -102,7 +83,6 @@ def as_svg(analysis: AnalysisResult) -> str:
         states=list({part.state.slug: part.state for role in bars for part in role.parts}.values()),
         run=broken_lines(f"{brief.run_id} · {brief.about} · {brief.spent}", 14, 1200, 1)[0],
     )
-    return filled("verdict.svg", picture=picture)
 
 
 def as_png(analysis: AnalysisResult) -> bytes:

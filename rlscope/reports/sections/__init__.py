@@ -1,4 +1,4 @@
-"""The sections of the page below its first screen, in order: one module each, which turns the analysis into blocks.
+"""The sections of the page below its first screen, in order: each turns the analysis into blocks.
 
 The first ones are open, the rest folds, and one without anything to show is left out.
 """
@@ -9,19 +9,21 @@ from typing import Final, NamedTuple
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Block
-from rlscope.reports.sections.alerts import alerts_section
-from rlscope.reports.sections.configuration import configuration_section
-from rlscope.reports.sections.data_quality import data_quality_section
+from rlscope.reports.sections.appendix import (
+    alerts_section,
+    configuration_section,
+    data_quality_section,
+    glossary_section,
+    reported_section,
+)
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.gap import gap_section
-from rlscope.reports.sections.glossary import glossary_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.layouts import layouts_section
 from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.lengths import lengths_section
 from rlscope.reports.sections.queue import queue_section
-from rlscope.reports.sections.reported import reported_section
 from rlscope.reports.sections.sample import sample_section
 from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section

@@ -8,12 +8,12 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
+from rlscope.input_file import is_integer
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.figure import Drawn, Figure, drawn_all
-from rlscope.trace.files import is_integer
 
 _NO_STEPS: Final = "no engine wrote engine steps"
 _NONE_WAITED: Final = " No request ever waited in an engine."

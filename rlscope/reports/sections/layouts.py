@@ -9,11 +9,13 @@ from rlscope import format as fmt
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.result import ModelResult
+from rlscope.model.step_bounds import StepBounds
 from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Heading, Instead, Nothing, Paragraph, Table
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
+from rlscope.reports.text import step_bounds
 
 
 def one_staleness(frontier: pl.DataFrame) -> str:
@@ -29,13 +31,24 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     result, run = analysis.model, analysis.run
     if not isinstance(result, ModelResult):
-        return [Nothing(model_words.no_result_sentence(result))]
+        reason = model_words.no_result_sentence(result)
+        return [Nothing(reason)] if analysis.step_bounds is None else _bounds(analysis.step_bounds, reason)
     frames = sweep_frame(result), frontier_frame(result)
     sweep = drawn_frame(_SWEEP._replace(reading=sweep_reading(frames[0])), "figure-sweep", frames[0], run)
     frontier, same = drawn_frame(_FRONTIER, "figure-frontier", frames[1], run), one_staleness(frames[1])
     charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
     more = [*_sensitivity(result), *_finish(result, run), *_remarks(result)]
     return [*charts, Fold("layouts-more", "Sensitivity, time to finish, and assumptions", more)]
+
+
+def _bounds(bounds: StepBounds, reason: str) -> Sequence[Block]:
+    """Return what the phases of a step show without a model."""
+    rows = step_bounds.bound_rows(bounds)
+    return [
+        Heading(step_bounds.TITLE),
+        Paragraph(f"{step_bounds.phases_sentence(bounds.phases)} {reason}"),
+        *([Table(step_bounds.TITLE, step_bounds.COLUMNS, rows, "stacks")] if rows else []),
+    ]
 
 
 def _sensitivity(result: ModelResult) -> Iterator[Block]:

@@ -7,11 +7,11 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.input_file import is_integer
 from rlscope.reports.blocks import Block, Charts, Fact, Facts, Fold, Instead, Paragraph
 from rlscope.reports.charts import lengths, sampling
 from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Figure, drawn, drawn_frame
-from rlscope.trace.files import is_integer
 
 _ENDINGS: Final = ("finished_samples", "capped_samples", "censored_samples")
 # Means that differ by less count as equal.

@@ -132,13 +132,14 @@ def sample_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [Nothing("No sample with a token was recorded.")]
     return [
         Paragraph(_HOW_TO_READ, "lead"),
-        *(drawn_frame(_strip(trace), f"figure-strip-{n}", trace.runs, run) for n, trace in enumerate(chosen)),
+        *(
+            drawn_frame(
+                _STRIP._replace(title=trace.title, reading=trace.sentence), f"figure-strip-{n}", trace.runs, run
+            )
+            for n, trace in enumerate(chosen)
+        ),
         drawn_frame(_TIMELINE, "figure-lives", stations_frame(frame), run),
     ]
-
-
-def _strip(trace: SampleTrace) -> Figure:
-    return _STRIP._replace(title=trace.title, reading=trace.sentence)
 
 
 _HOW_TO_READ: Final = (

@@ -8,9 +8,10 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Block, Charts, Fact, Facts, Fold, Heading, Instead, Paragraph
+from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Fold, Heading, Instead, Paragraph
 from rlscope.reports.charts import staleness
 from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.text.origin import reported_staleness
 
 
 def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -83,6 +84,9 @@ def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
 
 def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
+    reported = reported_staleness(analysis)
+    if analysis.staleness.tokens is None and reported:
+        return [Bullets(reported)]
     answers, run, over_cap = analysis.answers, analysis.run, analysis.staleness.over_cap_tokens
     heat = _HEAT._replace(reading=heat_reading(run))
     shares = _SHARES._replace(reading=shares_reading(run, over_cap))

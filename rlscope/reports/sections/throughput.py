@@ -1,6 +1,6 @@
 """Measured throughput over time, what it costs, and the phases of each step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -8,31 +8,28 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.reports.blocks import Block, Charts, Fact, Facts, Instead, Paragraph
+from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Instead, Paragraph
 from rlscope.reports.charts import training
-from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.training import PHASES
 from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.ledger import dropped_of
-from rlscope.reports.text.origin import counted_words
+from rlscope.reports.text.origin import counted_words, reported_throughput
 from rlscope.reports.text.states import state_of
 
 
 def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section. Charts without data are only in the list of what is not shown."""
-    phases, frame = _PHASES._replace(draw=_phases_drawn(analysis)), phases_frame(analysis.answers, analysis.run)
-    figures = (_rates(analysis), drawn_frame(phases, "figure-step-phases", frame, analysis.run))
+    draw = partial(training.step_phases, waits=wait_state(analysis), others=other_state(analysis))
+    frame = phases_frame(analysis.answers, analysis.run)
+    figures = (_rates(analysis), drawn_frame(_PHASES._replace(draw=draw), "figure-step-phases", frame, analysis.run))
     return [
         Facts(_facts(analysis)),
+        *([Bullets(reported)] if (reported := reported_throughput(analysis)) else []),
         Paragraph(verdict_words.window_sentence(analysis), "note", label="Steady state"),
         Charts([each for each in figures if each.spec]),
         Instead("", [each for each in figures if not each.spec]),
     ]
-
-
-def _phases_drawn(analysis: AnalysisResult) -> Callable[[pl.DataFrame, RunFacts], Chart]:
-    return partial(training.step_phases, waits=wait_state(analysis), others=other_state(analysis))
 
 
 def _rates(analysis: AnalysisResult) -> Drawn:

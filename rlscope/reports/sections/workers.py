@@ -12,17 +12,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts, Severity
-from rlscope.reports.blocks import (
-    NO_BREAK_SPACE,
-    Asked,
-    Block,
-    Choice,
-    Choices,
-    Fold,
-    Legend,
-    Paragraph,
-    Table,
-)
+from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Choice, Choices, Fold, Legend, Paragraph, Table
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,

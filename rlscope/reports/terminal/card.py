@@ -16,23 +16,19 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
-from rlscope.reports.blocks import LedgerRole, LedgerRow
+from rlscope.model.step_bounds import StepBounds
+from rlscope.reports.blocks import Kind, LedgerRole, LedgerRow
 from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.terminal.parts import WIDTH_MAX, pairs, panel, section
-from rlscope.reports.text import findings
+from rlscope.reports.text import findings, step_bounds
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, extent_words, no_gaps
 from rlscope.reports.text.ledger import DROPPED, GPU_TIME, SHARE, STEADY_SHARE, ledger_roles
-from rlscope.reports.text.origin import counted_words, file_words
+from rlscope.reports.text.origin import counted_words, file_words, reported_staleness, reported_throughput
 from rlscope.reports.text.rules import TITLE, fired_rules
-from rlscope.reports.text.states import (
-    Kind,
-    publication_wait_sentence,
-    startup_words,
-    unrecorded_sentence,
-)
+from rlscope.reports.text.states import publication_wait_sentence, startup_words, unrecorded_sentence
 
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
 _KIND_FILLS: dict[Kind, str] = {"work": "█", "wait": "▒", "weights": "░", "housekeeping": "░", "unknown": "░"}
@@ -56,6 +52,7 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
     blocks += [
         section("Where the GPU time went", _ledger(analysis, width)),
         *_actions(analysis),
+        *_bounds(analysis.step_bounds),
         *(section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
         section("Throughput, measured", pairs(_throughput(analysis))),
         section("Staleness, whole run", _staleness(analysis, width)),
@@ -105,6 +102,18 @@ def _actions(analysis: AnalysisResult) -> list[RenderableType]:
     return [section(ACTIONS_TITLE, table), Padding(Text(below, style="dim"), (0, 0, 0, 2))] if rows else []
 
 
+def _bounds(bounds: StepBounds | None) -> list[RenderableType]:
+    """Return what each change could gain by the phases of a step; empty for a run with a model."""
+    if bounds is None:
+        return []
+    lines: list[RenderableType] = [Text(step_bounds.phases_sentence(bounds.phases))]
+    for row in step_bounds.bound_rows(bounds):
+        head = Text(f"{row.change[:1].upper()}{row.change[1:]}: {row.throughput}", style="bold")
+        below = f"assumes: {row.assumption}\nnarrowed by: {row.narrowed_by}"
+        lines += [head, Padding(Text(below, style="dim"), (0, 0, 0, 2))]
+    return [section(step_bounds.TITLE, Group(*lines))]
+
+
 def _gaps(lines: Sequence[str]) -> Panel:
     return Panel(
         Group(*(bulleted("!", line) for line in lines)),
@@ -124,9 +133,12 @@ def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     tables = [_role(role, width, has_idle=has_idle) for role in ledger_roles(analysis)]
     total = fmt.gpu_time(ledger.total_gpu_s)
     window = analysis.run.window
-    steps = f"  steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}" if window else ""
+    steps = (
+        f"   (steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)})" if window else ""
+    )
     closing = (
-        f"█ work  ▒ waiting  ░ overhead, unattributed{steps}\nTotal {total}; every GPU-second is in exactly one state."
+        f"█ work  ▒ waiting  ░ overhead, unattributed{steps}\n"
+        f"Total {total}, nothing counted twice: indented rows and dropped samples are parts of the rows above."
     )
     notes = " ".join(filter(None, (closing, unrecorded_sentence(ledger), publication_wait_sentence(ledger))))
     return Group(*tables, Text(notes, style="dim"))
@@ -142,7 +154,7 @@ def _role(role: LedgerRole, width: int, *, has_idle: bool) -> Table:
     table.add_column(SHARE.replace("of ", "of\n"), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=bar)
     if has_steady:
-        table.add_column(STEADY_SHARE.replace("of ", "of\n").removesuffix(" state"), justify="right", no_wrap=True)
+        table.add_column(STEADY_SHARE.replace("of ", "of\n"), justify="right", no_wrap=True)
     if has_idle:
         table.add_column("GPU idle", justify="right", max_width=5)
     for row in role.rows:
@@ -161,28 +173,34 @@ def _kind_bar(row: LedgerRow, width: int) -> Text:
 
 
 def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
-    rates, run = analysis.throughput, analysis.run
+    rates = analysis.throughput
     counted = counted_words(rates)
     return [
         ("trained, steady state", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
         ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
         ("effective (importance ratios)", fmt.tokens_per_second(rates.effective_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
-        (
-            "trained in total",
-            f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}"
-            if rates.counted_tokens is None
-            else f"{fmt.tokens(rates.counted_tokens)}, prompts included",
-        ),
+        ("trained in total", _trained_in_total(analysis)),
+        *(("", line) for line in reported_throughput(analysis)),
         ("steady state", verdict_words.window_sentence(analysis)),
     ]
+
+
+def _trained_in_total(analysis: AnalysisResult) -> str:
+    rates, run = analysis.throughput, analysis.run
+    if rates.counted_tokens is not None:
+        return f"{fmt.tokens(rates.counted_tokens)}, prompts included"
+    if rates.achieved_tokens_per_s is None and not run.samples_trained:
+        return fmt.NO_DATA
+    return f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}"
 
 
 def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
     staleness, cap = analysis.staleness, analysis.run.max_staleness
     tokens, samples = staleness.tokens, staleness.samples
     if tokens is None:
-        return Text(f"{fmt.NO_DATA}: no trained token has a known version.")
+        lines = reported_staleness(analysis) or [f"{fmt.NO_DATA}: no trained token has a known version."]
+        return Group(*map(plain, lines))
     lasting = verdict_words.version_lasts(analysis)
     facts = pairs(
         [

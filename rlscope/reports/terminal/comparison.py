@@ -11,13 +11,7 @@ from rlscope.comparison.runs import RunComparison
 from rlscope.format import bulleted, plain
 from rlscope.reports.blocks import DifferenceRow
 from rlscope.reports.terminal.parts import WIDE, WIDTH_MAX, pairs, panel, section
-from rlscope.reports.text.comparison import (
-    TESTED,
-    ChangeCauseWords,
-    PairWords,
-    pairs_in_words,
-    runs_in_words,
-)
+from rlscope.reports.text.comparison import TESTED, ChangeCauseWords, PairWords, pairs_in_words, runs_in_words
 
 
 def print_comparison(compared: RunComparison, console: Console) -> None:
@@ -34,7 +28,7 @@ def print_comparison(compared: RunComparison, console: Console) -> None:
 def _card(pair: PairWords) -> Panel:
     rows = [
         ("Result", Text(pair.headline, style="bold")),
-        *(("Note", each) for each in pair.cautions),
+        *(("Note", each) for each in pair.warnings),
         ("Why", pair.why),
         ("Cause", pair.causes_sentence),
         ("Prediction", pair.promise),

@@ -11,8 +11,10 @@ from rlscope.alerts.live.facts import LiveFacts
 from rlscope.alerts.live.watch import Look
 from rlscope.analysis.result import Severity
 from rlscope.format import bulleted, plain
+from rlscope.reports.blocks import Kind
+from rlscope.reports.terminal.parts import pairs
 from rlscope.reports.text import watch
-from rlscope.reports.text.states import Kind, state_label, state_of
+from rlscope.reports.text.states import state_label, state_of
 
 _STYLES: Final[dict[Severity, str]] = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 _FILLS: Final[dict[Kind, str]] = {"work": "█", "wait": "▒", "weights": "░", "housekeeping": "░", "unknown": "░"}
@@ -27,7 +29,14 @@ def screen(look: Look) -> RenderableType:
     if facts is None:
         return Group(head, *_notes(look))
     return Group(
-        head, Text(""), _alerts(look), *_notes(look), Text(""), _facts(facts, moment_ns), Text(""), _sides(facts)
+        head,
+        Text(""),
+        _alerts(look),
+        *_notes(look),
+        Text(""),
+        pairs(watch.fact_rows(facts, moment_ns)),
+        Text(""),
+        _sides(facts),
     )
 
 
@@ -48,14 +57,6 @@ def _alerts(look: Look) -> RenderableType:
 def _notes(look: Look) -> list[RenderableType]:
     silences = watch.silence_words(look.view.facts) if look.view.facts is not None else []
     return [bulleted("!", note) for note in (*silences, *look.troubles, *look.view.problems)]
-
-
-def _facts(facts: LiveFacts, now_ns: int) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    for name, value in watch.fact_rows(facts, now_ns):
-        table.add_row(name, plain(value))
-    return table
 
 
 def _sides(facts: LiveFacts) -> Table:

@@ -11,10 +11,11 @@ from rlscope.diagnose.evidence import Direction
 from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
-from rlscope.model.forecast.layouts import StalenessForecast
+from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
+from rlscope.reports.text.price import costly_words, dropped_words, longest_words
 
 Cost = Literal["restart", "engine_restart", "engineering"]
 """restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
@@ -38,7 +39,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
     "trainer_speed": "Speed up training: shorten the training step, or add GPUs",
-    "engine_speed": "Speed up sampling: use faster engines, or add GPUs for more engines",
+    "engine_speed": "Speed up sampling: use faster engines, or add sampler GPUs",
     "colocated": "Colocate: every GPU alternates between sampling and training",
 }
 _FASTER: Final[Mapping[ActionWhat, str]] = {
@@ -85,11 +86,11 @@ OPPOSITES: Final[Mapping[Direction, frozenset[Direction]]] = {
 
 
 def what_to_do(action: Action) -> str:
-    """The action as an imperative, without a full stop."""
-    words = imperative(action)
+    """The action as an imperative with what speaks against it, without a full stop."""
+    words, price = imperative(action), costly_words(action.price, action.price_before)
     if action.kind != "probe":
-        return words
-    return f"{words} (may gain less than 5%: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+        return f"{words} ({price})" if price else words
+    return f"{words} ({price or 'uncertain gain'}: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -138,9 +139,16 @@ def layout_words(layout: Layout, before: Layout | None = None) -> str:
     trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
     samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
     running = fmt.counted(layout.max_running, "running request", "running requests")
-    gpus = before and (before.trainer_gpus, before.sampler_gpus)
-    replaced = f" instead of {' and '.join(map(fmt.count, gpus))}" if gpus else ""
-    return f"{trainers} and {samplers}{replaced}, with up to {running} per engine"
+    if before is None:
+        return f"{trainers} and {samplers}, with up to {running} per engine"
+    replaced = f"{fmt.count(before.trainer_gpus)} and {fmt.count(before.sampler_gpus)}"
+    if layout.max_running == before.max_running:
+        return f"{trainers} and {samplers} instead of {replaced}, still with up to {running} per engine"
+    verb = "lower" if layout.max_running < before.max_running else "raise"
+    limits = f"from {fmt.count(before.max_running)} to {fmt.count(layout.max_running)}"
+    return (
+        f"{trainers} and {samplers} instead of {replaced}, and {verb} the limit on running requests per engine {limits}"
+    )
 
 
 def gain_words(gain_ratio: Estimate) -> str:
@@ -155,7 +163,7 @@ def effect(action: Action) -> str:
     if action.what in _FASTER:
         return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
-        return f"Predicted throughput in the best case: {gain}, {_IF[action.what]}"
+        return f"Best case, {_IF[action.what]}: throughput {gain}"
     return f"Predicted throughput: {gain}{_how(action)}"
 
 
@@ -182,11 +190,11 @@ def staleness_words(
     (before, after), caps = ages.words, _caps(action, cap)
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
-        allowed = f", although the staleness cap then allows {fmt.count(caps[1])}" if caps else ""
+        allowed = f", though the staleness cap would then allow {fmt.count(caps[1])}" if caps else ""
         return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
-    last = ". Ranked last, whatever its gain, because staleness rises by more than half" if action.is_staler else ""
+    last = ". Ranked last despite its gain, because staleness rises by more than half" if action.is_staler else ""
     return f"{change}{_cap_words(action, cap)}{_versions_last(action, own, period_steps)}{last}"
 
 
@@ -203,7 +211,8 @@ def _cap_words(action: Action, cap: int | None) -> str:
     period = fmt.counted(round(_number(action.after)), "step", "steps")
     versions, (old, new) = fmt.counted(cap, "version", "versions"), map(fmt.count, caps)
     helps = ", so it limits throughput less" if action.cause == "staleness_cap" else ""
-    return f". With {period} per version, the cap of {versions} allows {new} optimizer steps instead of {old}{helps}"
+    allowed = f"allows {new} optimizer steps of staleness instead of {old}"
+    return f". With {period} per version, the cap of {versions} {allowed}{helps}"
 
 
 def _versions_last(action: Action, own: StalenessForecast | None, period_steps: float | None) -> str:
@@ -215,8 +224,8 @@ def _versions_last(action: Action, own: StalenessForecast | None, period_steps: 
     old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old})"
-    delays = "delays publishing less" if after.steps_per_version < own.steps_per_version else "delays publishing longer"
-    return f": the cap {delays}, so weights are published every {new} instead of every {old}"
+    delay = "less" if after.steps_per_version < own.steps_per_version else "longer"
+    return f": the cap then holds up publishing {delay}, so weights are published every {new} instead of every {old}"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -252,12 +261,18 @@ def ages_of(action: Action, own: StalenessForecast | None, period_steps: float |
     if not _has_staleness(action) or after is None or own is None:
         return None
     if action.what == "publish_every":
-        steps = own.p95_steps * _number(action.before), after.p95_steps * _number(action.after)
+        steps_before = _number(action.before)
+        steps = own.p95_steps * steps_before, after.p95_steps * steps_per_version_after(action, steps_before)
         return ActionAges(*steps, in_steps=True)
     if period_steps is not None or lasts_longer(own) or lasts_longer(after):
         steps_each = period_steps or 1.0
         return ActionAges(own.p95_steps * steps_each, after.p95_steps * steps_each, in_steps=True)
     return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
+
+
+def steps_per_version_after(action: Action, steps_per_version: float) -> float:
+    """Optimizer steps per version after the action; steps_per_version: those of the current run."""
+    return _number(action.after) if action.what == "publish_every" else steps_per_version
 
 
 def lasts_longer(staleness: StalenessForecast | None) -> bool:
@@ -339,6 +354,10 @@ class ActionRow(NamedTuple):
     """With its 90% interval."""
     staleness: str
     """95th percentile of samples before and after, with its unit; empty if unknown."""
+    dropped: str
+    """Share of the generated tokens before and after; empty unless it differs notably."""
+    longest: str
+    """Trained share of the longest tenth of responses before and after; empty unless it differs notably."""
     evidence: str
     """Grade of the forecast of a layout; empty for an action that changes no batch."""
     cost: str
@@ -348,9 +367,24 @@ class ActionRow(NamedTuple):
     """Expected steady rate; empty if unknown."""
 
 
-COLUMNS: Final = ActionRow("what", "predicted gain", "staleness p95", "evidence", "cost", "setting", "predicted rate")
+COLUMNS: Final = ActionRow(
+    "what",
+    "predicted gain",
+    "staleness p95",
+    "tokens dropped",
+    "longest 10% trained",
+    "evidence",
+    "cost",
+    "setting",
+    "predicted rate",
+)
 """The titles of the table."""
 TITLE: Final = "Actions, best first"
+
+
+def filled_columns(rows: Sequence[ActionRow]) -> list[int]:
+    """Return the places of the columns that are not empty in every row."""
+    return [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
 
 
 def below_table(ranked: Sequence[Action]) -> str:
@@ -363,9 +397,8 @@ def below_table(ranked: Sequence[Action]) -> str:
     if gains == sorted(gains, reverse=True):
         return verify
     return (
-        f"{verify} Order: changes that are at least 90% likely to gain 5% come first. Between changes whose gains "
-        "differ by less than 2%, the one that cannot reduce throughput comes first, then the one with fresher samples. "
-        "Changes that raise staleness by more than half come last."
+        f"{verify} Order: changes at least 90% likely to gain 5%, then the others, by gain; gains within 2% by risk of "
+        "a loss, drops and staleness. Changes that raise staleness by more than half come last."
     )
 
 
@@ -384,6 +417,8 @@ def action_row(
         what=what_to_do(action),
         gain=_gain_cell(action),
         staleness=_staleness_cell(action, own, cap, period_steps),
+        dropped=dropped_words(action.price, action.price_before),
+        longest=longest_words(action.price, action.price_before),
         evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",

@@ -21,6 +21,7 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.actions import age_text, gain_words, layout_words
 from rlscope.reports.text.model import OBSERVABLES
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
+from rlscope.reports.text.price import costly_words
 
 CURRENT: Final = "current"
 _SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
@@ -60,7 +61,8 @@ def headline(model: ModelResult) -> str:
         if advised.changes
         else f"Test {_tried_words(model)} for {fmt.count(STEPS_TO_PREDICT)} steps"
     )
-    return f"{words}: throughput {gain_words(advised.gain_ratio)}"
+    price = costly_words(advised.best.price, model.forecasts.today.price)
+    return f"{words}: throughput {gain_words(advised.gain_ratio)}{f'; it {price}' if price else ''}"
 
 
 def change_words(model: ModelResult) -> str:
@@ -127,8 +129,8 @@ def _missed(model: ModelResult) -> list[str]:
     """The replayed quantities that are off, if they are so many that they weaken the advice."""
     if ModelWarning.PARTLY_EXPLAINED not in model.warnings:
         return []
-    off, known = model.replay.off, model.replay.known
-    names = ", ".join(OBSERVABLES[each.name] for each in off)
+    off, known = model.replay.out_of_tolerance, model.replay.known
+    names = ", ".join(OBSERVABLES[each] for each in off)
     return [
         f"{fmt.count(len(off))} of {fmt.count(len(known))} predicted quantities of this run are off ({names}), so gains"
         " may be off by more than their intervals say."

@@ -13,7 +13,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Fact
+from rlscope.reports.blocks import Fact, StateStyle
 from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
@@ -21,7 +21,7 @@ from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.phases import judged_states
-from rlscope.reports.text.states import StateStyle, order_of, role_order, state_label, state_of
+from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
 CAUSES_SHOWN: Final = 3
@@ -306,16 +306,17 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None
-    measured = f"trained in steady state{counted}; " if known else ""
+    measured = f"in steady state{counted}; " if known else ""
     if not isinstance(result, ModelResult):
         return Fact("Throughput", rate, f"{measured}no prediction")
     if result.prediction is None or not result.prediction.compared:
         return Fact("Throughput", rate, f"{measured}too few steps to test a prediction")
     heldout, row = result.prediction, model_words.compared_rows(result)[0]
-    steps, predicted = fmt.count(heldout.held_out_steps), row.predicted.removesuffix(" tokens/s")
+    steps = fmt.count(heldout.held_out_steps)
+    predicted, found = (each.removesuffix(" tokens/s") for each in (row.predicted, row.achieved))
     tested = (
-        f"check: from the steps before, rlscope predicted {predicted} for the last {steps} and measured "
-        f"{row.achieved}{' (90% intervals)' if '(' in row.achieved else ''}: "
+        f"tested on the last {steps} steps: predicted {predicted}, measured "
+        f"{found}{' (90% intervals)' if '(' in found else ''}: "
         f"{_agreement(heldout.compared[0])}"
     )
     return Fact("Throughput", rate, f"{measured}{tested}")
@@ -328,8 +329,8 @@ def _agreement(compared: ComparedPrediction) -> str:
         return "as predicted"
     if off is None:
         return "not as predicted"
-    distance = f"{fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
-    return f"{distance}, {'within' if compared.agrees else 'beyond'} measurement and prediction error"
+    distance = f"{fmt.percent(abs(off))} {'above' if off > 0 else 'below'} the prediction"
+    return f"{distance}, {'within' if compared.agrees else 'beyond'} the margin of error"
 
 
 def no_gaps(quality: DataQuality) -> str:

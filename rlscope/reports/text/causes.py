@@ -34,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Training limits throughput: {share} of sampler GPU time goes to {cause}",
+        headline="Training limits throughput: {share} of sampler GPU time is lost to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
@@ -141,9 +141,9 @@ def loss_words(loss: Loss) -> str:
     return " and ".join(parts) if parts else _WORDS[loss.cause].cause
 
 
-def spent_words(loss: Loss, *, more: bool = False) -> str:
-    """The loss as a clause, with its GPU time and share; more: in addition to what lockstep costs."""
-    gpu_time = f"{'another ' if more else ''}{fmt.gpu_time(loss.gpu_s)}"
+def spent_words(loss: Loss) -> str:
+    """The loss as a clause, with its GPU time and share."""
+    gpu_time = fmt.gpu_time(loss.gpu_s)
     share = f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
     if loss.cause in _SPENT:
         return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"

@@ -14,10 +14,12 @@ from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Lear
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.reports.blocks import DifferenceRow
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.brief import RoleBar, role_bar
 from rlscope.reports.text.origin import start_words
+from rlscope.reports.text.price import share_words
 from rlscope.reports.text.states import role_order, state_label
 
 Write = Callable[[float | None], str]
@@ -97,7 +99,7 @@ class PairWords(NamedTuple):
     title: str
     label: str
     headline: str
-    cautions: list[str]
+    warnings: list[str]
     why: str
     """Where the GPU time went; empty if no share changed."""
     causes_sentence: str
@@ -158,7 +160,10 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
         title=f"{letter} against A",
         label=label(rate),
         headline=headline(rate, letter),
-        cautions=[*([_power(rate)] if _power(rate) else []), *(caution(each, letter) for each in pair.confounders)],
+        warnings=[
+            *([_power(rate)] if _power(rate) else []),
+            *(confounder_words(each, letter) for each in pair.confounders),
+        ],
         why=_why(pair),
         causes_sentence=causes_sentence(pair, letter),
         causes=[_cause(each) for each in pair.attribution.causes],
@@ -290,7 +295,7 @@ def _change_words(cause: ChangeCause) -> str:
 
 def promise_sentence(promise: Promise) -> str:
     """Return the predicted gain of the change and the measured one."""
-    predicted = gain_words(promise.promised)
+    predicted = gain_words(promise.gain_ratio)
     source = f"A's model predicts {predicted} for this change"
     if promise.is_fix:
         source = (
@@ -306,10 +311,25 @@ def promise_sentence(promise: Promise) -> str:
         points = fmt.signed_points(abs(promise.missed_by_ratio)).removeprefix("+")
         outcome = f"{points} {side} the interval"
     others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
-    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{others}"
+    dropped = _dropped_sentence(promise)
+    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{dropped}{others}"
 
 
-_PLAIN_CAUTIONS: Final[Mapping[ConfounderKind, str]] = {
+def _dropped_sentence(promise: Promise) -> str:
+    """Return the predicted and measured drops after a space; empty if unknown, or if nothing was to be dropped or was.
+
+    The share is that of all generated tokens, whatever was dropped before the change.
+    """
+    predicted, measured = promise.dropped_ratio, promise.measured_dropped_ratio
+    if predicted is None or measured is None or max(predicted.value, measured) < NOTABLE_RATIO:
+        return ""
+    side = "more" if measured > predicted.high else "less"
+    outcome = "as predicted" if promise.drops_as_predicted else f"{side} than predicted"
+    predicted_words = f"It predicted that {share_words(predicted)} of the generated tokens would be dropped"
+    return f" {predicted_words}; measured {fmt.percent(measured)}, {outcome}."
+
+
+_PLAIN_CONFOUNDERS: Final[Mapping[ConfounderKind, str]] = {
     ConfounderKind.NO_WINDOW: (
         "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
     ),
@@ -326,10 +346,10 @@ _PLAIN_CAUTIONS: Final[Mapping[ConfounderKind, str]] = {
     ConfounderKind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
     ConfounderKind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared because a run's log does not record them.",
 }
-"""Cautions that need nothing but their subject."""
+"""Confounders that need nothing but their subject."""
 
 
-def caution(each: Confounder, letter: str) -> str:
+def confounder_words(each: Confounder, letter: str) -> str:
     """Return a confounder as a sentence."""
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
@@ -342,7 +362,7 @@ def caution(each: Confounder, letter: str) -> str:
             | ConfounderKind.SEVERAL_CHANGES
             | ConfounderKind.SETTINGS_PARTLY_KNOWN
         ):
-            return _PLAIN_CAUTIONS[each.kind].format(about=each.about)
+            return _PLAIN_CONFOUNDERS[each.kind].format(about=each.about)
         case ConfounderKind.OTHER_MODEL:
             return f"The models differ: {each.about} is {ends}."
         case ConfounderKind.OTHER_DEVICE:

@@ -3,13 +3,14 @@
 For a run recorded by hooks, that is a line of code or a config entry; for an imported run, a file or a flag.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from rlscope import format as fmt
 from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
 from rlscope.frameworks import framework_of
+from rlscope.reports.text.origin import bad_lines
 from rlscope.trace.imported import Certainty, Imported
 
 Status = Literal["there", "in part", "missing"]
@@ -45,7 +46,7 @@ def checks(run: Checkup) -> list[Check]:
     """Everything that answers need, in the order in which they need it."""
     found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
     found = [_with_losses(check, run) for check in found]
-    found += [_queue(run), _updates(run), _readings(run), _settings(run)]
+    found += [_queue(run), _updates(run), _readings(run), _settings(run), *_damage(run)]
     if run.imported is not None:
         found += _of_the_file(run.imported)
     return found
@@ -73,11 +74,23 @@ def _with_losses(check: Check, run: Checkup) -> Check:
     )
 
 
+def _damage(run: Checkup) -> list[Check]:
+    """Return a check of files that cannot be read, or only in part, unless another check names them."""
+    named = set(_TABLES.values())
+    found = [words for table, words in run.lost.items() if table not in named]
+    how = _RESTORE
+    if run.imported is not None:
+        found += [bad_lines(file).removesuffix(".") for file in run.imported.files if file.bad_lines]
+        how = "copy the file again from the machine that wrote it; only whole lines or records are read"
+    return [Check("readable files", "in part", "; ".join(found), "what the unreadable rows say", how)] if found else []
+
+
 def _of_the_file(imported: Imported) -> list[Check]:
-    found: list[Check] = []
+    found = [_refused(reason) for reason in imported.no_verdict]
     if imported.is_incomplete:
         short = ", ".join(f"{worker} {fmt.percent(ratio)}" for worker, ratio in imported.coverage.items())
-        adds, how = "a verdict", "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
+        adds = "exact totals and durations" if imported.refusal is None else "a verdict"
+        how = "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
         found.append(Check("all steps", "in part", f"share of the steps: {short}", adds, how))
     if imported.clock == "relative":
         how = "pass the .wandb file or the TensorBoard events of the run, whose rows have times"
@@ -100,6 +113,14 @@ def _of_the_file(imported: Imported) -> list[Check]:
     return found
 
 
+def _refused(reason: str) -> Check:
+    """Return the check of data that supports no verdict: the reason on the card, and the step that it ends with."""
+    found, _, step = reason.rpartition("; ")
+    if not found or not step.startswith(("pass ", "export ")):
+        found, step = reason, "pass another file of the run, or name the metrics of the phases with --phases"
+    return Check("a verdict", "missing", found, "the bottleneck, and what a change could gain", step)
+
+
 def _check(name: str, count: int, unit: str, adds: str, how: str) -> Check:
     """A check that is there or not, by a number of rows."""
     if count:
@@ -120,15 +141,13 @@ def _steps(run: Checkup) -> Check:
 
 
 def _gpus(run: Checkup) -> Check:
-    assumed = [note for note in run.imported.notes if "pass --gpus" in note] if run.imported else []
+    assumed = [note for note in run.imported.notes if "Pass --gpus" in note] if run.imported else []
     missing = [role for role in ("trainer", "sampler") if role not in run.roles and "colocated" not in run.roles]
     sides = list(dict.fromkeys([*run.roles_without_gpus, *missing]))
     if not sides and not assumed:
         return Check("GPUs of both sides", "there", "both sides own GPUs", "", "")
     if assumed:
-        flags = ",".join(f"{side}=N" for side in ("trainer", "sampler") if any(f"{side}=N" in note for note in assumed))
-        how = f"pass --gpus {flags}"
-        return Check("GPUs of both sides", "in part", "one side is counted as a single GPU", "GPU-hours and money", how)
+        return Check("GPUs of both sides", "in part", "; ".join(assumed), "GPU-hours and money", _gpu_flags(assumed))
     found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
     how = (
         "pass their log with --engine-log, or --gpus"
@@ -136,6 +155,14 @@ def _gpus(run: Checkup) -> Check:
         else "call rlscope_otel.start_run(RUN_DIR, ROLE, WORKER_ID, gpu_count=N) in each of them"
     )
     return Check("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
+
+
+def _gpu_flags(notes: Sequence[str]) -> str:
+    """Return the flags that the notes of the card name, with a value for each side."""
+    sides = [side for side in ("trainer", "sampler") if any(f"{side}=N" in note for note in notes)]
+    flags = [f"--gpus {','.join(f'{side}=N' for side in sides or ('trainer', 'sampler'))}"]
+    per_engine = ["--gpus-per-engine N" for note in notes if "--gpus-per-engine" in note]
+    return f"pass {' '.join(per_engine if len(per_engine) == len(notes) else [*flags, *per_engine])}"
 
 
 def _times(run: Checkup) -> list[Check]:

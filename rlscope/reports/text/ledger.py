@@ -13,10 +13,10 @@ from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
 
 GPU_TIME: Final = "whole run"
-SHARE: Final = "% of whole run"
+SHARE: Final = "% of run"
 STEADY_SHARE: Final = "% of steady state"
 """Titles of the columns, below the GPU time of a role."""
-DROPPED: Final = "of the above, on dropped samples"
+DROPPED: Final = "dropped samples (included above)"
 """Label of the part of all generation whose samples were dropped, below the states."""
 
 
@@ -63,8 +63,8 @@ def _rows(
         yield row
         if state.underfilled_gpu_ns is not None:
             ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
-            gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
-            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, "", gpu_time, "", is_part=True)
+            gpu_time, unknown = fmt.gpu_time(state.underfilled_gpu_ns / 1e9), "–" if steady else ""
+            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, unknown, gpu_time, "", is_part=True)
     if generating:
         yield from _dropped_row(analysis, generating, steady)
 

@@ -128,7 +128,7 @@ def _longer_steps(prediction: Prediction) -> float:
     rate, period = found.get("tokens_per_s"), found.get("step_s")
     if rate is None or period is None or not rate.predicted.value * period.predicted.value:
         return 0.0
-    return rate.achieved.value * period.achieved.value / (rate.predicted.value * period.predicted.value) - 1.0
+    return rate.held_out.value * period.held_out.value / (rate.predicted.value * period.predicted.value) - 1.0
 
 
 def replay_rows(model: ModelResult) -> list[ReplayRow]:
@@ -138,7 +138,7 @@ def replay_rows(model: ModelResult) -> list[ReplayRow]:
 
 def short_replay_rows(model: ModelResult) -> list[ReplayRow]:
     """The rate, what the trainers wait for, the mean staleness, and every quantity that is off."""
-    wanted = [*_SHORT_REPLAY, *(each.name for each in model.replay.off)]
+    wanted = [*_SHORT_REPLAY, *model.replay.out_of_tolerance]
     waits = [each.name for each in model.replay.compared if each.name == "wait_staleness_cap_ratio" and each.measured]
     return [_replay_row(each) for each in model.replay.compared if each.name in (*wanted, *waits)]
 
@@ -147,7 +147,7 @@ def replay_sentence(model: ModelResult) -> str:
     """Return the method and scheduling of the replay, and the quantities that are off."""
     replay = model.replay
     text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
-    off = "; ".join(OBSERVABLES[each.name] for each in replay.off)
+    off = "; ".join(OBSERVABLES[each] for each in replay.out_of_tolerance)
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
     missed = misfit_words(replay)
@@ -170,7 +170,7 @@ def scheduling_words(scheduling: Scheduling) -> str:
         words.append(_POLICIES[admission.staleness_policy])
     if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
         words.append("in-flight limit includes the batch in training")
-    if settings.taking == "as_they_come":
+    if settings.dequeue == "as_they_come":
         words.append("trainers take samples as they come")
     if scheduling.turnaround_s:
         words.append(f"a slot is empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
@@ -179,7 +179,7 @@ def scheduling_words(scheduling: Scheduling) -> str:
 
 def _stated(replay: Replay) -> str:
     """Return the number of schedulings that were tried; empty if one."""
-    tried = len(replay.tried)
+    tried = len(replay.candidates)
     return f"; the best of {tried} schedulings that fit the recorded facts" if tried > 1 else ""
 
 
@@ -269,16 +269,17 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
     finish = model.finish
     if finish is None:
         return []
-    spans = [("current layout", finish.today_hours), ("recommended layout", finish.recommended_hours)]
+    spans = {"current layout": finish.current}
+    if finish.best is not finish.current:
+        spans["recommended layout"] = finish.best
     return [
         FinishRow(
             layout,
-            fmt.with_interval(_hours, *hours),
-            fmt.gpu_time(finish.gpu_hours(hours.value) * 3600.0),
-            "" if finish.gpu_hour_price is None else fmt.significant(finish.price(hours.value)),
+            fmt.with_interval(_hours, *time.hours),
+            fmt.gpu_time(time.gpu_hours * 3600.0),
+            "" if time.price is None else fmt.significant(time.price),
         )
-        for layout, hours in spans
-        if hours is not None
+        for layout, time in spans.items()
     ]
 
 
@@ -381,10 +382,10 @@ def remarks(model: ModelResult) -> list[str]:
 
 def _rough_staleness(model: ModelResult) -> str | None:
     """Return a warning if the current staleness is replayed beyond its tolerance; None otherwise."""
-    off = [each for each in model.replay.off if each.name in ("staleness_p95", "staleness_mean")]
-    if not off:
+    off = next((each for each in model.replay.out_of_tolerance if each in ("staleness_p95", "staleness_mean")), None)
+    if off is None:
         return None
-    row = _replay_row(off[0])
+    row = _replay_row(next(each for each in model.replay.compared if each.name == off))
     return f"Predictions of staleness are rough: {row.name} was {row.measured} and is replayed as {row.replayed}."
 
 
@@ -397,13 +398,13 @@ def _runs_below_limit(model: ModelResult) -> bool:
 
 
 def _compared(compared: ComparedPrediction) -> ComparedRow:
-    name, achieved = compared.quantity, compared.achieved
+    name, achieved = compared.quantity, compared.held_out
     predicted = compared.predicted
     interval = _with_interval(name, Estimate(predicted.value, predicted.low, predicted.high))
     off = _off(compared)
     # Where only the prediction has an interval, a difference is no more than that.
-    has_interval = compared.achieved.low < compared.achieved.high
-    beyond = f"{off}, beyond the error" if off and has_interval else off
+    has_interval = compared.held_out.low < compared.held_out.high
+    beyond = f"{off}, beyond the margin of error" if off and has_interval else off
     remark = agreement(compared) if compared.agrees else beyond
     return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
 
@@ -411,15 +412,15 @@ def _compared(compared: ComparedPrediction) -> ComparedRow:
 def agreement(compared: ComparedPrediction) -> str:
     """Return the distance of a measured value from a prediction that it agrees with."""
     off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
-    distance = compared.achieved.value - compared.predicted.value if is_share else off
+    distance = compared.held_out.value - compared.predicted.value if is_share else off
     if off is None or distance is None or abs(distance) < _SAME_RATIO:
         return "as predicted"
-    return f"{_off(compared)}, within the error"
+    return f"{_off(compared)}, within the margin of error"
 
 
 def _off(compared: ComparedPrediction) -> str:
     if compared.quantity == "trainer_idle_ratio":
-        return fmt.signed_points(compared.achieved.value - compared.predicted.value)
+        return fmt.signed_points(compared.held_out.value - compared.predicted.value)
     return "" if compared.residual_ratio is None else fmt.signed_percent(compared.residual_ratio)
 
 

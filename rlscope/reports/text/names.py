@@ -19,12 +19,13 @@ from rlscope.model.warnings import ModelWarning
 REASONS: Final[Mapping[Reason, str]] = {
     "worthwhile": "Worth the change.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
+    "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
     "best_already": "No other GPU split or request limit is faster.",
-    "small_gain": "Changing the GPU split or the request limit is unlikely to gain 5%.",
+    "small_gain": "No other GPU split or request limit is likely to gain even 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
@@ -100,10 +101,10 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "the run had this batch size",
-    "interpolated": "between batch sizes of the run",
-    "extrapolated": "beyond batch sizes of the run",
-    "assumed": "batch speed not measured",
+    "measured": "speed at this batch size measured",
+    "interpolated": "speed between measured batch sizes",
+    "extrapolated": "speed beyond measured batch sizes",
+    "assumed": "speed by batch size not measured",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {
@@ -263,18 +264,18 @@ def layout_remark(forecast: Forecast) -> str:
         return EXCLUSIONS[forecast.excluded]
     lost = _worth_saying(forecast.preemption)
     grade = "" if forecast.grade is None else EVIDENCE[forecast.grade]
-    parts = (grade, "" if lost is None else f"{fmt.preemptions(lost.per_sample)} a sample")
+    parts = (grade, "" if lost is None else f"{fmt.preemptions(lost.preemptions_per_sample)} a sample")
     return ", ".join(part for part in parts if part)
 
 
 def _worth_saying(lost: Preemption | None) -> Preemption | None:
-    return lost if lost is not None and lost.per_sample >= _FEW_PER_SAMPLE else None
+    return lost if lost is not None and lost.preemptions_per_sample >= _FEW_PER_SAMPLE else None
 
 
 def _words(lost: Preemption | None) -> str:
     if _worth_saying(lost) is None or lost is None:
         return "almost no preemption"
-    often = f"{fmt.preemptions(lost.per_sample)} a sample"
-    if lost.engine_ratio is None:
+    often = f"{fmt.preemptions(lost.preemptions_per_sample)} a sample"
+    if lost.recompute_ratio is None:
         return often
-    return f"{often}, {fmt.percent(lost.engine_ratio)} of the engines' time to recompute them"
+    return f"{often}, {fmt.percent(lost.recompute_ratio)} of the engines' time to recompute them"

@@ -3,11 +3,11 @@
 A run that hooks recorded has none of these lines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Throughput
+from rlscope.analysis.result import AnalysisResult, ReportedMetric, Throughput
 from rlscope.trace.imported import Certainty, Imported, SourceFile
 
 _CARRIERS: Final[Mapping[str, str]] = {
@@ -65,7 +65,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
     lines += _certainty_lines(imported)
     if imported.is_incomplete:
         lines.append("The export left out steps at regular intervals, as exports limited to 500 rows do.")
-    lines += [_bad_lines(file) for file in imported.files if file.bad_lines]
+    lines += [bad_lines(file) for file in imported.files if file.bad_lines]
     return [*lines, *(note if note.endswith(".") else f"{note}." for note in imported.notes)]
 
 
@@ -87,16 +87,45 @@ def _certainty_lines(imported: Imported) -> list[str]:
     return lines
 
 
-def _bad_lines(file: SourceFile) -> str:
+def bad_lines(file: SourceFile) -> str:
+    """Return how much of a file could not be read, as a sentence."""
     return (
         f"{file.name}: {fmt.count(file.bad_lines)} of {fmt.counted(file.lines, 'line', 'lines')} could not be read and "
         "are left out."
     )
 
 
+def thinned_sentence(imported: Imported | None) -> str:
+    """Return the caveat of a verdict on a fair sample of the steps, as a sentence; empty for any other verdict."""
+    if imported is None or not imported.thinned_evenly or imported.refusal is not None:
+        return ""
+    kept = " and ".join(f"{fmt.percent(imported.coverage[each])} of {each}" for each in imported.thinned_evenly)
+    return f"The export kept only some steps ({kept}), spread evenly over the run: shares of time hold, totals do not."
+
+
 def counted_words(rates: Throughput) -> str:
     """Return the end of a note if trained rates include prompts; empty if they count response tokens alone."""
     return "" if rates.counted_tokens is None else ", prompt and response tokens"
+
+
+def reported_staleness(analysis: AnalysisResult) -> list[str]:
+    """Return the staleness that the framework reports itself, a line per metric; empty if it reports none."""
+    return _reported(analysis.staleness.reported, analysis.data_quality.imported)
+
+
+def reported_throughput(analysis: AnalysisResult) -> list[str]:
+    """Return the throughput that the framework reports itself, a line per metric; empty if trained tokens are known."""
+    rates = analysis.throughput
+    return _reported(rates.reported, analysis.data_quality.imported) if rates.achieved_tokens_per_s is None else []
+
+
+def _reported(metrics: Sequence[ReportedMetric], imported: Imported | None) -> list[str]:
+    by = "" if imported is None else imported.framework
+    return [
+        f"As reported by {by}, {each.name}: mean {fmt.significant(each.mean)}, max {fmt.significant(each.max)}, "
+        f"{fmt.counted(each.steps, 'step', 'steps')}"
+        for each in metrics
+    ]
 
 
 def no_model_words(imported: Imported | None) -> str:

@@ -23,6 +23,10 @@ _NEXT: Final[Mapping[str, str]] = {
         "To go faster, shorten generation: run more requests per engine, cap the longest responses, or give sampling "
         "GPUs of its own, so that it overlaps with training."
     ),
+    state_of("other").label: (
+        "To go faster, look up what the trainer does in this time, such as preparing batches or writing files, and "
+        "move it into the background."
+    ),
     "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
 }
 
@@ -44,7 +48,10 @@ def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
     bucket_ns = min(after - before for before, after in pairwise(starts))
     inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
     sums = inside.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
-    return {StateKey(role, state, reason): gpu_s for role, state, reason, gpu_s in sums.sort("role", "state").rows()}
+    return {
+        StateKey(role, state, reason): gpu_s
+        for role, state, reason, gpu_s in sums.sort("role", "state", "reason").rows()
+    }
 
 
 def phases_in_turn(analysis: AnalysisResult) -> list[StepPhase]:

@@ -9,11 +9,13 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast
 from rlscope.model.forecast.plan import PlanResult, coarse_granularity, gain_over, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
+from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words, layout_words
 from rlscope.reports.text.names import EXCLUSIONS, REASONS, REGIMES
+from rlscope.reports.text.price import costly_words
 
 NOTHING_MEASURED = (
     "Estimated from data sheets, nothing was measured: often off by a third or more. Record about 20 steps and run "
@@ -154,6 +156,9 @@ _REASONS: Final[Mapping[Reason, str]] = {
 """Why the present layout is kept or changed."""
 
 
+_NOTHING_DROPPED: Final = Price(dropped_ratio=Estimate(0.0, 0.0, 0.0), longest_trained_ratio=Estimate(1.0, 1.0, 1.0))
+
+
 class PlanRow(NamedTuple):
     """One layout."""
 
@@ -256,7 +261,9 @@ def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     limit = "" if best.timing is None else f" Limited by: {REGIMES[best.timing.regime]}."
-    return f"Predicted throughput: {text} (median and 90% interval of the draws).{limit}"
+    costs = costly_words(best.price, _NOTHING_DROPPED)
+    price = f" This layout {costs}." if costs else ""
+    return f"Predicted throughput: {text} (median and 90% interval of the draws).{limit}{price}"
 
 
 def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:

@@ -5,36 +5,16 @@ weight updates, greys are housekeeping or unknown. The hues can be told apart wi
 blindness, and every chart has its numbers as a table.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Ledger, UnrecordedTime
-
-Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
-
+from rlscope.reports.blocks import StateStyle
 
 _NAMED_STARTUP_RATIO: Final = 0.20
 """Share of all GPU time from which startup is mentioned beside the verdict, which leaves it out."""
 _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
-
-
-class StateStyle(NamedTuple):
-    """Label, colors and meaning of one state."""
-
-    name: str
-    label: str
-    kind: Kind
-    light: str
-    """Color on a light page."""
-    dark: str
-    """Color on a dark page."""
-    meaning: str
-
-    @property
-    def slug(self) -> str:
-        """The name in CSS variables; unknown states share one."""
-        return self.name.replace("_", "-") if self.name in _BY_NAME else "unattributed"
 
 
 STATES: Final = (
@@ -55,7 +35,7 @@ STATES: Final = (
     StateStyle("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
                "the trainer had nothing to train on"),
     StateStyle("waiting_for_staleness_cap", "waiting to publish (staleness cap)", "wait", "#a4163f", "#e8658d",
-               "publishing waits until older samples finish, so that no token exceeds the cap"),
+               "the cap delays publishing until older samples finish, so that no token exceeds it"),
     StateStyle("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
     StateStyle("no_requests", "idle", "wait", "#e69f00", "#f3bb47",
                "the engine had no request to run; the reason is in brackets"),
@@ -80,7 +60,7 @@ _REASONS: Final = {
     "staleness_cap": "staleness cap",
     "requests": "no requests submitted",
     "backpressure": "sample queue full",
-    "barrier": "other workers not done",
+    "barrier": "barrier with other workers",
     "environment": "environment",
     "weights": "new weights",
 }
@@ -88,9 +68,9 @@ _REASONS: Final = {
 
 def state_of(name: str) -> StateStyle:
     """The state of that name; a name that this version does not know becomes an unknown state with that label."""
-    known = _BY_NAME.get(name)
     unknown = _BY_NAME["unattributed"]
-    return known or unknown._replace(name=name, label=name.replace("_", " "), meaning="a state without a description")
+    words = {"label": name.replace("_", " "), "meaning": "a state without a description"}
+    return _BY_NAME.get(name) or unknown._replace(name=name, is_known=False, **words)
 
 
 def reason_label(reason: str | None) -> str:
@@ -148,4 +128,4 @@ def unrecorded_sentence(ledger: Ledger) -> str:
 def _unrecorded(worker: UnrecordedTime) -> str:
     before = f"the first {fmt.duration(worker.before_s)}" if worker.before_s > 0 else ""
     after = f"the last {fmt.duration(worker.after_s)}" if worker.after_s > 0 else ""
-    return f"{' and '.join(filter(None, (before, after)))} of worker {worker.worker_id}"
+    return f"{' and '.join(filter(None, (before, after)))} of worker '{worker.worker_id}'"

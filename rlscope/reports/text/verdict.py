@@ -9,12 +9,12 @@ from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.layouts import StalenessForecast
+from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import actions, advice, causes, findings, phases
-from rlscope.reports.text.origin import next_data, origin_lines
+from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
+from rlscope.reports.text.origin import next_data, origin_lines, thinned_sentence
 
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
@@ -96,7 +96,7 @@ def headline(analysis: AnalysisResult) -> str:
         return phases.headline(in_turn[0])
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
-        return f"{text}; the log does not show why"
+        return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == "staleness_cap")]
     return f"{text}; {_tied_words(analysis, verdict.bottleneck, tied)}" if tied else text
@@ -109,11 +109,9 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
     if not all(gains):
         return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
-    named[0] = f"{named[0]} would raise throughput"
-    raised = fmt.listed([f"{name} by {gain}" for name, gain in zip(named, gains, strict=True)])
-    return (
-        f"{raised}: any of these may be the bottleneck" if len(tied) > 2 else f"{raised}: either may be the bottleneck"
-    )
+    first_named, *others_named = (f"{name} (+{gain}" for name, gain in zip(named, gains, strict=True))
+    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)])
+    return f"{helping} would help about equally"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -162,7 +160,11 @@ def ranking_of(analysis: AnalysisResult) -> Ranking | None:
 
 
 def why(analysis: AnalysisResult) -> str:
-    """The losses behind the verdict, and the part of the run they were measured over."""
+    """The losses behind the verdict, the part of the run they were measured over, and the steps that are missing."""
+    return " ".join(filter(None, (_losses_behind(analysis), thinned_sentence(analysis.data_quality.imported))))
+
+
+def _losses_behind(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if verdict.bottleneck == "unknown":
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
@@ -176,14 +178,13 @@ def why(analysis: AnalysisResult) -> str:
     first, *rest = losses
     behind = _cause_in_headline(analysis)
     others = [loss for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    is_lockstep = verdict.bottleneck == "lockstep"
-    clauses = {loss.cause: causes.spent_words(loss, more=is_lockstep) for loss in others}
+    clauses = {loss.cause: causes.spent_words(loss) for loss in others}
     parts = [f"{stretch(analysis)}, {causes.spent_words(first)}."]
     # The loss that the headline gives as the reason is no further loss.
     parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
     parts += [_pace(analysis).strip()]
     also = [words for cause, words in clauses.items() if cause != behind]
-    parts += [f"Separately, {'; '.join(also)}."] if also else []
+    parts += [f"In addition, {'; '.join(also)}."] if also else []
     return " ".join(filter(None, parts))
 
 
@@ -262,7 +263,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
-        return next_data()
+        return f"{next_data()} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     if analysis.data_quality.no_verdict:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:
@@ -291,10 +292,11 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     model = analysis.model
     if first.kind != "change" or not isinstance(model, ModelResult) or model.prediction is not None:
         return ""
+    most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
+    left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The steady state is too short to test this prediction. Most such predictions are within "
-        f"{fmt.percent(math.expm1(UNTESTED_LOG)).replace('.0', '')} of the measured throughput; with that error, the "
-        "gain would still exceed 5%."
+        "The steady state is too short to test this prediction. Predictions for other runs were usually within "
+        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is {left}."
     )
 
 
@@ -306,6 +308,11 @@ def cap_of(analysis: AnalysisResult) -> int | None:
 
 def _without_ranking(analysis: AnalysisResult) -> str:
     """Return the next step against the cause if no gain is known."""
+    against = _against_cause(analysis)
+    return " ".join(filter(None, (against, step_bounds.largest_sentence(analysis.step_bounds))))
+
+
+def _against_cause(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
@@ -325,8 +332,10 @@ def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
 
 
 def _is_reason_open(analysis: AnalysisResult) -> bool:
-    """Whether trainers wait for samples in a log that shows the trainers only."""
-    return analysis.verdict.bottleneck == "samplers" and analysis.hides_samplers
+    """Whether trainers wait for samples in a log that shows neither the samplers nor that steps are synchronous."""
+    bounds = analysis.step_bounds
+    is_synchronous = bounds is not None and bounds.phases.is_synchronous is True
+    return analysis.verdict.bottleneck == "samplers" and analysis.hides_samplers and not is_synchronous
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
@@ -413,13 +422,13 @@ def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
 
 
 def version_lasts(analysis: AnalysisResult) -> str:
-    """Return the optimizer steps per version, if publishing waits for the cap; empty otherwise."""
+    """Return the optimizer steps per version, if the cap delays publishing; empty otherwise."""
     own = own_staleness(analysis)
     if own is None or not actions.lasts_longer(own):
         return ""
     aged = f"{actions.age_text(own.p95_steps)} steps for samples at the p95"
     lasting = f"{fmt.significant(own.steps_per_version, 2)} optimizer steps on average"
-    return f"{lasting}, because publishing waits for the cap: {aged}"
+    return f"{lasting}, because the cap delays publishing: {aged}"
 
 
 def no_findings(analysis: AnalysisResult) -> str:

@@ -120,8 +120,10 @@ class Lines:
 
     def _show_troubles(self, look: Look, say: "_Printer") -> None:
         """Problems with the data or with notifications, once each, and their end, once each."""
-        silent = look.view.facts.silent_workers if look.view.facts is not None else ()
-        words = {f"silent {each.worker_id}": text for each, text in zip(silent, _silences(look), strict=True)}
+        facts, words = look.view.facts, dict[str, str]()
+        if facts is not None:
+            named = (f"silent {each.worker_id}" for each in facts.silent_workers)
+            words = dict(zip(named, silence_words(facts), strict=True))
         # A problem is not printed again when only its count grows.
         words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
         words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}
@@ -144,10 +146,6 @@ class _Printer:
     def line(self, text: str) -> None:
         """Print one line after the time."""
         self._write(f"{self._moment} {printable(text)}")
-
-
-def _silences(look: Look) -> list[str]:
-    return silence_words(look.view.facts) if look.view.facts is not None else []
 
 
 def _status(facts: LiveFacts, now_ns: int) -> str:

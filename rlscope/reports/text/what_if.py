@@ -11,10 +11,10 @@ from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.documents.what_if import steps_per_version
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
+from rlscope.reports.text.price import costly_words, share_words
 
 
 class WhatIfRow(NamedTuple):
@@ -33,7 +33,8 @@ def headline(answer: WhatIf) -> str:
         return f"Infeasible: {_obstacle(answer.obstacle)}"
     if answer.gain_ratio is None or not any(answer.gain_ratio):
         return "Predicted throughput: no change"
-    return f"Predicted throughput: {gain_words(answer.gain_ratio)}"
+    price = costly_words(answer.predicted.price, answer.now.price)
+    return f"Predicted throughput: {gain_words(answer.gain_ratio)}{f'; {price}' if price else ''}"
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
@@ -41,6 +42,8 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
     columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
     rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
     layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
+    if not any(each.price.dropped_ratio and each.price.dropped_ratio.high for each in (answer.now, answer.predicted)):
+        figures = [row for row in figures if row.name not in _DROPS]
     return [*layout, *_inputs(answer), *(figures if answer.obstacle is None else [])]
 
 
@@ -113,7 +116,7 @@ def _times(factor: float | None) -> str:
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
     """The values of one column, in the order of _ROWS."""
     layout, timing, ages = forecast.layout, forecast.timing, forecast.staleness
-    rate = advice.rate_of(forecast, answer.now)
+    rate, price = advice.rate_of(forecast, answer.now), forecast.price
     return [
         fmt.count(layout.trainer_gpus),
         fmt.count(layout.sampler_gpus),
@@ -125,6 +128,9 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
         fmt.percent(timing.sampler_idle_ratio if timing else None),
         fmt.versions(ages.token_mean if ages else None),
         fmt.versions(ages.sample_max if ages else None),
+        share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
+        share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA,
+        fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
         REGIMES[timing.regime] if timing else fmt.NO_DATA,
         forecast.grade or fmt.NO_DATA,
     ]
@@ -132,7 +138,8 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
 
 def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
     rate = advice.rate_of(forecast, answer.now)
-    return None if rate is None else forecast.step_seconds(rate.value, steps_per_version(answer, forecast))
+    per_version = (answer.calibration if forecast is answer.now else answer).steps_per_version
+    return None if rate is None else forecast.step_seconds(rate.value, per_version)
 
 
 def _differences(answer: WhatIf) -> list[str]:
@@ -146,6 +153,7 @@ def _differences(answer: WhatIf) -> list[str]:
         "step time": fmt.gain(_change(*steps_s)),
         "trainers idle": _points(*trainers),
         "samplers idle": _points(*samplers),
+        "mean trained length": fmt.gain(asked.price.trained_length_ratio(now.price)),
     }
     return [differences.get(name, "") for name in _ROWS]
 
@@ -169,10 +177,15 @@ _ROWS: Final = (
     "samplers idle",
     "mean staleness",
     "max sample staleness",
+    "dropped tokens",
+    "longest tenth, trained",
+    "mean trained length",
     "limited by",
     "decode estimate",
 )
 _LAYOUT_ROWS: Final = 3
+_DROPS: Final = frozenset({"dropped tokens", "longest tenth, trained"})
+"""Rows left out if neither run drops anything."""
 
 
 def _obstacle(obstacle: Obstacle) -> str:

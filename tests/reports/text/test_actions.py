@@ -11,7 +11,7 @@ from rlscope.analysis.result import Finding, TokenStaleness
 from rlscope.diagnose import RULES
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
-from rlscope.model.forecast.layouts import StalenessForecast
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.system import Layout
 from rlscope.reports.text import actions, findings
 from tests.reports.analysis_fixture import full_analysis
@@ -22,7 +22,17 @@ NOW, THEN = Layout(4, 4, 16), Layout(6, 2, 24)
 
 def action(what="layout", cause="trainers", kind="change", before=NOW, after=THEN, **others) -> Action:
     made = Action(
-        kind, what, cause, before, after, GAIN, 0.95, np.array(GAIN), StalenessForecast(1.5, 3, 4), "measured"
+        kind,
+        what,
+        cause,
+        before,
+        after,
+        GAIN,
+        0.95,
+        np.array(GAIN),
+        Price(),
+        Price(StalenessForecast(1.5, 3, 4)),
+        "measured",
     )
     return replace(made, **others)
 
@@ -30,7 +40,8 @@ def action(what="layout", cause="trainers", kind="change", before=NOW, after=THE
 WORDS = {
     "layout": (
         action(),
-        "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4, with up to 24 running requests per engine",
+        "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4, and raise the limit on running requests per engine "
+        "from 16 to 24",
     ),
     "running_limit": (
         action("running_limit", "samplers", after=Layout(4, 4, 24)),
@@ -82,7 +93,7 @@ WORDS = {
     ),
     "engine_speed": (
         action("engine_speed", "samplers", "fix", 1.0, 1.1),
-        "Speed up sampling: use faster engines, or add GPUs for more engines",
+        "Speed up sampling: use faster engines, or add sampler GPUs",
     ),
     "colocated": (
         action("colocated", "trainers", "fix", None, None),
@@ -120,7 +131,7 @@ def test_slow_engines_are_named_where_they_have_names(engines, words):
 def test_rarer_publications_say_what_they_are_against(cause, helps):
     rarer = action("publish_every", cause, before=1.0, after=2.0)
     assert actions.effect(rarer) == f"Predicted throughput: {actions.gain_words(rarer.gain_ratio)}"
-    spans = f"With 2 steps per version, the cap of 4 versions allows 8 optimizer steps instead of 4{helps}"
+    spans = f"With 2 steps per version, the cap of 4 versions allows 8 optimizer steps of staleness instead of 4{helps}"
     assert actions.staleness_words(rarer, aged(2), 4).endswith(f". {spans}")
 
 
@@ -151,15 +162,15 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap delays publishing less, so weights "
-            "are published every 1.4 steps instead of every 4.6 steps",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap then holds up publishing less, so "
+            "weights are published every 1.4 steps instead of every 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap delays publishing longer, so weights "
-            "are published every 8.6 steps instead of every step",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap then holds up publishing longer, so "
+            "weights are published every 8.6 steps instead of every step",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
@@ -172,16 +183,16 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
     ],
 )
 def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_steps(own, then, words, cell):
-    raised = action("staleness_cap", "staleness_cap", before=1, after=3, staleness=then)
+    raised = action("staleness_cap", "staleness_cap", before=1, after=3, price=Price(then))
     assert actions.staleness_words(raised, own) == words
     assert actions.action_row(raised, full_analysis(), own).staleness == cell
 
 
 def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     staler = action(
-        "queue_capacity_samples", "trainers", "probe", before=128, after=256, staleness=aged(4), is_staler=True
+        "queue_capacity_samples", "trainers", "probe", before=128, after=256, price=Price(aged(4)), is_staler=True
     )
-    last = "Ranked last, whatever its gain, because staleness rises by more than half"
+    last = "Ranked last despite its gain, because staleness rises by more than half"
     words = f"Sample staleness (p95) rises from 2 to 4 versions. {last}"
     assert actions.staleness_words(staler, aged(2)) == words
     assert "Ranked last" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
@@ -192,15 +203,15 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     ranked = [replace(action(), gain_ratio=Estimate(gain, gain, gain)) for gain in gains]
     below = actions.below_table(ranked)
     assert below.startswith("Each gain is for that change alone.")
-    assert ("90% likely to gain 5% come first" in below) is says_why
+    assert ("90% likely to gain 5%, then the others" in below) is says_why
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
-    fresh = replace(colocated, staleness=StalenessForecast(0.0, 0, 0))
+    fresh = replace(colocated, price=Price(StalenessForecast(0.0, 0, 0)))
     assert actions.effect(fresh) == (
-        "Predicted throughput in the best case: +20% (90% interval +10% to +30%), if trainer and engine fit on one GPU "
-        "and switching takes no time"
+        "Best case, if trainer and engine fit on one GPU and switching takes no time: throughput +20% (90% "
+        "interval +10% to +30%)"
     )
     assert actions.staleness_words(fresh, aged(2)) == "Sample staleness (p95) falls from 2 to 0 versions"
     assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0 versions"
@@ -209,14 +220,12 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     words = actions.what_to_do(action(kind="probe"))
-    assert words.startswith("Use 6 trainer GPUs") and words.endswith(
-        " (may gain less than 5%: test for 20 steps first)"
-    )
+    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (uncertain gain: test for 20 steps first)")
 
 
 def test_actions_of_one_list_count_staleness_in_one_unit():
-    capped = action("staleness_cap", "staleness_cap", before=1, after=2, staleness=aged(3))
-    rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, staleness=aged(2))
+    capped = action("staleness_cap", "staleness_cap", before=1, after=2, price=Price(aged(3)))
+    rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, price=Price(aged(2)))
     period_steps = 2.0
     assert actions.action_row(rarer, full_analysis(), aged(2), None, period_steps).staleness == "4 → 8 steps"
     words = "Sample staleness (p95) rises from 4 to 6 optimizer steps"
@@ -232,20 +241,20 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
             (1.0, 2.0),
             4,
             "Sample staleness (p95) rises from 2 to 6 optimizer steps. With 2 steps per version, the cap of 4 versions "
-            "allows 8 optimizer steps instead of 4",
+            "allows 8 optimizer steps of staleness instead of 4",
             "2 → 6 steps (cap 4 → 8)",
         ),
         (
             (2.0, 3.0),
             4,
             "Sample staleness (p95) rises from 4 to 9 optimizer steps. With 3 steps per version, the cap of 4 versions "
-            "allows 12 optimizer steps instead of 8",
+            "allows 12 optimizer steps of staleness instead of 8",
             "4 → 9 steps (cap 8 → 12)",
         ),
         (
             (3.0, 2.0),
             4,
-            "Sample staleness (p95) stays at 6 optimizer steps, although the staleness cap then allows 8",
+            "Sample staleness (p95) stays at 6 optimizer steps, though the staleness cap would then allow 8",
             "stays at 6 steps (cap 12 → 8)",
         ),
     ],
@@ -298,13 +307,20 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own=aged(2))
-    assert row[1:5] == ("+20% (+10% to +30%)", "2 → 3 versions", "the run had this batch size", "a restart")
+    assert row[1:7] == (
+        "+20% (+10% to +30%)",
+        "2 → 3 versions",
+        "",
+        "",
+        "speed at this batch size measured",
+        "a restart",
+    )
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
-    assert fixed[1:5] == ("+20% (+10% to +30%) for 10% faster training", "", "", "engineering work")
+    assert fixed[1:7] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
     assert removed.gain == "best case +20% (+10% to +30%), if weight updates took no time"
     assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3 versions"
-    assert actions.action_row(action(staleness=None), analysis, own=aged(2)).staleness == ""
+    assert actions.action_row(action(price=Price()), analysis, own=aged(2)).staleness == ""
     assert actions.action_row(action(), analysis, own=None).staleness == ""
     limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, own=aged(2))
     assert (limit.evidence, limit.staleness) == ("", "2 → 3 versions")
@@ -325,9 +341,9 @@ def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both
     )
     # Effective share 1 at a mean of 0 versions today, 0.7 at 1.5: 1.2 x 0.7 - 1.
     assert actions.effective_gain_ratio(action(), analysis) == pytest.approx(1.2 * 0.7 - 1.0)
-    beyond = action(staleness=StalenessForecast(2.5, 4, 5))
+    beyond = action(price=Price(StalenessForecast(2.5, 4, 5)))
     assert actions.effective_gain_ratio(beyond, analysis) is None
-    assert actions.effective_gain_ratio(action(staleness=None), analysis) is None
+    assert actions.effective_gain_ratio(action(price=Price()), analysis) is None
 
 
 @pytest.mark.parametrize(
@@ -390,7 +406,7 @@ def test_a_remedy_names_a_later_action_that_is_against_its_finding():
     (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
     saved, faster = WORDS["checkpoints"][0], replace(WORDS["engine_speed"][0], kind="probe")
     told = findings.remedy(found(starved), [saved, faster])
-    assert told == ("Action 2 addresses this. Speed up sampling: use faster engines, or add GPUs for more engines.")
+    assert told == ("Action 2 addresses this. Speed up sampling: use faster engines, or add sampler GPUs.")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -13,7 +13,8 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecasts, StalenessForecast
+from rlscope.model.forecast.layouts import Exclusion, Forecasts
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
 from rlscope.model.forecast.result import ModelResult, model_run
@@ -300,15 +301,15 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
 @pytest.mark.parametrize(
     ("quantity", "predicted", "achieved", "row"),
     [
-        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the error")),
-        ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the error")),
+        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "+20.0%, within the margin of error")),
+        ("tokens_per_s", (100, 90, 110), (102, 95, 130), ("trained", "+2.0%, within the margin of error")),
         ("tokens_per_s", (100, 90, 110), (101.9, 95, 130), ("trained", "as predicted")),
-        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%, beyond the error")),
+        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%, beyond the margin of error")),
         (
             "trainer_idle_ratio",
             (0.3, 0.29, 0.31),
             (0.1, 0.09, 0.11),
-            ("trainers waiting or publishing", "−20.0 points, beyond the error"),
+            ("trainers waiting or publishing", "−20.0 points, beyond the margin of error"),
         ),
         (
             "trainer_idle_ratio",
@@ -320,7 +321,7 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
             "trainer_idle_ratio",
             (0.25, 0.20, 0.30),
             (0.27, 0.26, 0.28),
-            ("trainers waiting or publishing", "+2.0 points, within the error"),
+            ("trainers waiting or publishing", "+2.0 points, within the margin of error"),
         ),
         # A measured value without an interval is only so far off.
         ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
@@ -382,7 +383,7 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
     shared = replace(made.ranking.actions[0], what="colocated", kind="fix")
     kept = with_reason("small_gain")
     told = advice.why(replace(kept, ranking=replace(made.ranking, actions=(shared,))))
-    assert told.startswith("Without action 1, changing the GPU split or the request limit")
+    assert told.startswith("Without action 1, no other GPU split or request limit")
     assert advice.headline(replace(kept, ranking=replace(made.ranking, actions=(shared,)))).startswith(
         "Without action 1, keep "
     )
@@ -397,8 +398,8 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
 )
 def test_a_layout_that_is_kept_for_the_sake_of_freshness_names_the_fastest_staler_one(own, stale, words):
     made = with_reason("small_gain")
-    others = tuple(replace(each, staleness=stale) for each in made.forecasts.others)
-    forecasts = replace(made.forecasts, today=replace(made.forecasts.today, staleness=own), others=others)
+    others = tuple(replace(each, price=Price(stale)) for each in made.forecasts.others)
+    forecasts = replace(made.forecasts, today=replace(made.forecasts.today, price=Price(own)), others=others)
     told = advice.why(replace(made, forecasts=forecasts))
     assert told.startswith("No other layout with samples as fresh is likely to gain 5%. ")
     assert words in told
@@ -424,12 +425,13 @@ def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
     rows = model_words.finish_rows(changing_model())
     assert [row.layout for row in rows] == ["current layout", "recommended layout"]
     finish = changing_model().finish
-    assert rows[0].price == fmt.significant(finish.today_hours.value * 8 * 2.5)
+    assert rows[0].price == fmt.significant(finish.current.hours.value * 8 * 2.5)
     run = full_analysis().run
     assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model(), run)
     assert model_words.finish_rows(short_model()) == []
     assert model_words.finish_sentence(short_model(), run) == "Unknown: run.json does not give the number of steps."
-    unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None))
+    free = {name: replace(getattr(finish, name), price=None) for name in ("current", "best")}
+    unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None, **free))
     assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
 
 

@@ -65,10 +65,10 @@ def test_what_a_run_lost_stands_beside_what_it_was_expected_to(
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today = short_model().forecasts.today
-    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "beyond batch sizes of the run"
-    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "beyond batch sizes of the run"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "speed beyond measured batch sizes"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "speed beyond measured batch sizes"
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
-    assert lost == "beyond batch sizes of the run, 1.7 preemptions a sample"
+    assert lost == "speed beyond measured batch sizes, 1.7 preemptions a sample"
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 

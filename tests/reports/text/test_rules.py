@@ -8,7 +8,7 @@ from rich.console import Console
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.analysis.result import Alert, AnalysisResult
-from rlscope.reports.documents import check
+from rlscope.reports import check
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import as_markdown
 from rlscope.reports.page.html import render

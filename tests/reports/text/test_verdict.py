@@ -12,7 +12,7 @@ from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.layouts import StalenessForecast
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
@@ -178,7 +178,17 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     made = changing_model()
     gains = np.full(4, 0.2)
     updates = Action(
-        "fix", "weight_updates", "weight_updates", 2.0, None, Estimate(0.2, 0.2, 0.2), 1.0, gains, None, None
+        "fix",
+        "weight_updates",
+        "weight_updates",
+        2.0,
+        None,
+        Estimate(0.2, 0.2, 0.2),
+        1.0,
+        gains,
+        Price(),
+        Price(),
+        None,
     )
     losses = (CauseLoss("samplers", Estimate(0.3, 0.3, 0.3), gains),)
     update = replace(made.calibration.system.update, engine_pause_s=pause_s, kv_kept=kv_kept)
@@ -188,9 +198,8 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     verdict = Verdict("samplers", lost, None, 0, 10**10)
     analysis = replace(full_analysis(), model=made, verdict=verdict, findings=())
     assert words in verdict_words.next_step(analysis)
-    paused = ", because engines pause for weight updates, which take 10.0% of all GPU time" * words.startswith(
-        "Engines"
-    )
+    paused = ", because engines pause for weight updates, which take 10.0% of all GPU time"
+    paused *= words.startswith("Engines")
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
 
 
@@ -225,13 +234,13 @@ def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limi
         (1.05, ""),
         (
             4.66,
-            "4.7 optimizer steps on average, because publishing waits for the cap: 4.7 steps for samples at the p95",
+            "4.7 optimizer steps on average, because the cap delays publishing: 4.7 steps for samples at the p95",
         ),
     ],
 )
 def test_how_long_a_version_lasts_is_said_where_publications_wait(steps_per_version, words):
     made = changing_model()
-    today = replace(made.forecasts.today, staleness=StalenessForecast(1.0, 1, 1, steps_per_version))
+    today = replace(made.forecasts.today, price=Price(StalenessForecast(1.0, 1, 1, steps_per_version)))
     made = replace(made, forecasts=replace(made.forecasts, today=today))
     assert verdict_words.version_lasts(replace(full_analysis(), model=made)) == words
 
@@ -361,7 +370,9 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
         model=empty_analysis().model,
     )
     assert verdict_words.label(analysis) == brief_of(analysis).label == label
-    assert verdict_words.headline(analysis).endswith("the log does not show why") == (label[0] == "T")
+    assert verdict_words.headline(analysis).endswith("the log does not show what delays the samples") == (
+        label[0] == "T"
+    )
     assert ("does not show whether samplers are slow" in verdict_words.next_step(analysis)) == (label[0] == "T")
 
 

@@ -1,4 +1,4 @@
-"""Outcome of the alert rules over a run: as JSON, and as text for people, pull requests and CI systems.
+"""Outcome of the alert rules over a run for people, pull requests, programs and CI systems.
 
 All formats take the same report and differ in wording and shape alone.
 Only `as_markdown` needs the model, which is slow to import.
@@ -6,19 +6,21 @@ Only `as_markdown` needs the model, which is slow to import.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 from xml.etree import ElementTree
 
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.alerts.types import Rule
-from rlscope.analysis.result import Alert, Finding, Severity, at_least
+from rlscope.analysis.result import SEVERITIES, Alert, Finding, Severity, at_least
 from rlscope.document import Document, dump
+from rlscope.errors import check_one_of
 from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.text import findings, rules
 from rlscope.text_out import for_github, for_markdown, for_terminal, for_xml, one_line
 
+CheckForm = Literal["text", "json", "markdown", "junit", "github"]
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
 
 
@@ -60,7 +62,7 @@ def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
         rules=report.outcomes,
         alerts=report.alerts,
         findings=None if report.findings is None else tuple(map(told_finding, report.findings)),
-        warnings=report.notes,
+        warnings=report.warnings,
     )
 
 
@@ -80,7 +82,7 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
         lines.append(f"\n{finding.severity.upper():8}  {_found(finding)}")
         lines.append(f"          {findings.sentence(finding)}")
     lines.extend(_limits(report))
-    lines.extend(f"note: {one_line(note)}" for note in report.notes)
+    lines.extend(f"note: {one_line(note)}" for note in report.warnings)
     if report.reaches(fail_on):
         lines.append(f"\nfailed: a rule of severity {fail_on} or above fired")
     if report.failed_on_finding:
@@ -93,7 +95,7 @@ def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     # Importing this imports the model, which is slow and which the other formats do not need.
     from rlscope.reports.markdown import table
 
-    said = (*_limits(report), *(f"note: {note}" for note in report.notes))
+    said = (*_limits(report), *(f"note: {note}" for note in report.warnings))
     lines = [f"### {'❌' if report.fails(fail_on) else '✅'} {for_markdown(_headline(report))}", ""]
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
@@ -212,11 +214,50 @@ def _tell(case: ElementTree.Element, text: str, failure: str | None) -> None:
         element.set("message", for_xml(failure))
 
 
-FORMS: Final[Mapping[str, Callable[[RuleReport, Severity], str]]] = {
+_FORMS: Final[Mapping[CheckForm, Callable[[RuleReport, Severity], str]]] = {
     "text": as_text,
     "json": as_json,
     "markdown": as_markdown,
     "junit": as_junit,
     "github": as_github,
 }
-"""Output formats by name. Each takes the report and the lowest severity of an alert that fails the check."""
+
+
+@dataclass(frozen=True, repr=False)
+class CheckReport(RuleReport):
+    """Result of alert rules over a whole run, returned by `check`: every firing, and rules without enough data."""
+
+    def failed(self, fail_on: Severity = "critical") -> bool:
+        """Return whether a rule of this severity or higher fired, or a finding reached `fail_on_finding`.
+
+        Raises:
+            ArgumentError: The severity is unknown.
+        """
+        check_one_of("fail_on", fail_on, SEVERITIES)
+        return self.fails(fail_on)
+
+    def to_text(self, form: CheckForm = "text", fail_on: Severity = "critical") -> str:
+        """Return the report as text for a terminal, JSON, Markdown, JUnit XML or GitHub Actions commands.
+
+        Args:
+            form: "text", "json", "markdown", "junit" or "github".
+            fail_on: Lowest severity that counts as a failure, as in `failed`.
+
+        Raises:
+            ArgumentError: The form or the severity is unknown.
+        """
+        check_one_of("form", form, _FORMS)
+        check_one_of("fail_on", fail_on, SEVERITIES)
+        return _FORMS[form](self, fail_on)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, the document of `rlscope check --format json`."""
+        return self.to_text("json")
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown, for a comment or a job summary."""
+        return self.to_text("markdown")
+
+    def __repr__(self) -> str:
+        fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
+        return fmt.repr_of("CheckReport", self.run_id, f"{fired} of {len(self.outcomes)} rules fired")

@@ -1,0 +1,164 @@
+"""The last sections of the page, which only list: alerts, reported metrics, gaps, configuration, queries and terms."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from rlscope import format as fmt
+from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.blocks import NO_BREAK_SPACE, Block, Bullets, Nothing, Paragraph, Query, Table, Term, Terms
+from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import NO_GAPS
+from rlscope.reports.text.origin import start_words
+from rlscope.reports.text.rules import NONE_FIRED, fired_rules
+from rlscope.reports.text.states import STATES
+from rlscope.trace.questions import macros_sql, questions
+
+
+def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the built-in alert rules that fired, and when."""
+    rows = [
+        (each.rule, each.severity, each.when, each.what, each.cost.replace(" ", NO_BREAK_SPACE))
+        for each in fired_rules(analysis)
+    ]
+    columns = ("rule", "severity", "when", "value", "cost")
+    return [Table("Built-in alert rules that fired", columns, rows, "stacks")] if rows else [Nothing(NONE_FIRED)]
+
+
+def reported_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the figures that the run's framework reports itself, beside which nothing is computed."""
+    frame, imported = analysis.answers.get("reported_values"), analysis.data_quality.imported
+    if frame is None or frame.is_empty():
+        return [Nothing("the run was recorded by hooks, or its files hold none")]
+    by = imported.framework if imported is not None else "the framework"
+    columns = ("name", "worker", "rows", "mean", "minimum", "maximum", "last")
+    return [
+        Paragraph(
+            f"As reported by {by}, in its own units and with its own definitions. Similar names may have other "
+            "meanings. The rest of this report infers only one thing from them: steps whose staleness is always 0 are "
+            "synchronous."
+        ),
+        Table(
+            "Figures that the framework reports itself",
+            columns,
+            list(map(_metric, frame.rows(named=True))),
+            "stacks",
+        ),
+    ]
+
+
+def _metric(row: Mapping[str, Any]) -> list[str]:
+    values = (row[name] for name in ("mean", "min", "max", "last"))
+    return [str(row["name"]), str(row["worker_id"]), f"{row['rows']:,}", *map(fmt.significant, values)]
+
+
+def data_quality_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the gaps in the recorded data."""
+    gaps = verdict_words.gap_lines(analysis)
+    return [Bullets(gaps)] if gaps else [Nothing(NO_GAPS)]
+
+
+_SETTINGS_MAX: Final = 200
+_TEXT_MAX: Final = 400
+_NO_SETTINGS: Final = (
+    "run.json has no settings. Pass them to the hooks as `config` so that the analysis knows caps, limits and the "
+    "price per GPU-hour."
+)
+
+
+def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the run's configuration from run.json: any keys, any values."""
+    run = analysis.run
+    facts = [
+        ("run", run.run_id),
+        ("started", start_words(run.started_ns, analysis.data_quality.imported)),
+        ("duration", fmt.duration(run.duration_s or None)),
+        ("trainer GPUs", fmt.count(run.trainer_gpus if run.total_gpus else None)),
+        ("sampler GPUs", fmt.count(run.sampler_gpus if run.total_gpus else None)),
+        *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
+    ]
+    return [Table("Run", (), facts, "settings"), *_settings(sorted(_flat(run.settings)))]
+
+
+def _settings(settings: Sequence[tuple[str, str]]) -> Iterator[Block]:
+    """Yield the settings, the first ones of many; the name of a nested setting is its path."""
+    if not settings:
+        yield Paragraph(_NO_SETTINGS, "empty")
+        return
+    yield Table("Settings from run.json", (), settings[:_SETTINGS_MAX], "settings")
+    more = len(settings) - _SETTINGS_MAX
+    if more > 0:
+        yield Paragraph(f"{fmt.counted(more, 'more setting', 'more settings')} in run.json.", "note")
+
+
+def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(cast("Mapping[str, object]", value), f"{path}{name}.")
+        else:
+            yield _text(f"{path}{name}"), _text(value)
+
+
+def _text(value: object) -> str:
+    """A value as JSON, strings without quotes; long values are shortened."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} … ({fmt.count(len(text))} characters)"
+
+
+REST = "the verdict, the findings and the model"
+"""Use of a query that no figure shows."""
+_HOW_TO_QUERY = (
+    "Each query is one SELECT over the recorded tables. To run it yourself: `rlscope query RUN_DIR NAME`. The ledger, "
+    "token staleness and the model are computed from the results in Python."
+)
+
+
+def queries_section(analysis: AnalysisResult, uses: Mapping[str, Sequence[str]]) -> Sequence[Block]:
+    """Return the queries behind the page; `uses` has the titles of the figures and sections that use each of them."""
+    asked = [
+        Query(name, each.question, each.sql, "; ".join(dict.fromkeys(uses.get(name, (REST,)))))
+        for name, each in questions().items()
+        if name in uses or name in analysis.answers
+    ]
+    return [Paragraph(_HOW_TO_QUERY, "lead"), *asked, Query("macros", "Macros shared by several queries", macros_sql())]
+
+
+def glossary_section(_analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the terms of the page and the states with their colors, which do not depend on the run."""
+    return [Terms([*_TERMS, *(Term(state.label, state.meaning, state) for state in STATES)])]
+
+
+_TERMS: Final = (
+    Term("GPU-second", "one GPU allocated for one second, busy or idle"),
+    Term("sample", "one generated response"),
+    Term("policy version", "the number of weight publications to the samplers so far; 0 at the start"),
+    Term(
+        "staleness of a token",
+        "policy versions published between the version that sampled the token and the step that trains on it",
+    ),
+    Term(
+        "staleness added in flight, in the queue",
+        "the policy versions that were published before, and after, the end of the token's sample",
+    ),
+    Term("steady state", "the latest stretch of steps with a stable step time; it leaves out startup"),
+    Term(
+        "trained throughput, steady state",
+        "response tokens trained per second of wall-clock time, measured over the steady state",
+    ),
+    Term(
+        "trained throughput, whole run",
+        "response tokens trained per second of wall-clock time, measured over the whole run, including startup",
+    ),
+    Term("generated throughput", "response tokens sampled per second over the whole run, trained on or not"),
+    Term(
+        "effective throughput",
+        "trained throughput times the effective sample size per trained token, which the importance ratios "
+        "determine: stale tokens count less",
+    ),
+    Term(
+        "predicted",
+        "computed by rlscope's performance model of the run, which is calibrated on the steady state; everything else "
+        "is measured",
+    ),
+    Term("90% interval", "the range that contains the true value with 90% probability"),
+)

@@ -1,0 +1,127 @@
+"""Bounds from the phases of a step, in words: the gain of each change, what that assumes, what would narrow it."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.model.step_bounds import Change, Requirement, StepBound, StepBounds, StepPhases
+from rlscope.reports.text.states import state_of
+
+TITLE: Final = "What changes could gain: bounds from the phases of a step"
+_NO_GAIN_RATIO: Final = 1.005
+"""Least throughput ratio that is named as one: smaller ones are today's throughput to the printed digits."""
+_WHAT: Final[Mapping[Change, str]] = {
+    "staleness_cap": "a staleness cap of 1 or more",
+    "double_generation": "generation twice as fast",
+    "half_update": "weight updates half as long",
+    "hidden_update": "weight updates that stop neither side",
+    "hidden_phase": "{phase} off the critical path",
+}
+_REQUIRES: Final[Mapping[Requirement, str]] = {
+    "staleness_cap": "a staleness cap of 1 or more, and ",
+    "sampler_gpus": "as many GPUs again for sampling alone, and ",
+}
+_ENGINES: Final = "the engines' logs (--engine-log)"
+_SAMPLERS: Final = f"{_ENGINES}, which show how long samplers are busy in a step"
+
+
+class BoundRow(NamedTuple):
+    """One change."""
+
+    change: str
+    throughput: str
+    """Range of the throughput, over today's."""
+    assumption: str
+    narrowed_by: str
+
+
+COLUMNS: Final = BoundRow("change", "throughput over today's", "assumes", "narrowed by")
+
+
+def bound_rows(bounds: StepBounds) -> list[BoundRow]:
+    """Return a row per change."""
+    phases = bounds.phases
+    return [
+        BoundRow(change_words(each, phases), range_words(each), assumption(each, phases), narrowed_by(each, phases))
+        for each in bounds.bounds
+    ]
+
+
+def change_words(bound: StepBound, phases: StepPhases) -> str:
+    """Return the change, with what it needs, as a noun phrase."""
+    if bound.change == "staleness_cap" and not phases.is_synchronous:
+        return "a higher staleness cap"
+    what = _WHAT[bound.change].format(phase="" if bound.phase is None else _phase_words(bound.phase))
+    return what if bound.requires is None else _REQUIRES[bound.requires] + what
+
+
+def range_words(bound: StepBound) -> str:
+    """Return the range as factors of today's throughput, such as "1.24 to 1.6 times"."""
+    return f"{_factor(bound)} times"
+
+
+def _factor(bound: StepBound) -> str:
+    low, high = (fmt.significant(each) for each in (bound.throughput_ratio_low, bound.throughput_ratio_high))
+    if low == high:
+        return high
+    return f"at most {high}" if bound.throughput_ratio_low < _NO_GAIN_RATIO else f"{low} to {high}"
+
+
+def assumption(bound: StepBound, phases: StepPhases) -> str:
+    """Return what the bound assumes, as a clause."""
+    if bound.change == "staleness_cap" and phases.is_synchronous:
+        return "all phases take as long as now; low: updates also stop generation, high: only training"
+    if bound.change == "hidden_update" and phases.is_synchronous:
+        return "samplers generate with the previous weights while the next ones are sent"
+    if bound.change == "hidden_phase":
+        return "other hardware, or the background, does it" + ("" if phases.is_synchronous else _OPEN)
+    if phases.is_synchronous:
+        return "phases follow each other, as now"
+    if bound.change == "double_generation":
+        return "trainers wait for generation alone; low: steps do not overlap, high: samplers are always busy"
+    return "high: samplers are busy only while trainers wait; low: samplers are always busy"
+
+
+_OPEN: Final = ", and trainers, not samplers, set the pace"
+
+
+def narrowed_by(bound: StepBound, phases: StepPhases) -> str:
+    """Return the data that would narrow the bound, as a noun phrase."""
+    if not phases.is_synchronous:
+        return _SAMPLERS
+    if bound.change == "staleness_cap":
+        return f"{_ENGINES}, which show whether they generate during updates, and at which batch sizes"
+    if bound.change == "double_generation":
+        return f"{_ENGINES}, which show the batch sizes that speed depends on"
+    return "a test of a few steps"
+
+
+def phases_sentence(phases: StepPhases) -> str:
+    """Return the phases of the mean step as a sentence."""
+    generation = "generation" if phases.shares_gpus else "waits for samples"
+    parts = {generation: phases.generation_s, "weight updates": phases.update_s}
+    parts |= {_phase_words(name): seconds for name, seconds in phases.other_s.items()}
+    named = [f"{name} {fmt.duration(s)}" for name, s in sorted(parts.items(), key=lambda part: -part[1]) if s > 0.0]
+    order = {
+        True: "They follow each other" if phases.shares_gpus else "No sample is stale, so they follow each other",
+        False: "Samples are stale, so steps overlap",
+        None: "Whether steps overlap is not in the log",
+    }[phases.is_synchronous]
+    mean = f"mean of {fmt.counted(phases.steps, 'step', 'steps')}"
+    return f"A step takes {fmt.duration(phases.step_s)} ({mean}): {', '.join(named)}. {order}."
+
+
+def largest_sentence(bounds: StepBounds | None) -> str:
+    """Return the largest bound on a single change as a sentence, with what would narrow it; empty without one."""
+    largest = None if bounds is None else bounds.largest
+    if bounds is None or largest is None:
+        return ""
+    what, phases = change_words(largest, bounds.phases), bounds.phases
+    return (
+        f"From the phases of a step: {what} would multiply throughput by {_factor(largest)}. "
+        f"What would narrow this: {narrowed_by(largest, phases)}."
+    )
+
+
+def _phase_words(name: str) -> str:
+    return state_of(name).label

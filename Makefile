@@ -21,9 +21,12 @@ $(VENV)/.installed: pyproject.toml instrumentation/pyproject.toml
 demo: $(VENV)/.installed ## analyze a recorded run: a verdict here, the report in report.html
 	$(BIN)/rlscope analyze $(DEMO) --output report.html
 
+# One worker more than processors: a test that starts a process or waits for a clock leaves its processor to another.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else "auto")')
+
 # tests/conftest.py puts the slow modules first; xdist would put those with most tests first.
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/pipelines \
-	--numprocesses auto --dist loadscope --no-loadscope-reorder
+	--numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 check: $(VENV)/.installed ## lint and the fast tests, side by side: before every commit
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint fast
@@ -39,7 +42,7 @@ fast: $(VENV)/.installed ## the tests that are not slow
 
 # What differs between versions of Python and of what pip installs for them: locks, order of release, last digits.
 newer: $(VENV)/.installed ## tests that a newer Python may change; .ci/run sets PYTHON= and VENV= for them
-	$(PYTEST) -m "not nightly and not services" tests/trace/test_compaction.py tests/model/decode tests/model/numerics \
+	$(PYTEST) -m "not nightly and not services" tests/trace/test_journals.py tests/model/decode tests/model/numerics \
 		tests/test_imports.py tests/test_format.py "tests/test_sample_traces.py::test_the_analysis_is_the_golden_one[fleet]"
 
 services: $(VENV)/.installed ## tests on Prometheus and Alertmanager, and of the packages that are built

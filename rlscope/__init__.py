@@ -8,6 +8,7 @@
     a = rlscope.analyze("runs/monday", max_staleness=4, also=["runs/tuesday"])
     a.verdict, a.recommendation, a.staleness.tokens.p95
     a.what_if(trainer_gpus=4, max_running=64)
+    a.frame("ledger")                                 # polars; also staleness, findings and actions
     a.charts.ledger()                                 # Altair
     a.to_json(); a.to_markdown(); a.to_html("report.html")
 
@@ -17,68 +18,31 @@
     rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
     rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
-    rlscope.compact("runs/monday", verify=True).files_after
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
-Every error that a user can cause is an RlscopeError. Names are imported when they are first used, so `import rlscope`
-is fast, and neither `check` nor a query waits for the model or the charts.
+Every error that a user can cause is an RlscopeError. `__init__.pyi` lists the names with their modules, from which they
+are imported when they are first used: `import rlscope` is fast, and neither `check` nor a query waits for the model or
+the charts.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import ast
+from importlib import import_module, metadata
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from rlscope.api import (
-        Analysis,
-        CheckReport,
-        Comparison,
-        PlanAnswer,
-        Run,
-        RunList,
-        WhatIfAnswer,
-        analyze,
-        check,
-        compact,
-        compare,
-        doctor,
-        export_perfetto,
-        list_runs,
-        open,
-        plan,
-        push,
-        what_if,
-    )
-    from rlscope.errors import RlscopeError
-
-__all__ = [
-    "Analysis",
-    "CheckReport",
-    "Comparison",
-    "PlanAnswer",
-    "RlscopeError",
-    "Run",
-    "RunList",
-    "WhatIfAnswer",
-    "analyze",
-    "check",
-    "compact",
-    "compare",
-    "doctor",
-    "export_perfetto",
-    "list_runs",
-    "open",
-    "plan",
-    "push",
-    "what_if",
-]
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_MODULES = {
+    alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
+}
+__all__ = [*sorted(_MODULES), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'rlscope' has no attribute {name!r}")
-    globals()[name] = getattr(import_module("rlscope.errors" if name == "RlscopeError" else "rlscope.api"), name)
+    is_version = name == "__version__"
+    globals()[name] = metadata.version("rlscope") if is_version else getattr(import_module(_MODULES[name]), name)
     return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return __all__

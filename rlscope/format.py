@@ -18,6 +18,7 @@ NO_DATA: Final = "no data"
 _SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS_PER_HOUR: Final = 3600.0
 _SMALLEST_WRITTEN_OUT: Final = 1e-6
+_REPR_CHARACTERS: Final = 160
 _LEAST_GPU_S: Final = 0.001
 _LEAST_S: Final = 1e-7
 """Shorter durations are noise: they are sums and differences of clock readings in whole nanoseconds."""
@@ -289,3 +290,10 @@ def plain(text: str) -> Text:
 def printable(text: str) -> str:
     """Return the text on one line, with each control character replaced."""
     return text_out.one_line(text)
+
+
+def repr_of(kind: str, of: str, summary: str) -> str:
+    """Return the `repr` of a result in one line: `Analysis('monday': the trainers limit the run)`."""
+    text = printable(summary.rstrip("."))
+    text = text if len(text) <= _REPR_CHARACTERS else text[: _REPR_CHARACTERS - 2].rstrip() + " …"
+    return f"{kind}({of[:_REPR_CHARACTERS]!r}: {text})"

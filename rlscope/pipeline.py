@@ -22,11 +22,13 @@ from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decodin
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.staleness import summarise_staleness
+from rlscope.analysis.step_phases import step_phases
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
-from rlscope.errors import UnreadableDataError, VanishedFileError
+from rlscope.errors import UnreadableDataError
+from rlscope.model.step_bounds import step_bounds
 from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
-from rlscope.trace.store import MOST_READS, OpenRun, Partitioner, open_run
+from rlscope.trace.store import OpenRun, Partitioner, open_run
 
 Progress = Callable[[str], None]
 """Function that is called with a few words on the current activity."""
@@ -141,10 +143,10 @@ def analyze_run(
     alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
     ranking = None if isinstance(model, NoModelResult) else model.ranking
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
-    return AnalysisResult(
+    analysis = AnalysisResult(
         run=facts,
         verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking, refusal),
-        throughput=measure_throughput(facts, answers),
+        throughput=measure_throughput(facts, answers, run.imported),
         ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=evidence.staleness,
         findings=find_all(evidence),
@@ -153,6 +155,10 @@ def analyze_run(
         data_quality=evidence.data_quality,
         answers=answers,
     )
+    if refusal or not analysis.hides_samplers:
+        return analysis
+    phases = step_phases(answers, grid.bucket_ns, judged, evidence.staleness)
+    return replace(analysis, step_bounds=None if phases is None else step_bounds(phases))
 
 
 def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
@@ -176,7 +182,7 @@ def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress
     facts = gather_facts(run, answers)
     ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
     answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
-    staleness = summarise_staleness(answers, run.config.max_staleness)
+    staleness = summarise_staleness(answers, run.config.max_staleness, run.imported)
     return Evidence(facts, run.config, ledger, staleness, assess_quality(run, answers), answers)
 
 
@@ -261,21 +267,13 @@ def read_run(
     progress: Progress = say_nothing,
     divide: Partitioner | None = None,
 ) -> _Read:
-    """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out.
-
-    Raises VanishedFileError if the recorder merges files during every attempt to read them.
-    """
-    read_all, reads = False, 1
+    """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out."""
+    read_all = False
     while True:
         connected = nullcontext() if divide is None else divide.connected()
         try:
             with connected, open_run(Path(folder), read_all=read_all, divide=divide) as run:
                 return use(run)
-        except VanishedFileError:
-            if reads == MOST_READS:
-                raise
-            reads += 1
-            progress("the recorder merged files: listing them again")
         except UnreadableDataError:
             if read_all:
                 raise

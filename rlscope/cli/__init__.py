@@ -14,7 +14,6 @@ from rich.console import Console
 from rlscope.cli import (
     analyze,
     check,
-    compact,
     compare,
     doctor,
     export,
@@ -48,7 +47,6 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     query.queries,
     export.export,
     push.push,
-    compact.compact,
 )
 """The subcommands in the order of the help. `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:

@@ -1,6 +1,5 @@
 """`rlscope analyze`: print the card, write the report and a picture of the card."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,35 +10,19 @@ import rlscope
 from rlscope.cli.app import (
     STDOUT,
     Also,
-    As,
-    EngineLog,
-    GpuOwner,
-    Gpus,
-    GpusPerEngine,
+    AnswerFormat,
     JsonTo,
-    Phases,
     Ray,
     RunPath,
-    TableFile,
-    UtcOffset,
-    With,
-    Year,
     checked_output,
     note_written,
     print_or_write,
     progress_on,
 )
+from rlscope.cli.imported import with_import_options
 
 INCOMPLETE = 3
 """Exit code if --require-complete is given and rows are missing or may be missing. It equals the code of `check`."""
-
-
-class CardFormat(StrEnum):
-    """Output format of the analysis."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
 
 
 Page = Annotated[
@@ -67,7 +50,7 @@ Quiet = Annotated[
     ),
 ]
 Card = Annotated[
-    CardFormat, typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON.")
+    AnswerFormat, typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON.")
 ]
 Complete = Annotated[
     bool,
@@ -87,25 +70,18 @@ Cap = Annotated[
 PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node. Recommended layouts move only whole nodes.")]
 
 
+@with_import_options
 def analyze(
     path: RunPath,
     output: Page = None,
     png: Picture = None,
     json_to: JsonTo = None,
-    card_format: Card = CardFormat.TEXT,
+    card_format: Card = "text",
     max_staleness: Cap = None,
     gpus_per_node: PerNode = 1,
     also: Also = None,
-    framework: As = None,
-    table: TableFile = None,
-    phases: Phases = None,
-    gpus: Gpus = None,
-    gpus_per_engine: GpusPerEngine = None,
-    with_files: With = None,
-    engine_log: EngineLog = None,
-    utc_offset: UtcOffset = None,
-    year: Year = None,
-    gpu_owner: GpuOwner = None,
+    *,
+    options: "rlscope.ImportOptions",
     ray: Ray = None,
     no_page: NoPage = False,
     quiet: Quiet = False,
@@ -116,21 +92,7 @@ def analyze(
     PATH is a run folder, or a file of a run recorded without hooks: a console log, a .wandb file or its folder,
     TensorBoard events, JSON lines, or a CSV export. docs/importers.md lists the files of each framework.
     """
-    from rlscope.importers.options import import_options
-
     _refuse_contradictions(output, json_to, card_format, no_page, quiet)
-    options = import_options(
-        framework,
-        gpus,
-        gpus_per_engine,
-        utc_offset,
-        year,
-        gpu_owner or (),
-        with_files or (),
-        engine_log or (),
-        table,
-        phases,
-    )
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
         analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray, not no_page)
@@ -147,13 +109,13 @@ def analyze(
         _fail_unless_complete(analysis)
 
 
-def _write_page(analysis: rlscope.Analysis, output: Path | None, notes: Console) -> None:
+def _write_page(analysis: "rlscope.Analysis", output: Path | None, notes: Console) -> None:
     with progress_on(notes, "drawing the report"):
         page = analysis.to_html(output or analysis.page_path)
     note_written(notes, page)
 
 
-def _fail_unless_complete(analysis: rlscope.Analysis) -> None:
+def _fail_unless_complete(analysis: "rlscope.Analysis") -> None:
     state = analysis.data_quality.completeness.state
     if state != "complete":
         why = "rows are missing" if state == "incomplete" else "the run does not record how many rows were written"
@@ -162,20 +124,20 @@ def _fail_unless_complete(analysis: rlscope.Analysis) -> None:
 
 
 def _refuse_contradictions(
-    output: Path | None, json_to: str | None, card_format: CardFormat, no_page: bool, quiet: bool
+    output: Path | None, json_to: str | None, card_format: AnswerFormat, no_page: bool, quiet: bool
 ) -> None:
-    if json_to == STDOUT and card_format is not CardFormat.TEXT:
+    if json_to == STDOUT and card_format != "text":
         raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
-    if quiet and card_format is not CardFormat.TEXT:
+    if quiet and card_format != "text":
         raise typer.BadParameter("--quiet prints nothing, so --format has no effect; pass only one of them")
     if no_page and output is not None:
         raise typer.BadParameter("--no-page writes no report, so --output has no effect; pass only one of them")
 
 
-def _print(analysis: rlscope.Analysis, card_format: CardFormat, console: Console) -> None:
-    if card_format is not CardFormat.TEXT:
-        print_or_write(STDOUT, analysis.to_markdown() if card_format is CardFormat.MARKDOWN else analysis.to_json())
+def _print(analysis: "rlscope.Analysis", card_format: AnswerFormat, console: Console) -> None:
+    if card_format != "text":
+        print_or_write(STDOUT, analysis.to_markdown() if card_format == "markdown" else analysis.to_json())
         return
     from rlscope.reports.terminal.card import print_card
 
-    print_card(analysis.result, console)
+    print_card(analysis, console)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -16,6 +16,8 @@ from rlscope.text_out import as_bytes, check_output, encoded_for, for_terminal, 
 _Target = TypeVar("_Target", Path, str)
 STDOUT: Final = "-"
 STDIN: Final = "-"
+AnswerFormat = Literal["text", "markdown", "json"]
+"""Output format of an analysis or a comparison."""
 
 
 def checked_output(target: _Target | None) -> _Target | None:
@@ -33,31 +35,28 @@ app = typer.Typer(
 )
 
 
-def _note_many_files(context: typer.Context, path: Path) -> Path:
-    """Return the run folder that a path stands for. Unless quiet, note on stderr how its size affects the work."""
-    from rlscope.trace.files import many_files_note, run_folder, small_run_note
+def _note_small_run(context: typer.Context, path: Path) -> Path:
+    """Return the run folder that a path stands for. Unless quiet, note on stderr if it is too small for a cluster."""
+    from rlscope.trace.files import run_folder, small_run_note
 
     folder = run_folder(path)
-    if context.params.get("quiet"):
-        return folder
-    notes = [many_files_note(folder)]
-    if context.params.get("ray") is not None:
-        notes.append(small_run_note(folder))
-    for note in filter(None, notes):
+    is_asked = context.params.get("ray") is not None and not context.params.get("quiet")
+    note = small_run_note(folder) if is_asked else None
+    if note is not None:
         Console(stderr=True).print(for_terminal(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
     return folder
 
 
 RunFolder = Annotated[
     Path,
-    typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).", callback=_note_many_files),
+    typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).", callback=_note_small_run),
 ]
 RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
         help="Run folder (local or s3://BUCKET/RUN), or a log or metrics file of an RL framework.",
-        callback=_note_many_files,
+        callback=_note_small_run,
     ),
 ]
 Ray = Annotated[
@@ -77,46 +76,6 @@ Also = Annotated[
         help="Another run of the same model with a different number of trainer GPUs, to measure how training scales. "
         "Repeatable.",
     ),
-]
-As = Annotated[
-    str | None,
-    typer.Option("--as", metavar="FRAMEWORK", help="Framework that wrote the file, if it cannot be detected."),
-]
-TableFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--framework",
-        metavar="FILE",
-        help="Your own table of a framework: a TOML file that docs/importers.md describes.",
-    ),
-]
-Phases = Annotated[
-    str | None,
-    typer.Option(
-        "--phases",
-        metavar="PHASE=METRIC,...",
-        help="Metrics in seconds of a framework that rlscope does not know: "
-        "step=time/total,generate=time/sampling,train=time/train_step.",
-    ),
-]
-Gpus = Annotated[
-    str | None, typer.Option("--gpus", metavar="ROLE=N,...", help="GPUs by role, for example trainer=8,sampler=8.")
-]
-GpusPerEngine = Annotated[int | None, typer.Option("--gpus-per-engine", min=1, help="GPUs per engine.")]
-UtcOffset = Annotated[
-    str | None, typer.Option("--utc-offset", metavar="+HH:MM", help="Time zone of a log that does not state one.")
-]
-Year = Annotated[int | None, typer.Option("--year", help="Year of a log that does not state one.")]
-GpuOwner = Annotated[
-    list[str] | None,
-    typer.Option("--gpu-owner", metavar="N-M=WORKER", help="Worker that owns GPUs N to M. Repeatable."),
-]
-With = Annotated[
-    list[Path] | None, typer.Option("--with", metavar="PATH", help="Another file of the same run. Repeatable.")
-]
-EngineLog = Annotated[
-    list[str] | None,
-    typer.Option("--engine-log", metavar="PATTERN", help="Logs of the inference engines, one per file. Repeatable."),
 ]
 JsonTo = Annotated[
     str | None,

@@ -1,8 +1,7 @@
 """`rlscope check`: evaluate alert rules on a run, alone or against a baseline, for people and for CI."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,24 +13,9 @@ FIRED = 3
 """Exit code if a rule of severity --fail-on or higher fired, or a finding reaches --fail-on-finding."""
 
 
-class ReportFormat(StrEnum):
-    """Output format of the report."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    JUNIT = "junit"
-    GITHUB = "github"
-
-
-class FailOn(StrEnum):
-    """Lowest severity that fails the check."""
-
-    INFO = "info"
-    WARNING = "warning"
-    CRITICAL = "critical"
-
-
+ReportFormat = Literal["text", "json", "markdown", "junit", "github"]
+FailOn = Literal["info", "warning", "critical"]
+"""Lowest severity that fails the check."""
 RulesFile = Annotated[
     Path | None,
     typer.Option(
@@ -53,7 +37,7 @@ FailOnFindingOption = Annotated[
 def check(
     run_dir: RunFolder,
     rules: RulesFile = None,
-    fail_on: FailOnOption = FailOn.CRITICAL,
+    fail_on: FailOnOption = "critical",
     fail_on_finding: FailOnFindingOption = None,
     fail_if: Annotated[
         list[str] | None,
@@ -74,19 +58,17 @@ def check(
         ),
     ] = None,
     ray: Ray = None,
-    report_format: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TEXT,
+    report_format: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = "text",
     output: Annotated[
         str,
         typer.Option("-o", "--output", metavar="FILE|-", callback=checked_output, help="Output file; - is stdout."),
     ] = STDOUT,
 ) -> None:
     """Evaluate alert rules on a run and list every firing. Exits 3 if one reaches --fail-on."""
-    on_finding = None if fail_on_finding is None else fail_on_finding.value
-    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding, baseline, ray)
-    is_xml = report_format is ReportFormat.JUNIT
-    text = checked.to_text(report_format.value, fail_on.value)
-    if output == STDOUT and report_format is ReportFormat.TEXT:
+    checked = rlscope.check(run_dir, rules, fail_if or (), fail_on_finding, baseline, ray)
+    text = checked.to_text(report_format, fail_on)
+    if output == STDOUT and report_format == "text":
         text = folded(text, Console())
-    print_or_write(output, text, is_data=is_xml)
-    if checked.failed(fail_on.value):
+    print_or_write(output, text, is_data=report_format == "junit")
+    if checked.failed(fail_on):
         raise typer.Exit(FIRED)

@@ -1,6 +1,5 @@
 """`rlscope compare`: compare runs with a baseline: intervals, causes, and predictions put to the test."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,15 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, JsonTo, checked_output, note_written, print_or_write, progress_on
-
-
-class ComparisonFormat(StrEnum):
-    """Output format of the comparison."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
+from rlscope.cli.app import STDOUT, AnswerFormat, JsonTo, checked_output, note_written, print_or_write, progress_on
 
 
 def compare(
@@ -37,29 +28,29 @@ def compare(
     ] = None,
     json_to: JsonTo = None,
     comparison_format: Annotated[
-        ComparisonFormat,
+        AnswerFormat,
         typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON."),
-    ] = ComparisonFormat.TEXT,
+    ] = "text",
 ) -> None:
     """Compare runs with a baseline: what changed, whether it is significant, and why."""
     from rlscope.reports.terminal.comparison import print_comparison
 
-    if json_to == STDOUT and comparison_format is not ComparisonFormat.TEXT:
+    if json_to == STDOUT and comparison_format != "text":
         raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         comparison = rlscope.compare(baseline, *runs, progress=progress)
     if json_to is not None:
         print_or_write(json_to, comparison.to_json())
-    if comparison_format is ComparisonFormat.TEXT:
-        print_comparison(comparison.result, notes if json_to == STDOUT else Console())
+    if comparison_format == "text":
+        print_comparison(comparison, notes if json_to == STDOUT else Console())
     else:
-        is_json = comparison_format is ComparisonFormat.JSON
+        is_json = comparison_format == "json"
         print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())
     _draw(comparison, output, png, notes)
 
 
-def _draw(comparison: rlscope.Comparison, page: Path | None, png: Path | None, notes: Console) -> None:
+def _draw(comparison: "rlscope.Comparison", page: Path | None, png: Path | None, notes: Console) -> None:
     """Write the report and the picture, which take longest and therefore come last."""
     if page is not None:
         with progress_on(notes, "drawing the report"):

@@ -1,5 +1,6 @@
 """`rlscope import`: turn the logs and metrics of a run without hooks into a run folder."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -7,19 +8,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from rlscope.cli.app import (
-    As,
-    EngineLog,
-    GpuOwner,
-    Gpus,
-    GpusPerEngine,
-    Phases,
-    TableFile,
-    UtcOffset,
-    Year,
-    folded,
-    note_written,
-)
+import rlscope
+from rlscope.cli.app import folded, note_written
+from rlscope.cli.imported import with_import_options
 from rlscope.errors import RlscopeError
 
 
@@ -36,6 +27,7 @@ def _refuse_cluster(address: str | None) -> None:
 NoRay = Annotated[str | None, typer.Option("--ray", hidden=True, callback=_refuse_cluster)]
 
 
+@with_import_options
 def import_(
     paths: Annotated[
         list[Path],
@@ -43,27 +35,16 @@ def import_(
             metavar="PATH... RUN_DIR", help="Files or folders of one run, followed by the run folder to write."
         ),
     ],
-    framework: As = None,
-    table: TableFile = None,
-    phases: Phases = None,
-    gpus: Gpus = None,
-    gpus_per_engine: GpusPerEngine = None,
-    engine_log: EngineLog = None,
-    utc_offset: UtcOffset = None,
-    year: Year = None,
-    gpu_owner: GpuOwner = None,
+    options: "rlscope.ImportOptions",
     ray: NoRay = None,
 ) -> None:
     """Convert the logs and metrics of a framework into a run folder, which every command accepts."""
     from rlscope.importers.join import import_run
-    from rlscope.importers.options import import_options
 
     if len(paths) < 2:
         raise typer.BadParameter("pass the file or folder to import, followed by the run folder to write")
     first, *others, run_dir = paths
-    options = import_options(
-        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), others, engine_log or (), table, phases
-    )
+    options = replace(options, with_files=(*others, *options.with_files))
     notes = Console(stderr=True)
     total = sum(path.stat().st_size for path in (first, *others, *options.engine_logs) if path.is_file())
     bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), console=notes, transient=True)

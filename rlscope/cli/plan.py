@@ -45,4 +45,4 @@ def plan(
         raise typer.BadParameter(str(error)) from error
     if json_to is not None:
         print_or_write(json_to, answer.to_json())
-    print_plan(answer.result, answer.file, notes if json_to == STDOUT else Console())
+    print_plan(answer, answer.file, notes if json_to == STDOUT else Console())

@@ -1,9 +1,8 @@
 """`rlscope query` and `rlscope queries`: run a built-in query or ad-hoc SQL, and list the built-in queries."""
 
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -13,15 +12,6 @@ from rlscope.cli.app import STDIN, RunFolder, checked_output, folded
 
 _NUMBER: Final = re.compile(r"\d+(\.\d*)?|\.\d+")
 _LEAST_TIMEOUT_S: Final = 0.1
-
-
-class TableFormat(StrEnum):
-    """Output format of a table."""
-
-    TEXT = "text"
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
 
 
 def _there(file: Path | None) -> Path | None:
@@ -67,7 +57,9 @@ def query(
         Path | None,
         typer.Option("-f", "--file", metavar="FILE|-", callback=_there, help="File with one SELECT; - is stdin."),
     ] = None,
-    table_format: Annotated[TableFormat, typer.Option("--format", help="Output format.")] = TableFormat.TEXT,
+    table_format: Annotated[
+        Literal["text", "csv", "json", "parquet"], typer.Option("--format", help="Output format.")
+    ] = "text",
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
@@ -90,7 +82,7 @@ def query(
     sql = None if typed is None else own_sql(typed, given)
     with rlscope.open(run_dir) as run:
         frame = run.query(name or "", **given) if sql is None else run.sql(sql, time_s=timeout_s, memory_mb=memory_mb)
-    write_table(frame, table_format.value, output)
+    write_table(frame, table_format, output)
 
 
 def queries() -> None:

@@ -20,8 +20,7 @@ def rules(
     """List the metrics that alert rules can use, and the active rules."""
     from rlscope.alerts.config import built_in_rules, load_rules
     from rlscope.alerts.config import example as example_file
-    from rlscope.alerts.export import dashboard
-    from rlscope.alerts.export.prometheus import as_rule_file
+    from rlscope.alerts.prometheus import as_rule_file, dashboard
     from rlscope.reports.text.rules import as_text
 
     if example + prometheus + grafana > 1:

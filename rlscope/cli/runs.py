@@ -1,22 +1,13 @@
 """`rlscope list`: list the runs below a folder, one line each."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import STDOUT, checked_output, note_written, print_or_write, progress_on
-
-
-class ListFormat(StrEnum):
-    """Output format of the list."""
-
-    TEXT = "text"
-    CSV = "csv"
-    JSON = "json"
 
 
 def list_(
@@ -32,7 +23,7 @@ def list_(
             "'path ~ monday'. Repeatable.",
         ),
     ] = None,
-    list_format: Annotated[ListFormat, typer.Option("--format", help="Output format.")] = ListFormat.TEXT,
+    list_format: Annotated[Literal["text", "csv", "json"], typer.Option("--format", help="Output format.")] = "text",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +39,7 @@ def list_(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
     out = Console()
-    text = runs.to_text(list_format.value, columns=out.width if out.is_terminal else None, kept=sort)
-    print_or_write(STDOUT, text, is_data=list_format is ListFormat.CSV)
+    text = runs.to_text(list_format, columns=out.width if out.is_terminal else None, kept=sort)
+    print_or_write(STDOUT, text, is_data=list_format == "csv")
     if output is not None:
         note_written(notes, runs.to_html(output))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from rlscope.cli.app import RunFolder
-from rlscope.cli.check import FIRED, FailOn, FailOnOption, RulesFile
+from rlscope.cli.check import FIRED, FailOnOption, RulesFile
 from rlscope.text_out import for_terminal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def watch(
         ),
     ] = None,
     interval: Annotated[str, typer.Option("--interval", help="Poll interval, for example 5s or 1m.")] = "5s",
-    fail_on: FailOnOption = FailOn.CRITICAL,
+    fail_on: FailOnOption = "critical",
     plain: Annotated[
         bool,
         typer.Option(
@@ -64,7 +64,7 @@ def watch(
         outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)
     if outcome.untold:
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
-    if outcome.failed(fail_on.value):
+    if outcome.failed(fail_on):
         raise typer.Exit(FIRED)
 
 

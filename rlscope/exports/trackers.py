@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.document import single_values
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.reports.documents.model import throughput_json
+from rlscope.reports.documents.model import modeled_throughput
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.text_out import write_file
@@ -87,8 +88,8 @@ def push_analysis(analysis: AnalysisResult, target: Target) -> str:
 def summary_of(analysis: AnalysisResult) -> Summary:
     """Return the numbers, the words and the report of an analysis."""
     model = analysis.model
-    rates = throughput_json(analysis.throughput, model).model_dump()
-    numbers = {f"throughput/{name}": value for name, value in rates.items() if not isinstance(value, bool)}
+    rates = single_values(modeled_throughput(analysis.throughput, model))
+    numbers: dict[str, Any] = {f"throughput/{name}": each for name, each in rates.items() if not isinstance(each, bool)}
     numbers |= _ledger(analysis) | _staleness(analysis)
     numbers |= {f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses}
     if not isinstance(model, NoModelResult) and model.replay.explains:

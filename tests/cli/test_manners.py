@@ -381,7 +381,7 @@ def test_an_analysis_that_is_to_be_of_every_row_fails_where_it_is_not(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(f"{name} {{gone}}" for name in ("analyze", "doctor", "what-if", "check", "list", "compact")),
+        *(f"{name} {{gone}}" for name in ("analyze", "doctor", "what-if", "check", "list")),
         "query {gone} ledger",
         "export {gone} --perfetto {tmp}/x",
         "import {gone} {tmp}/new",
@@ -397,8 +397,3 @@ def test_every_command_names_a_path_that_does_not_exist(arguments: str, run_dir:
     given = [word.format_map(places) for word in arguments.split()]
     ended = CliRunner().invoke(app, given)
     assert re.search(r"gone: found no such file or ", str(ended.exception), re.IGNORECASE), ended.output
-
-
-def test_compact_takes_the_run_file_of_a_run(run_dir: Path, tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["compact", str(run_dir / "run.json"), "--out", str(tmp_path / "x")]).exit_code == 0
-    assert (tmp_path / "x" / "run.json").is_file()

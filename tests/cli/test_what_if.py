@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +18,13 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import observed
+from tests.reports.analysis_fixture import full_analysis
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 SIDE = {
-    "trainer_gpus", "sampler_gpus", "max_running", "tokens_per_s", "low", "high", "step_s",
-    "staleness_mean", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "limited_by", "grade",
-    "preemptions_per_sample", "recompute_ratio",
+    "trainer_gpus", "sampler_gpus", "max_running", "tokens_per_s", "step_s",
+    "staleness_mean", "staleness_p95", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "limited_by",
+    "grade", "preemption", "price",
 }  # fmt: skip
 ASKED = {
     "trainer_gpus", "sampler_gpus", "total_gpus", "max_running", "max_staleness", "length_factor",
@@ -54,7 +54,7 @@ def model() -> ModelResult:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
-    known = SimpleNamespace(model=model(), run=SimpleNamespace(run_id="run"))
+    known = replace(full_analysis(), model=model())
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
 
 
@@ -73,11 +73,12 @@ def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract() -> 
     assert set(found["current"]) == set(found["predicted"]) == SIDE
     assert set(found["asked"]) == ASKED
     assert {name: value for name, value in found["asked"].items() if value is not None} == {"engine_speed": 2.0}
-    assert found["predicted"]["tokens_per_s"] > 1.5 * found["current"]["tokens_per_s"]
+    assert found["predicted"]["tokens_per_s"]["value"] > 1.5 * found["current"]["tokens_per_s"]["value"]
     for side in (found["current"], found["predicted"]):
-        assert side["low"] <= side["tokens_per_s"] <= side["high"]
+        rate = side["tokens_per_s"]
+        assert rate["low"] <= rate["value"] <= rate["high"]
         assert side["limited_by"] in WAITS
-    assert found["gain_low_ratio"] <= found["gain_ratio"] <= found["gain_high_ratio"]
+    assert found["gain_ratio"]["low"] <= found["gain_ratio"]["value"] <= found["gain_ratio"]["high"]
     assert set(found["sensitivity"][0]) == {"quantity", "gain_ratio", "no_effect_reason", "is_rough"}
 
 
@@ -85,7 +86,7 @@ def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract() -> 
 def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["current"] == found["predicted"]
-    assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
+    assert (found["gain_ratio"]["value"], found["obstacle"]) == (0.0, None)
     assert "Predicted throughput: no change" in invoke("run").stdout
 
 
@@ -113,7 +114,7 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
 def test_each_option_asks_for_one_thing(options: tuple[str, ...], change: dict[str, float]) -> None:
     found = document("run", *options)
     assert {name: value for name, value in found["asked"].items() if value is not None} == change
-    assert found["predicted"]["tokens_per_s"] > 0.0
+    assert found["predicted"]["tokens_per_s"]["value"] > 0.0
 
 
 @pytest.mark.usefixtures("known")
@@ -204,24 +205,24 @@ def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: p
     replay = model().replay
     rate = replace(replay.rate, measured=1_000.0, replayed=270.0)
     off = replace(model(), replay=replace(replay, compared=(rate, *replay.compared[1:])))
-    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: SimpleNamespace(model=off))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: replace(full_analysis(), model=off))
     with pytest.raises(AnalysisError, match=r"does not reproduce the run: the replayed rate is −73\.0% from"):
         rlscope.what_if("runs/1", max_staleness=4)
 
 
 def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     rough = replace(model(), warnings=(*model().warnings, ModelWarning.PREDICTION_MISSED))
-    known = SimpleNamespace(model=rough, run=SimpleNamespace(run_id="run"))
+    known = replace(full_analysis(), model=rough)
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
     done = invoke("run", "--max-running", "48", "--json", "-")
-    assert json.loads(done.stdout)["doubts"][0] == "prediction_missed"
+    assert json.loads(done.stdout)["warnings"][0] == "prediction_missed"
     assert "! The throughput that was predicted from the first half" in next(
         line for line in done.stderr.splitlines() if line.startswith("!")
     )
 
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = SimpleNamespace(model=NoModelResult("no pass was recorded"))
+    nothing = replace(full_analysis(), model=NoModelResult("no pass was recorded"))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
         rlscope.what_if("runs/1")

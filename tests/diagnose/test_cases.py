@@ -2,7 +2,6 @@
 
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from unittest.mock import patch
 
@@ -12,7 +11,7 @@ from rlscope import diagnose
 from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
-from rlscope.pipeline import analyze, find_problems, read_run
+from rlscope.pipeline import find_problems, read_run
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 
@@ -23,8 +22,8 @@ CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
     """What the case's run shows to the rules; one that starts to read what only the page draws fails."""
-    with TemporaryDirectory() as folder, patch("rlscope.pipeline.find_all") as given:
-        read_run(CASES[file, name].write(Path(folder)), find_problems)
+    with CASES[file, name].open() as run, patch("rlscope.pipeline.find_all") as given:
+        find_problems(run)
     (evidence,) = given.call_args.args
     return evidence
 
@@ -85,12 +84,18 @@ def test_moving_a_threshold_changes_what_some_case_finds(
     assert [finding and finding.severity for finding in map(found, own)] != before
 
 
-def test_a_skipped_file_is_a_gap_whatever_the_ledger_says(tmp_path: Path) -> None:
-    write_run(tmp_path, [worker("t0", stop_ns=100)], train_steps=[train_row("t0", 0, 100)])
+@pytest.mark.parametrize(("skipped", "missing"), [(1, 0), (0, 1)])
+def test_a_skipped_file_and_a_missing_row_are_gaps_whatever_the_ledger_says(
+    skipped: int, missing: int, tmp_path: Path
+) -> None:
+    counted = worker("t0", stop_ns=100, rows={"train_steps": 1 + missing})
+    write_run(tmp_path, [counted], train_steps=[train_row("t0", 0, 100)])
     (tmp_path / "samples").mkdir()
-    (tmp_path / "samples" / "e0-000001.parquet").write_bytes(b"")
-    (finding,) = analyze(tmp_path).findings
-    assert (finding.rule, finding.severity, finding.evidence["skipped_files"]) == ("data_quality_gaps", "warning", 1)
+    for number in range(skipped):
+        (tmp_path / "samples" / f"e0-{number:06d}.parquet").write_bytes(b"")
+    (finding,) = read_run(tmp_path, find_problems)
+    assert (finding.rule, finding.severity) == ("data_quality_gaps", "warning")
+    assert (finding.evidence["skipped_files"], finding.evidence["missing_rows"]) == (skipped, missing)
 
 
 def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_when_it_is_critical() -> None:

@@ -14,6 +14,7 @@ from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.trace.query import ask, ask_in_pages, standard_arguments
 from rlscope.trace.store import open_run
 from tests.exports.perfetto_reader import ReadTrace, proto, read_trace
+from tests.nightly import nightly
 from tests.trace_folder import (
     activity,
     delivery_row,
@@ -27,6 +28,8 @@ from tests.trace_folder import (
 )
 
 TRACES = sorted(path.parent for path in (Path(__file__).parents[2] / "sample_traces").glob("*/run.json"))
+OF_THE_DAY = ("fleet", "synchronous", "vllm_trl")
+"""Many engines, a loop that samples and trains in turn, and a real recording."""
 SECOND = 10**9
 Export = Callable[..., ReadTrace]
 
@@ -87,7 +90,9 @@ def flows_of(trace: ReadTrace) -> tuple[Counter[int], Counter[int]]:
     return starts, Counter(flow for each in trace.slices for flow in each.ends)
 
 
-@pytest.mark.parametrize("folder", TRACES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "folder", [each if each.name in OF_THE_DAY else nightly(each) for each in TRACES], ids=lambda path: path.name
+)
 def test_the_states_of_a_recorded_run_are_its_ledger_to_the_nanosecond_and_every_flow_ends(
     folder: Path, export: Export
 ) -> None:

@@ -50,7 +50,8 @@ def test_rates_ledger_staleness_and_losses_have_their_units_in_their_names(summa
 
 def test_predicted_and_measured_stand_side_by_side() -> None:
     numbers = summary_of(replace(full_analysis(), model=changing_model())).numbers
-    names = ("predicted_tokens_per_s", "predicted_low", "predicted_high", "held_out_tokens_per_s", "residual_ratio")
+    names = ("predicted_tokens_per_s", "predicted_tokens_per_s_low", "predicted_tokens_per_s_high",
+             "held_out_tokens_per_s", "residual_ratio")  # fmt: skip
     assert {f"rlscope/throughput/{name}" for name in names} <= numbers.keys()
     assert "rlscope/throughput/synchronous_tokens_per_s" in numbers
     assert not any(isinstance(value, bool) for value in numbers.values())

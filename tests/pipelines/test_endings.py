@@ -6,10 +6,11 @@ import random
 import signal
 import time
 
-import pyarrow.parquet as pq
 import pytest
+from rlscope_otel.schema import TABLES
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.nightly import nightly
 from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_of, start
 
@@ -23,8 +24,8 @@ LATEST_KILL_S = 6.0
 def assert_readable(run_dir):
     for path in run_dir.glob("workers/*.json"):
         json.loads(path.read_text())
-    for path in run_dir.glob("*/*.parquet"):
-        pq.read_table(path)
+    for table in TABLES:
+        recorded_rows(run_dir, table)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def assert_analysable(run_dir):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_cleanly_and_records_what_was_running(tmp_path, number):
     pipeline = start(tmp_path, *ENDLESS)
-    await_file(tmp_path / "train_steps" / "trainer-000001.parquet")
+    await_file(tmp_path / "train_steps" / "trainer-000001.arrows")
     pipeline.send_signal(number)
     ended = finish(tmp_path, pipeline)
     assert (ended.exit_status, ended.stderr) == (0, "")
@@ -66,13 +67,13 @@ def test_a_signal_ends_the_run_cleanly_and_records_what_was_running(tmp_path, nu
     analysis = analyze(tmp_path)
     assert analysis.data_quality.workers_without_end == ()
     assert analysis.run.tokens_trained == ended.counted["response_tokens_trained"]
-    unfinished = pq.read_table(tmp_path / "samples")["finish_reason"].to_pylist().count("unfinished")
+    unfinished = [row["finish_reason"] for row in recorded_rows(tmp_path, "samples")].count("unfinished")
     assert unfinished == sum(sampler["samples_unfinished"] for sampler in ended.counted["samplers"]) > 0
 
 
 def test_one_killed_sampler_ends_the_run_and_is_named(tmp_path):
     pipeline = start(tmp_path, *ENDLESS, "--samplers", "2")
-    await_file(tmp_path / "train_steps" / "trainer-000001.parquet")
+    await_file(tmp_path / "train_steps" / "trainer-000001.arrows")
     os.kill(pid_of(tmp_path, "sampler-1"), signal.SIGKILL)
     ended = finish(tmp_path, pipeline)
     assert ended.exit_status == 1

@@ -4,10 +4,10 @@ import multiprocessing
 import random
 from functools import partial
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.pipeline_process import run
 
 pytestmark = pytest.mark.pipelines
@@ -40,8 +40,7 @@ def test_the_ranks_shares_add_up_to_every_step_and_each_rank_takes_part(recorded
 
 
 def test_every_rank_says_the_same_versions_and_gradient_norm(recorded):
-    files = sorted((recorded.run_dir / "train_steps").glob("*.parquet"))
-    rows = [row for path in files for row in pq.read_table(path).to_pylist()]
+    rows = recorded_rows(recorded.run_dir, "train_steps")
     for step in range(1, STEPS + 1):
         of_step = [row for row in rows if row["step"] == step]
         assert {row["worker_id"] for row in of_step} == {f"trainer-{rank}" for rank in range(TRAINERS)}

@@ -47,7 +47,7 @@ def rounding_s(log: str, state: str) -> float:
 
 
 def test_stamps_of_whole_seconds_and_durations_to_a_tenth_say_what_the_hooks_recorded(logged: Path) -> None:
-    recorded, result = trainer_seconds(analyze(logged / "run").result), analyze(logged / "job.log").result
+    recorded, result = trainer_seconds(analyze(logged / "run")), analyze(logged / "job.log")
     imported = trainer_seconds(result)
     steps_s = sum(imported.values())
     log = (logged / "job.log").read_text()

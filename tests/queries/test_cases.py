@@ -7,14 +7,13 @@ import pytest
 
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import find_question, questions
-from rlscope.trace.store import open_run
 from tests.case_files import Case, cases_of, cell, text_rows
 
 CASES = cases_of(Path(__file__).parent / "cases")
 
 
-def answered(case: Case, folder: Path) -> list[dict[str, Any]]:
-    with open_run(case.write(folder)) as run:
+def answered(case: Case) -> list[dict[str, Any]]:
+    with case.open() as run:
         return ask(run, case.file, standard_arguments(run) | case.args).rows(named=True)
 
 
@@ -28,9 +27,9 @@ def near(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}: {case.name}")
-def test_the_question_answers_what_the_case_expects(case: Case, tmp_path: Path) -> None:
+def test_the_question_answers_what_the_case_expects(case: Case) -> None:
     rows = expected(case)
-    answer = answered(case, tmp_path / "run")
+    answer = answered(case)
     columns = text_columns(case)
     found = [{name: row[name] for name in columns} for row in answer]
     if "in no order" in find_question(case.file).grain:

@@ -63,10 +63,10 @@ def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", ["run.log", "metrics.jsonl"])
 def test_each_state_of_the_trainer_agrees_with_what_the_hooks_recorded(logged: Path, name: str) -> None:
-    recorded = trainer_seconds(analyze(logged / "run").result)
+    recorded = trainer_seconds(analyze(logged / "run"))
     # JSON lines hold no config, which says that the samplers have a GPU of their own.
     options = import_options(gpus="trainer=1,sampler=1")
-    imported = trainer_seconds(analyze(logged / name, options=options).result)
+    imported = trainer_seconds(analyze(logged / name, options=options))
     steps_s = sum(imported.values())
     for state in SHOWN:
         assert imported[state] == pytest.approx(recorded[state], abs=AGREE_RATIO * steps_s), state

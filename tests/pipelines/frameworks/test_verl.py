@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 
 pytestmark = pytest.mark.frameworks
 
@@ -30,7 +30,7 @@ class Recorded:
     counted: dict[str, Any]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        return pq.read_table(self.run_dir / table).to_pylist()
+        return recorded_rows(self.run_dir, table)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope import api
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.trl.processes import run_module
 
 AGREE_RATIO = 0.03
@@ -45,7 +45,7 @@ class Recorded:
         return self.run_dir / "trl_logs"
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        return pq.read_table(self.run_dir / table).to_pylist()
+        return recorded_rows(self.run_dir, table)
 
     def logged(self, name: str) -> list[float]:
         return [entry[name] for entry in self.counted["logged"]]
@@ -78,7 +78,7 @@ def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
 
 def assert_agrees(recorded: AnalysisResult, log: Path) -> None:
     """A log that TRL left says the same of each state of the trainer as the hooks."""
-    imported = api.analyze(log).result
+    imported = api.analyze(log)
     steps_s = sum(state.gpu_s for state in imported.ledger.states if state.role == "trainer")
     expected, found = trainer_seconds(recorded), trainer_seconds(imported)
     most_s = AGREE_RATIO * steps_s + AGREE_S_PER_STEP * recorded.run.steps

@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.trl.processes import run_module
 
 pytestmark = pytest.mark.pipelines
@@ -20,7 +20,7 @@ class Recorded:
     counted: dict[str, Any]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        return pq.read_table(self.run_dir / table).to_pylist()
+        return recorded_rows(self.run_dir, table)
 
 
 @pytest.fixture(scope="module")

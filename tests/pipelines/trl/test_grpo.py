@@ -2,10 +2,10 @@
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.trl.processes import run_module
 
 pytestmark = pytest.mark.pipelines
@@ -29,7 +29,7 @@ def analysis(run_dir):
 
 
 def rows(run_dir, table):
-    return pq.read_table(run_dir / table).to_pylist()
+    return recorded_rows(run_dir, table)
 
 
 def test_samples_are_the_completions_that_the_reward_function_saw(run_dir, counted):

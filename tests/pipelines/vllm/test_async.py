@@ -1,9 +1,9 @@
 """AsyncLLM, recorded in its engine core's process by the plug-in alone: no call of ours in the program."""
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.vllm.async_program import REQUESTS, RESPONSE_TOKENS, TOKENS_BETWEEN
 from tests.pipelines.vllm.programs import run_program
 
@@ -18,7 +18,7 @@ class Recorded:
         self.samples = {row["sample_id"]: row for row in self.rows("samples")}
 
     def rows(self, table):
-        return pq.read_table(self.run_dir / table).to_pylist()
+        return recorded_rows(self.run_dir, table)
 
     def seconds_of(self, state):
         return sum(found.gpu_ns for found in self.analysis.ledger.states if found.state == state) / 1e9

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.vllm.programs import run_program
 
 pytestmark = pytest.mark.vllm
@@ -29,7 +29,7 @@ def recorded(request, tmp_path_factory):
     said = run_program("engine_program", run_dir, request.param)
 
     def rows(table):
-        return pq.read_table(run_dir / table).to_pylist()
+        return recorded_rows(run_dir, table)
 
     samples = {row["sample_id"]: row for row in rows("samples")}
     return Recorded(request.param, said, rows("engine_steps"), samples, rows("weight_updates"), analyze(run_dir))

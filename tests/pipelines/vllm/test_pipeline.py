@@ -1,9 +1,9 @@
 """The whole pipeline around vLLM: what rlscope finds is what vLLM and the trainer counted themselves."""
 
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.pipeline import analyze
+from tests.journals import recorded_rows
 from tests.pipelines.vllm.programs import run_pipeline
 
 pytestmark = pytest.mark.vllm
@@ -30,7 +30,7 @@ class Recorded:
         self.run_dir = run_dir
 
     def rows(self, table):
-        return pq.read_table(self.run_dir / table).to_pylist()
+        return recorded_rows(self.run_dir, table)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ sends nothing twice, except a message delivered within the last tenth of a secon
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,7 +25,7 @@ from rlscope.errors import RlscopeError, RuleError
 _NS_PER_S: Final = 1_000_000_000
 # How soon a delivery is noted: a kill before that makes the next watch send it again.
 _NAP_NS: Final = 50_000_000
-# Enough for two retries, and short for a job that waits for the exit code.
+# Enough for two retries, and short for a job that waits for the exit code. The resolved alerts have as long again.
 _LAST_MESSAGES_S: Final = 5.0
 
 
@@ -168,9 +168,8 @@ class RunWatch:
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> int:
         """Send the remaining messages, and resolve firing alerts if the run ended. Return the number not delivered."""
-        due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
-        self._deliver(interruptions, due_ns)
-        untold = self._couriers.waiting
+        self._deliver(interruptions)
+        untold, behind = self._couriers.waiting, self._couriers.behind
         # Alerts that just ended were shown by the poll itself.
         left = tuple(alert for alert in view.alerts if alert.end_ns is None)
         if view.ended and left:
@@ -180,16 +179,21 @@ class RunWatch:
                 (of_run(alert, view.facts.run_id) for alert in left if view.facts), self._clock.now_ns()
             )
             self._save()
-            self._deliver(interruptions, due_ns)
+            self._deliver(interruptions, behind)
         self._save()
         self._show_look(replace(view, alerts=left))
         # A receiver of firing alerts alone has nothing left to be told about those that were resolved.
         return max(untold, self._couriers.waiting)
 
-    def _deliver(self, interruptions: Callable[[], int], due_ns: int) -> None:
-        """Send the remaining messages until due_ns, while sending can still succeed."""
+    def _deliver(self, interruptions: Callable[[], int], given_up: Collection[str] = ()) -> None:
+        """Send the remaining messages while sending can still succeed, without waiting for those given up."""
+        due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
-        while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
+        while (
+            interruptions() < 2
+            and self._clock.now_ns() < due_ns
+            and self._couriers.can_tell_before(due_ns, besides=given_up)
+        ):
             self._clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
 

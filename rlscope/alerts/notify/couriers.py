@@ -6,7 +6,7 @@ reads them. A receiver that fails is retried with growing pauses. Time, thread s
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
@@ -86,12 +86,15 @@ class Couriers:
         """Alerts with a notification still to be delivered."""
         return sum(desk.outbox.waiting for desk in self._desks.values())
 
-    def can_tell_before(self, due_ns: int) -> bool:
-        """Whether something can still be delivered by then: it is in flight, or is retried in time."""
-        return any(
-            desk.outbox.waiting and (desk.out_since_ns is not None or desk.next_ns < due_ns)
-            for desk in self._desks.values()
-        )
+    @property
+    def behind(self) -> frozenset[str]:
+        """The receivers with a notification still to be delivered."""
+        return frozenset(name for name, desk in self._desks.items() if desk.outbox.waiting)
+
+    def can_tell_before(self, due_ns: int, *, besides: Collection[str] = ()) -> bool:
+        """Whether another receiver than these can still be notified by then: in flight, or retried in time."""
+        late = (self._desks[name] for name in self.behind.difference(besides))
+        return any(desk.out_since_ns is not None or desk.next_ns < due_ns for desk in late)
 
     @property
     def troubles(self) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ class PlanAnswer(PlanResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(_WithPicture, RunComparison):
-    """Comparison of runs with a baseline, returned by `compare`: what changed, whether it is significant, and why."""
+    """Comparison with a baseline, returned by `compare`: what changed and why, and whether it is significant."""
 
     @cached_property
     def charts(self) -> "Charts":

@@ -32,7 +32,7 @@ def compare(
         typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON."),
     ] = "text",
 ) -> None:
-    """Compare runs with a baseline: what changed, whether it is significant, and why."""
+    """Compare runs with a baseline: what changed and why, and whether it is significant."""
     from rlscope.reports.terminal.comparison import print_comparison
 
     if json_to == STDOUT and comparison_format != "text":

@@ -1,1 +1,1 @@
-"""Compares runs: what changed, whether it is significant, and why. Also lists and checks many runs."""
+"""Compares runs: what changed and why, and whether it is significant. Also lists and checks many runs."""

@@ -11,7 +11,7 @@ import typer.main
 
 import rlscope
 from docs.generate import DOCUMENTS
-from rlscope.changes import CHANGE_LIMITS
+from rlscope.changes import CHANGEABLE
 from rlscope.cli import app
 from rlscope.document import published_schema
 from rlscope.planning.schema import PlanFile
@@ -51,7 +51,7 @@ def plan_keys() -> Iterator[str]:
 
 NAMES = {
     "Python": lambda: iter(rlscope.__all__),
-    "what-if": lambda: iter(CHANGE_LIMITS),
+    "what-if": lambda: iter(CHANGEABLE),
     "options": options,
     "run config": lambda: (field.name for field in fields(RunConfig)),
     "plan": plan_keys,

@@ -18,6 +18,7 @@ from rlscope.cli.app import (
     note_written,
     print_or_write,
     progress_on,
+    write_json,
 )
 from rlscope.cli.imported import with_import_options
 
@@ -96,10 +97,9 @@ def analyze(
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
         analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray, not no_page)
-    if json_to is not None:
-        print_or_write(json_to, analysis.to_json())
+    out = write_json(json_to, analysis, notes)
     if not quiet:
-        _print(analysis, card_format, notes if json_to == STDOUT else Console())
+        _print(analysis, card_format, out)
     if png is not None:
         note_written(notes, analysis.to_png(png))
     if not no_page:

@@ -1,11 +1,13 @@
 """The command and the parts that its subcommands share: common arguments, progress and output."""
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import typer
 from rich.console import Console
@@ -85,6 +87,50 @@ JsonTo = Annotated[
 ]
 
 
+def option(name: str, kind: Any, *flags: str, **details: Any) -> Parameter:  # noqa: ANN401  # as typer takes them
+    """Return an option of the command line, for `with_options`. It is None if it is not given.
+
+    Args:
+        name: Name of the argument that the option fills.
+        kind: Type of its value.
+        *flags: Names on the command line, if they differ from `name`.
+        **details: Further arguments of `typer.Option`.
+    """
+    details = {"show_default": False, **details}
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, typer.Option(*flags, **details)]
+    )
+
+
+def with_options(
+    name: str, options: Sequence[Parameter], value: Callable[..., object]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces an argument of a command by options.
+
+    Args:
+        name: Name of the argument.
+        options: The options that take its place.
+        value: Function from the given options to the value of the argument.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        listed: list[Parameter] = []
+        for own in signature(command).parameters.values():
+            listed += options if own.name == name else [own.replace(kind=Parameter.KEYWORD_ONLY)]
+
+        @wraps(command)
+        def run(**arguments: object) -> None:
+            chosen = {each.name: arguments.pop(each.name) for each in options}
+            command(**arguments, **{name: value(**chosen)})
+
+        run.__signature__ = Signature(listed)  # type: ignore[attr-defined]
+        # Typer resolves annotations by name, and that of the replaced argument may be imported for type checkers alone.
+        run.__annotations__ = {}
+        return run
+
+    return decorated
+
+
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Run without a subcommand, for `--version`."""
@@ -146,6 +192,17 @@ def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:
         sys.stdout.buffer.flush()
     else:
         write_file(Path(target), as_bytes(line))
+
+
+class _Answer(Protocol):
+    def to_json(self) -> str: ...
+
+
+def write_json(target: str | None, answer: _Answer, notes: Console) -> Console:
+    """Write an answer as JSON if that was requested. Return the console for text: `notes` if stdout has the JSON."""
+    if target is not None:
+        print_or_write(target, answer.to_json())
+    return notes if target == STDOUT else Console()
 
 
 def note_written(notes: Console, path: Path) -> None:

@@ -7,7 +7,16 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, AnswerFormat, JsonTo, checked_output, note_written, print_or_write, progress_on
+from rlscope.cli.app import (
+    STDOUT,
+    AnswerFormat,
+    JsonTo,
+    checked_output,
+    note_written,
+    print_or_write,
+    progress_on,
+    write_json,
+)
 
 
 def compare(
@@ -40,10 +49,9 @@ def compare(
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         comparison = rlscope.compare(baseline, *runs, progress=progress)
-    if json_to is not None:
-        print_or_write(json_to, comparison.to_json())
+    out = write_json(json_to, comparison, notes)
     if comparison_format == "text":
-        print_comparison(comparison, notes if json_to == STDOUT else Console())
+        print_comparison(comparison, out)
     else:
         is_json = comparison_format == "json"
         print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())

@@ -6,7 +6,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 import rlscope
-from rlscope.cli.app import STDOUT, JsonTo, RunPath, print_or_write, progress_on
+from rlscope.cli.app import JsonTo, RunPath, progress_on, write_json
 from rlscope.cli.imported import with_import_options
 
 
@@ -18,11 +18,9 @@ def doctor(
 ) -> None:
     """Check what a run records, what it lacks, and which line of code, flag or file would add that."""
     notes = Console(stderr=True)
-    out = notes if json_to == STDOUT else Console()
     with progress_on(notes) as progress:
         report = rlscope.doctor(path, progress, options)
-    if json_to is not None:
-        print_or_write(json_to, report.to_json())
+    out = write_json(json_to, report, notes)
     for check in report.checks:
         mark = {"there": "[green]+[/]", "in part": "[yellow]~[/]", "missing": "[red]-[/]"}[check.status]
         line = Table.grid(padding=(0, 1, 0, 0))

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, JsonTo, print_or_write, progress_on
+from rlscope.cli.app import JsonTo, progress_on, write_json
 from rlscope.errors import ArgumentError
 
 
@@ -43,6 +43,4 @@ def plan(
             answer = rlscope.plan(plan_toml, max_staleness, layout=layout, running=running)
     except ArgumentError as error:
         raise typer.BadParameter(str(error)) from error
-    if json_to is not None:
-        print_or_write(json_to, answer.to_json())
-    print_plan(answer, answer.file, notes if json_to == STDOUT else Console())
+    print_plan(answer, answer.file, write_json(json_to, answer, notes))

@@ -17,6 +17,7 @@ from rlscope.comparison.differences import Differences
 from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
     ALIKE_RATIO,
+    TRAINING_ROLES,
     ComparedRun,
     PromisedAction,
     Setting,
@@ -65,13 +66,8 @@ _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
 """Config entries that do not affect the rate; total_gpus is part of the layout."""
-_ASKED: Final[Mapping[str, str]] = {
-    "max_staleness": "max_staleness",
-    "samples_per_step": "samples_per_step",
-    "queue_capacity_samples": "queue_capacity_samples",
-    "max_in_flight_samples": "max_in_flight_samples",
-}
-"""Config entries that are inputs of the model, and the field of `Change` for each."""
+_LIMITS: Final = ("max_staleness", "samples_per_step", "queue_capacity_samples", "max_in_flight_samples")
+"""Config entries that are inputs of the model, by the names of its `Change`."""
 _REMOVABLE: Final = frozenset({"queue_capacity_samples", "max_in_flight_samples"})
 _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "staleness_cap": "max_staleness",
@@ -88,7 +84,8 @@ _COST_OF: Final[Mapping[ActionWhat, str]] = {
     "trainer_speed": "training_speed",
 }
 """The measurement that shows whether each fix was made, by action."""
-_LAYOUT: Final = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running"})
+_GPUS: Final = ("trainer_gpus", "sampler_gpus", "colocated_gpus")
+_LAYOUT: Final = frozenset({*_GPUS, "max_running"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +330,11 @@ class _Asked:
     why_not: Unpriced = "not_modelled"
     """Why there is no model input, if `change` is None."""
 
+    @classmethod
+    def of_numbers(cls, name: str, before: float, after: float, change: Change) -> "_Asked":
+        """Build a measured difference of two numbers."""
+        return cls("measured", name, f"{before:.3g}", f"{after:.3g}", change)
+
 
 def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
     """Return all causes; those beyond the first `MOST_CAUSES` lose their model input."""
@@ -348,29 +350,20 @@ def _setting_causes(
 ) -> list[_Asked]:
     by_name = {each.name: each for each in changes}
     causes: list[_Asked] = []
-    if by_name.keys() & {"trainer_gpus", "sampler_gpus", "colocated_gpus"}:
+    if by_name.keys() & {*_GPUS}:
         is_split = not (before.layout.colocated_gpus or after.layout.colocated_gpus)
         split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
-        ends = _split_text(before), _split_text(after)
-        causes.append(_Asked("setting", "layout", ends[0], ends[1], split if is_split else None))
-    running = by_name.get("max_running")
-    if running is not None and isinstance(running.after, int):
-        limit = Change(max_running=running.after)
-        causes.append(_Asked("setting", running.name, str(running.before), str(running.after), limit))
-    published = by_name.get("publish_every")
-    if published is not None and isinstance(published.after, int):
-        cadence = Change(publish_every=published.after)
-        causes.append(_Asked("setting", published.name, str(published.before), str(published.after), cadence))
-    cap = by_name.get(CAP)
-    if cap is not None:
-        causes.append(_Asked("setting", CAP, _text(cap.before), _text(cap.after), lengths.of_cap()))
-    for name, field_name in _ASKED.items():
-        each = by_name.get(name)
-        if each is not None:
-            causes.append(_Asked("setting", name, _text(each.before), _text(each.after), _limit(field_name, each)))
-    taken = {"trainer_gpus", "sampler_gpus", "colocated_gpus", *(each.name for each in causes)}
-    rest = [each for each in changes if each.name not in taken and not is_same_size(each.name, each.before, each.after)]
-    return [*causes, *(_Asked("setting", each.name, _text(each.before), _text(each.after), None) for each in rest)]
+        causes.append(_Asked("setting", "layout", _split_text(before), _split_text(after), split if is_split else None))
+    modelled = [by_name[name] for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in by_name]
+    rest = [
+        each
+        for each in changes
+        if each not in modelled and each.name not in _GPUS and not is_same_size(each.name, each.before, each.after)
+    ]
+    for each in (*modelled, *rest):
+        change = lengths.of_cap() if each.name == CAP else _limit(each) if each in modelled else None
+        causes.append(_Asked("setting", each.name, _text(each.before), _text(each.after), change))
+    return causes
 
 
 def _split_text(run: ComparedRun) -> str:
@@ -382,14 +375,14 @@ def _text(setting: Setting) -> str:
     return "none" if setting is None else str(setting)
 
 
-def _limit(field_name: str, each: SettingChange) -> Change | None:
+def _limit(setting: SettingChange) -> Change | None:
     """Return the model input for a changed limit; None if the model has no input for the new value."""
-    value = each.after
-    if value is None and field_name in _REMOVABLE:
+    value = setting.after
+    if value is None and setting.name in _REMOVABLE:
         value = NO_LIMIT
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
-    return replace(Change(), **{field_name: value})  # type: ignore[arg-type]
+    return Change(**{setting.name: value})  # type: ignore[arg-type]
 
 
 def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Asked]:
@@ -398,22 +391,15 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
     measured, credit = lengths.measured, lengths.credit
     if credit.beyond is not None and measured.before is not None:
         expected = f"{measured.before * (1.0 + credit.explained):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
-        ends = (expected, f"{measured.after:.4g}")
-        causes.append(_Asked("measured", "response_lengths", *ends, lengths.beyond_cap()))
-    training = _training_speed(before, after)
-    if training is not None:
-        causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
-    engines = lengths.engines_beyond_cap()
-    if engines is not None:
-        causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(engine_speed=engines)))
-    saved = _checkpoint_time(before, after)
-    if saved is not None:
-        ends, change = (f"{saved[0]:.3g}", f"{saved[1]:.3g}"), Change(added_checkpoint_s=saved[1] - saved[0])
-        causes.append(_Asked("measured", "checkpoint_time", *ends, change))
-    update = _update_time(before, after)
-    if update is not None:
-        ends = (f"{update[0]:.3g}", f"{update[1]:.3g}")
-        causes.append(_Asked("measured", "update_time", *ends, Change(weight_update_s=update[1])))
+        causes.append(_Asked("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap()))
+    if (training := _training_speed(before, after)) is not None:
+        causes.append(_Asked.of_numbers("training_speed", 1, training, Change(trainer_speed=training)))
+    if (engines := lengths.engines_beyond_cap()) is not None:
+        causes.append(_Asked.of_numbers("engine_speed", 1, engines, Change(engine_speed=engines)))
+    if (saved := _checkpoint_time(before, after)) is not None:
+        causes.append(_Asked.of_numbers("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
+    if (update := _update_time(before, after)) is not None:
+        causes.append(_Asked.of_numbers("update_time", *update, Change(weight_update_s=update[1])))
     return causes
 
 
@@ -423,20 +409,24 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     None unless the runs have the same number of training GPUs and similar tokens per step, and the difference is
     significant and at least 5%.
     """
-    tables = [table for table in (before.table, after.table) if table is not None]
-    if len(tables) < 2 or before.layout.trainer_gpus != after.layout.trainer_gpus:
+    sides = [_training_series(run) for run in (before, after)]
+    gpus = [(run.layout.trainer_gpus, run.layout.colocated_gpus) for run in (before, after)]
+    if sides[0] is None or sides[1] is None or gpus[0] != gpus[1]:
         return None
-    if before.layout.colocated_gpus != after.layout.colocated_gpus:
-        return None
-    counts = [(each.processed_tokens, each.train_gpu_s) for each in tables]
-    sides = [StepSeries(tokens.astype(float), gpu_s) for tokens, gpu_s in counts if tokens is not None]
-    per_step = [float(tokens.mean()) for tokens, _ in counts if tokens is not None]
-    if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > ALIKE_RATIO:
+    per_step = [float(each.numerators.mean()) for each in (sides[0], sides[1])]
+    if min(per_step) <= 0 or max(per_step) / min(per_step) > ALIKE_RATIO:
         return None
     speed = difference(sides[0], sides[1], "ratio")
     if speed.change is None or not speed.is_significant or abs(speed.change) < SPEED_RATIO:
         return None
     return 1.0 + speed.change
+
+
+def _training_series(run: ComparedRun) -> StepSeries | None:
+    """Return the processed tokens over the GPU-seconds of training, step by step."""
+    if run.table is None or run.table.processed_tokens is None:
+        return None
+    return StepSeries(run.table.processed_tokens.astype(float), run.table.train_gpu_s)
 
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
@@ -453,38 +443,38 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
 
 
 def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Return the seconds per step that trainers spend on checkpoints and evaluation in both runs.
+    """Return the seconds per step that trainers spend on checkpoints and evaluation in both runs, if they differ."""
+    seconds = [_saving_s(run) for run in (before, after)]
+    return _noted(before, seconds[0], seconds[1])
 
-    None if they differ by less than 5%, or by less than 1% of the step period.
-    """
-    tables = [each.table for each in (before, after) if each.table is not None and each.table.state_gpu_s]
-    gpus = [each.layout.trainer_gpus + each.layout.colocated_gpus for each in (before, after)]
-    if len(tables) < 2 or not all(gpus):
+
+def _saving_s(run: ComparedRun) -> float | None:
+    gpus = run.layout.trainer_gpus + run.layout.colocated_gpus
+    if run.table is None or not run.table.state_gpu_s or not gpus:
         return None
-    first, then = (
-        math.fsum(float(spent.mean()) for key, spent in table.state_gpu_s.items() if _is_saving(key)) / count
-        for table, count in zip(tables, gpus, strict=True)
-    )
-    step_s = float(tables[0].period_s.mean())
-    return (first, then) if abs(then - first) >= max(SPEED_RATIO * first, 0.01 * step_s) else None
+    spent = (float(gpu_s.mean()) for key, gpu_s in run.table.state_gpu_s.items() if _is_saving(key))
+    return math.fsum(spent) / gpus
 
 
 def _is_saving(key: StateKey) -> bool:
-    return key.role in ("trainer", "colocated") and key.state in ("checkpoint", "eval")
+    return key.role in TRAINING_ROLES and key.state in ("checkpoint", "eval")
 
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Return the seconds per weight update in both runs, as modeled.
+    """Return the seconds per weight update in both runs, as modeled, if they differ."""
+    seconds = [
+        update_seconds(run.model.calibration.system.update) if run.model is not None else None
+        for run in (before, after)
+    ]
+    return _noted(before, seconds[0] or None, seconds[1] or None)
 
-    None if they differ by less than 5%, or by less than 1% of the step period.
-    """
-    if before.model is None or after.model is None or before.table is None:
+
+def _noted(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:
+    """Return two costs per step in seconds; None if they differ by less than 5%, or by less than 1% of the step."""
+    if before.table is None or first is None or then is None:
         return None
-    seconds = tuple(update_seconds(each.calibration.system.update) for each in (before.model, after.model))
     step_s = float(before.table.period_s.mean())
-    if not all(seconds) or abs(seconds[1] - seconds[0]) < max(SPEED_RATIO * seconds[0], 0.01 * step_s):
-        return None
-    return seconds[0], seconds[1]
+    return (first, then) if abs(then - first) >= max(SPEED_RATIO * first, 0.01 * step_s) else None
 
 
 def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:

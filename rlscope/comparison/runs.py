@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult
 from rlscope.comparison.attribution import Attribution, attribute
-from rlscope.comparison.confounders import Confounder, confounders_of
 from rlscope.comparison.differences import Differences, differences_of
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, counting_prompts, run_of
+from rlscope.comparison.warnings import CompareWarning, warnings_of
 from rlscope.errors import AnalysisError
 from rlscope.pipeline import analyze
 
@@ -20,7 +20,7 @@ class Pair:
     run: ComparedRun
     differences: Differences
     attribution: Attribution
-    confounders: tuple[Confounder, ...]
+    warnings: tuple[CompareWarning, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
         baseline, other = counting_prompts(baseline), counting_prompts(other)
     found = differences_of(baseline, other)
     attribution = attribute(baseline, other, found)
-    return Pair(other, found, attribution, confounders_of(baseline, other, found, attribution))
+    return Pair(other, found, attribution, warnings_of(baseline, other, found, attribution))
 
 
 def read_runs(

@@ -13,7 +13,6 @@ import rlscope
 from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
-from rlscope.comparison.confounders import ConfounderKind
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
 from rlscope.comparison.facts import (
     ALSO_ASKED,
@@ -28,6 +27,7 @@ from rlscope.comparison.facts import (
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change
@@ -129,14 +129,14 @@ def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(
     assert [each.name for each in pair.attribution.causes] == ["max_output_tokens"]
     # Responses that ran into 150 tokens do not say how long they would have been: the longer ones were measured.
     assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
-    assert pair.confounders == ()
+    assert pair.warnings == ()
 
 
 def test_a_table_of_positions_that_shrinks_with_the_cap_is_no_other_network(capped: dict[int, ComparedRun]) -> None:
     before, after = (with_settings(capped[cap], model__parameters=400_000 + 10 * cap) for cap in (600, 150))
     (pair,) = compare_runs(before, [after]).pairs
     assert [(each.name, each.unpriced_because) for each in pair.attribution.causes] == [("max_output_tokens", None)]
-    assert pair.confounders == ()
+    assert pair.warnings == ()
 
 
 def test_a_higher_cap_is_promised_nothing_where_responses_ran_into_the_old_one(
@@ -354,7 +354,7 @@ def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair:
     first, second = pair.baseline, pair.pairs[0].run
     assert first.model is not None
     rough = replace(first, model=replace(first.model, warnings=(ModelWarning.PREDICTION_MISSED,)))
-    assert [each.kind for each in compare_runs(rough, [second]).pairs[0].confounders] == [ConfounderKind.MODEL_MISSES]
+    assert [each.kind for each in compare_runs(rough, [second]).pairs[0].warnings] == [CompareWarningKind.MODEL_MISSES]
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlscope
-from rlscope.comparison.confounders import ConfounderKind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
 from rlscope.comparison.runs import compare_runs, named
+from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.pipeline import analyze
 from rlscope.reports.sections.training import metrics_frame
-from rlscope.reports.text.comparison import confounder_words
+from rlscope.reports.text.comparison import warning_words
 from tests.comparison.made_runs import DECODE, IDLE, SECOND, WAIT, WORK, made_run
 from tests.kept import analysis_of
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
@@ -182,50 +182,50 @@ def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() 
     assert differences_of(one, two).row("tokens_per_gpu_s").change == pytest.approx(0.0)
 
 
-def kinds(first: ComparedRun, second: ComparedRun) -> list[ConfounderKind]:
-    return [each.kind for each in compare_runs(first, [second]).pairs[0].confounders]
+def kinds(first: ComparedRun, second: ComparedRun) -> list[CompareWarningKind]:
+    return [each.kind for each in compare_runs(first, [second]).pairs[0].warnings]
 
 
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
-        ({"settings": {"model.name": "b"}}, ConfounderKind.OTHER_MODEL),
-        ({"devices": {"trainer": "H200"}}, ConfounderKind.OTHER_DEVICE),
-        ({"gpus": {"trainer": 2, "sampler": 2}}, ConfounderKind.OTHER_GPUS),
-        ({"tokens": [1100] * 20}, ConfounderKind.LENGTHS),
-        ({"first_step": 100}, ConfounderKind.OTHER_STEPS),
+        ({"settings": {"model.name": "b"}}, CompareWarningKind.OTHER_MODEL),
+        ({"devices": {"trainer": "H200"}}, CompareWarningKind.OTHER_DEVICE),
+        ({"gpus": {"trainer": 2, "sampler": 2}}, CompareWarningKind.OTHER_GPUS),
+        ({"tokens": [1100] * 20}, CompareWarningKind.LENGTHS),
+        ({"first_step": 100}, CompareWarningKind.OTHER_STEPS),
     ],
 )
-def test_each_confounder_is_named(more: dict[str, object], kind: ConfounderKind) -> None:
+def test_each_warning_is_named(more: dict[str, object], kind: CompareWarningKind) -> None:
     plain = made_run(periods_s=EVEN, settings={"model.name": "a"}, devices={"trainer": "H100"})
     given = {"settings": {"model.name": "a"}, "devices": {"trainer": "H100"}} | more
     assert kinds(plain, made_run(periods_s=EVEN, **given)) == [kind]  # type: ignore[arg-type]
     assert kinds(plain, plain) == []
 
 
-@pytest.mark.parametrize(("first_step", "found"), [(11, []), (12, [ConfounderKind.OTHER_STEPS])])
+@pytest.mark.parametrize(("first_step", "found"), [(11, []), (12, [CompareWarningKind.OTHER_STEPS])])
 def test_stretches_with_half_of_their_steps_in_common_are_of_one_age(
-    first_step: int, found: list[ConfounderKind]
+    first_step: int, found: list[CompareWarningKind]
 ) -> None:
     assert kinds(made_run(periods_s=EVEN), made_run(periods_s=EVEN, first_step=first_step)) == found
 
 
-@pytest.mark.parametrize(("tokens", "found"), [(1049, []), (1050, [ConfounderKind.LENGTHS])])
-def test_lengths_are_a_confounder_from_five_percent_on(tokens: int, found: list[ConfounderKind]) -> None:
+@pytest.mark.parametrize(("tokens", "found"), [(1049, []), (1050, [CompareWarningKind.LENGTHS])])
+def test_lengths_are_a_warning_from_five_percent_on(tokens: int, found: list[CompareWarningKind]) -> None:
     assert kinds(made_run(periods_s=EVEN), made_run(periods_s=EVEN, tokens=[tokens] * 20)) == found
 
 
-def test_one_changed_setting_is_no_confounder_and_two_are() -> None:
+def test_one_changed_setting_is_no_warning_and_two_are() -> None:
     plain = made_run(periods_s=EVEN, settings={"lr": 1, "beta": 1})
     one, two = (made_run(periods_s=EVEN, settings=given) for given in ({"lr": 2, "beta": 1}, {"lr": 2, "beta": 2}))
-    assert (kinds(plain, one), kinds(plain, two)) == ([], [ConfounderKind.SEVERAL_CHANGES])
+    assert (kinds(plain, one), kinds(plain, two)) == ([], [CompareWarningKind.SEVERAL_CHANGES])
 
 
 @pytest.mark.parametrize(
-    ("cap", "then", "found"), [(400, 80, []), (400, 120, [ConfounderKind.LENGTHS]), (None, 120, [])]
+    ("cap", "then", "found"), [(400, 80, []), (400, 120, [CompareWarningKind.LENGTHS]), (None, 120, [])]
 )
-def test_lengths_that_a_changed_cap_explains_are_no_confounder(
-    cap: int | None, then: int, found: list[ConfounderKind]
+def test_lengths_that_a_changed_cap_explains_are_no_warning(
+    cap: int | None, then: int, found: list[CompareWarningKind]
 ) -> None:
     # 100 tokens a sample under a cap of 800; a lower cap does not make responses longer.
     plain = made_run(periods_s=EVEN, settings={"max_output_tokens": 800})
@@ -234,9 +234,10 @@ def test_lengths_that_a_changed_cap_explains_are_no_confounder(
 
 
 @pytest.mark.parametrize(
-    ("parameters", "found"), [(1050, []), (1051, [ConfounderKind.OTHER_MODEL]), (950, [ConfounderKind.OTHER_MODEL])]
+    ("parameters", "found"),
+    [(1050, []), (1051, [CompareWarningKind.OTHER_MODEL]), (950, [CompareWarningKind.OTHER_MODEL])],
 )
-def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, found: list[ConfounderKind]) -> None:
+def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, found: list[CompareWarningKind]) -> None:
     # A table of positions grows with the longest context that is allowed.
     plain = made_run(periods_s=EVEN, settings={"model.parameters": 1000})
     assert kinds(plain, made_run(periods_s=EVEN, settings={"model.parameters": parameters})) == found
@@ -255,7 +256,7 @@ def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> No
     assert all(row.difference.change in (0.0, None) for row in pair.differences.rows)
     assert not any(row.difference.is_significant for row in pair.differences.rows)
     assert pair.attribution.changes == () and pair.attribution.promise is None
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.SAME_STEPS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.SAME_STEPS]
 
 
 def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:
@@ -297,7 +298,7 @@ def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps
         "in_flight": pytest.approx(0.366),
         "in_queue": pytest.approx(3.294),
     }
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.PUBLISH_INTERVAL]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.PUBLISH_INTERVAL]
 
 
 @pytest.mark.parametrize(("steps_per_version", "in_steps"), [(1.24, False), (1.25, True)])
@@ -320,25 +321,25 @@ def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlsco
     assert run_of(before).steps_per_version == 1.0
 
 
-def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_confounder() -> None:
+def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning() -> None:
     """Both generate 100 tokens a sample; where the long ones are dropped, 80 of them are trained."""
     plain = made_run(periods_s=EVEN, settings={"max_staleness": 4})
     fresh = made_run(periods_s=EVEN, settings={"max_staleness": 1}, tokens=[800] * 20)
     (pair,) = compare_runs(plain, [replace(fresh, dropping_ratio=-0.2)]).pairs
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.DROPPED_LENGTHS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.DROPPED_LENGTHS]
     assert "response_lengths" not in [each.name for each in pair.attribution.causes]
     assert pair.attribution.lengths.beyond is None
-    said = confounder_words(pair.confounders[0], "B")
+    said = warning_words(pair.warnings[0], "B")
     assert "20.0% shorter in B because long samples are dropped more often: an effect of the change" in said
 
 
-def test_generated_lengths_that_changed_beside_dropping_stay_a_confounder() -> None:
+def test_generated_lengths_that_changed_beside_dropping_stay_a_warning() -> None:
     """120 tokens a sample were generated, and 96 of them trained."""
     plain = made_run(periods_s=EVEN)
     other = replace(made_run(periods_s=EVEN, tokens=[960] * 20), dropping_ratio=-0.2)
     (pair,) = compare_runs(plain, [other]).pairs
     assert pair.attribution.lengths.beyond == pytest.approx(0.2)
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.LENGTHS, ConfounderKind.DROPPED_LENGTHS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.LENGTHS, CompareWarningKind.DROPPED_LENGTHS]
     assert "response_lengths" in [each.name for each in pair.attribution.causes]
 
 

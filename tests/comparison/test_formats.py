@@ -17,11 +17,11 @@ from rich.console import Console
 import rlscope
 from docs.generate import DOCS
 from rlscope.comparison.attribution import Promise
-from rlscope.comparison.confounders import Confounder, ConfounderKind
 from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, run_of
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
@@ -30,13 +30,13 @@ from rlscope.reports.terminal.comparison import print_comparison
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.comparison import (
     breakdown_words,
-    confounder_words,
     headline,
     label,
     letter_of,
     pairs_in_words,
     promise_sentence,
     state_bars,
+    warning_words,
 )
 from tests.comparison.made_runs import made_run
 from tests.kept import analysis_of
@@ -146,9 +146,9 @@ def test_predicted_drops_are_shown_with_the_measured_ones(measured: float | None
     assert promise_sentence(promise).endswith(end)
 
 
-def test_every_confounder_has_a_sentence_that_ends() -> None:
-    for kind in ConfounderKind:
-        assert confounder_words(Confounder(kind, "0.25", "0.125", "4"), "B").endswith(".")
+def test_every_warning_has_a_sentence_that_ends() -> None:
+    for kind in CompareWarningKind:
+        assert warning_words(CompareWarning(kind, "0.25", "0.125", "4"), "B").endswith(".")
 
 
 def test_runs_after_z_are_numbered() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 import rlscope
 from rlscope.comparison.attribution import setting_changes
-from rlscope.comparison.confounders import ConfounderKind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
 from rlscope.comparison.runs import compare_runs
+from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.reports.text.comparison import runs_in_words
 from rlscope.trace.imported import Imported
 from tests.comparison.made_runs import made_run
@@ -39,7 +39,7 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(tmp_path: Pa
     assert pair.differences.basis == "steady"
     rate = pair.differences.row("tokens_per_s")
     assert rate.change == 0.0 and rate.interval is not None and not rate.is_significant
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.COUNTS_PROMPTS, ConfounderKind.SAME_STEPS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS, CompareWarningKind.SAME_STEPS]
     assert all("at an unknown date" in each.about for each in runs_in_words(compared))
 
 
@@ -52,7 +52,7 @@ def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run()
     (pair,) = compare_runs(with_responses, [with_prompts]).pairs
     rate = pair.differences.row("tokens_per_s")
     assert (rate.before, rate.after, rate.change) == (750.0, 750.0, 0.0)
-    assert [each.kind for each in pair.confounders] == [ConfounderKind.COUNTS_PROMPTS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS]
 
 
 def test_a_count_with_prompts_says_nothing_of_response_lengths() -> None:
@@ -84,21 +84,21 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     assert one_sided_settings(hooked, log) == one_sided_settings(log, hooked) == {"max_staleness"}
     assert [each.name for each in setting_changes(hooked, log)] == ["samples_per_step"]
     assert [each.name for each in setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
-    kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].confounders]
-    assert kinds == [ConfounderKind.SETTINGS_PARTLY_KNOWN]
+    kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].warnings]
+    assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
 
 
 def test_a_log_beside_a_part_of_itself_is_said_and_has_no_time_until_an_engine_has_the_weights(tmp_path: Path) -> None:
     lines = LOG.read_text().splitlines(keepends=True)
     (tmp_path / "part.log").write_text("".join(lines[:39]))
     (pair,) = rlscope.compare(LOG, tmp_path / "part.log").pairs
-    assert ConfounderKind.SAME_STEPS in [each.kind for each in pair.confounders]
+    assert CompareWarningKind.SAME_STEPS in [each.kind for each in pair.warnings]
     assert pair.differences.row("update_s").before is None and pair.differences.row("update_s").after is None
 
 
 def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference() -> None:
     hidden, shown = replace(made_run(periods_s=EVEN), hides_samplers=True), made_run(periods_s=EVEN)
     (pair,) = compare_runs(hidden, [shown]).pairs
-    assert ConfounderKind.HIDDEN_SAMPLERS in [each.kind for each in pair.confounders]
+    assert CompareWarningKind.HIDDEN_SAMPLERS in [each.kind for each in pair.warnings]
     (alike,) = compare_runs(hidden, [hidden]).pairs
-    assert ConfounderKind.HIDDEN_SAMPLERS not in [each.kind for each in alike.confounders]
+    assert CompareWarningKind.HIDDEN_SAMPLERS not in [each.kind for each in alike.warnings]

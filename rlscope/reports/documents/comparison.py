@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import ChangeCause, Promise, SettingChange
-from rlscope.comparison.confounders import Confounder
 from rlscope.comparison.differences import Basis, Breakdown, LearningRow, Row
 from rlscope.comparison.facts import ComparedRun, Setting, plain
 from rlscope.comparison.runs import Pair, RunComparison
+from rlscope.comparison.warnings import CompareWarning
 from rlscope.document import Document, extended
 from rlscope.reports.text import comparison as words
 
@@ -51,7 +51,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldConfounder(Confounder):
+class ToldCompareWarning(CompareWarning):
     """One reason to interpret the comparison with care."""
 
     sentence: str
@@ -70,7 +70,7 @@ class PairDocument:
     """The outcome in a few words."""
     headline: str
     """The outcome in one sentence."""
-    confounders: tuple[ToldConfounder, ...]
+    warnings: tuple[ToldCompareWarning, ...]
     """Reasons for care, the most important first."""
     quantities: tuple[Row, ...]
     """Quantities of both runs, starting with the trained tokens per second."""
@@ -132,8 +132,8 @@ def _pair(pair: Pair, letter: str) -> PairDocument:
         basis=differences.basis,
         label=words.label(rate),
         headline=words.headline(rate, letter),
-        confounders=tuple(
-            extended(ToldConfounder, each, sentence=words.confounder_words(each, letter)) for each in pair.confounders
+        warnings=tuple(
+            extended(ToldCompareWarning, each, sentence=words.warning_words(each, letter)) for each in pair.warnings
         ),
         quantities=differences.rows,
         learning=differences.learning,

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
-from rlscope.comparison.confounders import Confounder, ConfounderKind
 from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.reports.blocks import DifferenceRow
 from rlscope.reports.text.actions import gain_words
@@ -162,7 +162,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
         headline=headline(rate, letter),
         warnings=[
             *([_power(rate)] if _power(rate) else []),
-            *(confounder_words(each, letter) for each in pair.confounders),
+            *(warning_words(each, letter) for each in pair.warnings),
         ],
         why=_why(pair),
         causes_sentence=causes_sentence(pair, letter),
@@ -212,7 +212,7 @@ def _power(rate: Difference) -> str:
 def _why(pair: Pair) -> str:
     """Return the states whose share of GPU time changed, by role, the largest change first."""
     sentences: list[str] = []
-    is_hidden = any(each.kind is ConfounderKind.HIDDEN_SAMPLERS for each in pair.confounders)
+    is_hidden = any(each.kind is CompareWarningKind.HIDDEN_SAMPLERS for each in pair.warnings)
     hidden = {"sampler"} if is_hidden else set[str]()
     shares = [each for each in pair.differences.breakdowns if each.name == "role_share" and each.role not in hidden]
     for each in sorted(shares, key=lambda share: role_order(share.role or "")):
@@ -329,66 +329,68 @@ def _dropped_sentence(promise: Promise) -> str:
     return f" {predicted_words}; measured {fmt.percent(measured)}, {outcome}."
 
 
-_PLAIN_CONFOUNDERS: Final[Mapping[ConfounderKind, str]] = {
-    ConfounderKind.NO_WINDOW: (
+_PLAIN_WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
+    CompareWarningKind.NO_WINDOW: (
         "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
     ),
-    ConfounderKind.COUNTS_PROMPTS: (
+    CompareWarningKind.COUNTS_PROMPTS: (
         "Trained tokens include prompts, because the trainers count them: longer prompts raise the rate."
     ),
-    ConfounderKind.HIDDEN_SAMPLERS: (
+    CompareWarningKind.HIDDEN_SAMPLERS: (
         "The log of {about} does not show what its samplers do, so sampler states cannot be compared."
     ),
-    ConfounderKind.MODEL_MISSES: (
+    CompareWarningKind.MODEL_MISSES: (
         "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
     ),
-    ConfounderKind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
-    ConfounderKind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
-    ConfounderKind.SETTINGS_PARTLY_KNOWN: "{about} settings are not compared because a run's log does not record them.",
+    CompareWarningKind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
+    CompareWarningKind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
+    CompareWarningKind.SETTINGS_PARTLY_KNOWN: (
+        "{about} settings are not compared because a run's log does not record them."
+    ),
 }
-"""Confounders that need nothing but their subject."""
+"""Warnings that need nothing but their subject."""
 
 
-def confounder_words(each: Confounder, letter: str) -> str:
-    """Return a confounder as a sentence."""
+def warning_words(each: CompareWarning, letter: str) -> str:
+    """Return a warning as a sentence."""
     ends = f"{each.before} in A, {each.after} in {letter}"
     match each.kind:
         case (
-            ConfounderKind.NO_WINDOW
-            | ConfounderKind.MODEL_MISSES
-            | ConfounderKind.COUNTS_PROMPTS
-            | ConfounderKind.HIDDEN_SAMPLERS
-            | ConfounderKind.SAME_STEPS
-            | ConfounderKind.SEVERAL_CHANGES
-            | ConfounderKind.SETTINGS_PARTLY_KNOWN
+            CompareWarningKind.NO_WINDOW
+            | CompareWarningKind.MODEL_MISSES
+            | CompareWarningKind.COUNTS_PROMPTS
+            | CompareWarningKind.HIDDEN_SAMPLERS
+            | CompareWarningKind.SAME_STEPS
+            | CompareWarningKind.SEVERAL_CHANGES
+            | CompareWarningKind.SETTINGS_PARTLY_KNOWN
         ):
-            return _PLAIN_CONFOUNDERS[each.kind].format(about=each.about)
-        case ConfounderKind.OTHER_MODEL:
+            return _PLAIN_WARNINGS[each.kind].format(about=each.about)
+        case CompareWarningKind.OTHER_MODEL:
             return f"The models differ: {each.about} is {ends}."
-        case ConfounderKind.OTHER_DEVICE:
+        case CompareWarningKind.OTHER_DEVICE:
             return f"The hardware differs: the {each.about} GPUs are {ends}."
-        case ConfounderKind.OTHER_GPUS:
+        case CompareWarningKind.OTHER_GPUS:
             return f"The number of GPUs differs: {ends}. The table has the throughput per GPU."
-        case ConfounderKind.LENGTHS:
+        case CompareWarningKind.LENGTHS:
             return (
                 f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
                 "They may explain part of the difference."
             )
-        case ConfounderKind.DROPPED_LENGTHS:
+        case CompareWarningKind.DROPPED_LENGTHS:
             longer, most = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
             apart = fmt.percent(abs(float(each.about)))
             return (
                 f"Trained responses are {apart} {longer} in {letter} because long samples are dropped {most} often: an "
                 "effect of the change, not a separate cause of the difference."
             )
-        case ConfounderKind.PUBLISH_INTERVAL:
+        case CompareWarningKind.PUBLISH_INTERVAL:
             return f"Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
-        case ConfounderKind.DRIFT:
+        case CompareWarningKind.DRIFT:
             return f"Response lengths drift within {each.about}, so its rate applies only to the compared steps."
-        case ConfounderKind.NOISY:
+        case CompareWarningKind.NOISY:
             halves, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
             return f"Noisy: the halves of one run differ by {halves}, more than the {between} between A and {letter}."
-        case ConfounderKind.OTHER_STEPS:
+        case CompareWarningKind.OTHER_STEPS:
             return f"The steady states cover different training steps ({ends}): the runs are at different points."
 
 

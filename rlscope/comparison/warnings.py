@@ -1,4 +1,4 @@
-"""Finds confounders: other reasons for a difference between two runs, or for the lack of one.
+"""Finds warnings: other reasons for a difference between two runs, or for the lack of one.
 
 Reports show them before the numbers.
 """
@@ -22,8 +22,8 @@ _OVERLAP_RATIO: Final = 0.5
 training."""
 
 
-class ConfounderKind(StrEnum):
-    """The kind of a confounder."""
+class CompareWarningKind(StrEnum):
+    """The kind of a warning."""
 
     NO_WINDOW = "no_window"
     """A run never reaches steady state."""
@@ -56,10 +56,10 @@ class ConfounderKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Confounder:
+class CompareWarning:
     """A reason to read the comparison with care."""
 
-    kind: ConfounderKind
+    kind: CompareWarningKind
     """Kind of the reason."""
     about: str
     """Its subject as text: the name of a run, device or config entry, or a number."""
@@ -69,10 +69,10 @@ class Confounder:
     """Value in the other run, as text."""
 
 
-def confounders_of(
+def warnings_of(
     before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
-) -> tuple[Confounder, ...]:
-    """Return all confounders, the most important first."""
+) -> tuple[CompareWarning, ...]:
+    """Return all warnings, the most important first."""
     settings = sum(each.kind == "setting" for each in attribution.causes)
     asks_model = any(each.log_ratio is not None for each in attribution.causes)
     checks = (
@@ -90,16 +90,16 @@ def confounders_of(
     return tuple(each for check in checks for each in check)
 
 
-def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     for run in (before, after):
         if run.table is None:
-            yield Confounder(ConfounderKind.NO_WINDOW, run.name)
+            yield CompareWarning(CompareWarningKind.NO_WINDOW, run.name)
     if before.counts_prompts and after.counts_prompts:
-        yield Confounder(ConfounderKind.COUNTS_PROMPTS, "tokens")
+        yield CompareWarning(CompareWarningKind.COUNTS_PROMPTS, "tokens")
     if before.hides_samplers != after.hides_samplers:
-        yield Confounder(ConfounderKind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
+        yield CompareWarning(CompareWarningKind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
     if same := _same_steps(before, after):
-        yield Confounder(ConfounderKind.SAME_STEPS, str(same))
+        yield CompareWarning(CompareWarningKind.SAME_STEPS, str(same))
 
 
 def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
@@ -115,52 +115,52 @@ def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
     return len(common) if is_same and len({first[step] for step in common}) >= _LEAST_SAME else 0
 
 
-def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+def _model(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     for name, (first, second) in network_changes(before, after).items():
-        yield Confounder(ConfounderKind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
+        yield CompareWarning(CompareWarningKind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
 
 
-def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     for role in sorted(before.devices.keys() & after.devices.keys()):
         if before.devices[role] != after.devices[role]:
-            yield Confounder(ConfounderKind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
+            yield CompareWarning(CompareWarningKind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
 
 
-def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     if before.layout.gpus != after.layout.gpus:
-        yield Confounder(ConfounderKind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
+        yield CompareWarning(CompareWarningKind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
 
 
 def _lengths(
     before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
-) -> Iterator[Confounder]:
+) -> Iterator[CompareWarning]:
     lengths, credit = found.row("response_tokens"), attribution.lengths
     if lengths.change is not None:
         # Length changes due to the cap or to dropping are effects of the change, not separate explanations.
         rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
         if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or found.basis == "whole"):
-            yield Confounder(ConfounderKind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+            yield CompareWarning(CompareWarningKind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
         if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or found.basis == "whole"):
-            yield Confounder(ConfounderKind.DROPPED_LENGTHS, f"{credit.of_dropping}")
+            yield CompareWarning(CompareWarningKind.DROPPED_LENGTHS, f"{credit.of_dropping}")
     for run in (before, after):
         if run.drifts:
-            yield Confounder(ConfounderKind.DRIFT, run.name)
+            yield CompareWarning(CompareWarningKind.DRIFT, run.name)
 
 
-def _published(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+def _published(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     spans = version_steps(before, after)
     if spans is not None:
-        yield Confounder(ConfounderKind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
+        yield CompareWarning(CompareWarningKind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
 
 
-def _noise(found: Differences) -> Iterator[Confounder]:
+def _noise(found: Differences) -> Iterator[CompareWarning]:
     rate = found.row("tokens_per_s")
     # Explain the noise only if it overrules an interval that excludes 0.
     if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
-        yield Confounder(ConfounderKind.NOISY, f"{rate.own_change}", f"{rate.change}")
+        yield CompareWarning(CompareWarningKind.NOISY, f"{rate.own_change}", f"{rate.change}")
 
 
-def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[Confounder]:
+def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[CompareWarning]:
     ends = (before.first_step, before.last_step, after.first_step, after.last_step)
     if found.basis == "whole" or any(each is None for each in ends):
         return
@@ -168,17 +168,19 @@ def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Itera
     shorter = min(last - first, other_last - other_first) + 1
     common = min(last, other_last) - max(first, other_first) + 1
     if common < _OVERLAP_RATIO * shorter:
-        yield Confounder(ConfounderKind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}")
+        yield CompareWarning(
+            CompareWarningKind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}"
+        )
 
 
-def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[Confounder]:
+def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[CompareWarning]:
     if asks_model and before.model is not None and ModelWarning.PREDICTION_MISSED in before.model.warnings:
-        yield Confounder(ConfounderKind.MODEL_MISSES, before.name)
+        yield CompareWarning(CompareWarningKind.MODEL_MISSES, before.name)
 
 
-def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[Confounder]:
+def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[CompareWarning]:
     if settings > 1:
-        yield Confounder(ConfounderKind.SEVERAL_CHANGES, str(settings))
+        yield CompareWarning(CompareWarningKind.SEVERAL_CHANGES, str(settings))
     one_sided = one_sided_settings(before, after)
     if one_sided:
-        yield Confounder(ConfounderKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))
+        yield CompareWarning(CompareWarningKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))

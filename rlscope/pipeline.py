@@ -143,9 +143,11 @@ def analyze_run(
     alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
     ranking = None if isinstance(model, NoModelResult) else model.ranking
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
+    timeline, bucket_ns = answers["ledger_timeline"], grid.bucket_ns
+    verdict = judge(facts.total_gpus, facts.steps, timeline, bucket_ns, judged, losses, ranking, refusal)
     analysis = AnalysisResult(
         run=facts,
-        verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking, refusal),
+        verdict=verdict,
         throughput=measure_throughput(facts, answers, run.imported),
         ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=evidence.staleness,

@@ -6,28 +6,18 @@ its own buckets, and late rows replace only the buckets they belong to. A rule's
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import polars as pl
 
 from rlscope.alerts.types import RuleSet
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.errors import QueryError, RuleError
 from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask, ask_own
 from rlscope.trace.store import OpenRun
 
 Family = Literal["states", "idle", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
-FAMILIES: Final[tuple[Family, ...]] = (
-    "states",
-    "idle",
-    "engines",
-    "queues",
-    "tokens",
-    "samples",
-    "outcomes",
-    "steps",
-    "updates",
-)
-TRAINER_ROLES: Final = ("trainer", "colocated")
+FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
 _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "states": "role_states",
     "idle": "idle_buckets",

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from rlscope.alerts.buckets import TRAINER_ROLES, Family, WorkerLife, trained_until_ns
+from rlscope.alerts.buckets import Family, WorkerLife, trained_until_ns
 from rlscope.alerts.series import (
     Constant,
     FloatRatio,
@@ -28,7 +28,7 @@ from rlscope.alerts.series import (
     Whole,
     starts_ns_of,
 )
-from rlscope.analysis.ledger import IDLE_STATES
+from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.run_facts import steady_window
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
@@ -37,7 +37,6 @@ RESIDUAL: Final = "throughput.residual_ratio"
 """The one metric that needs the model."""
 STEADY: Final = "throughput.steady_tokens_per_s"
 """The rate that every report has in its headline."""
-SAMPLER_ROLES: Final = ("sampler", "colocated")
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 _NS: Final = 1e-9
 

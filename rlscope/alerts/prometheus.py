@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import yaml
 
-from rlscope.alerts.buckets import TRAINER_ROLES
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.evaluate import written
-from rlscope.alerts.metrics import BY_NAME, SAMPLER_ROLES
+from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.types import Rule, RuleSet
+from rlscope.analysis.ledger import SAMPLER_ROLES, TRAINER_ROLES
 
 RUN: Final = "rlscope_run_id"
 WORKER: Final = "rlscope_worker_id"
@@ -32,26 +32,19 @@ STATE: Final = "rlscope_state"
 REASON: Final = "rlscope_wait_reason"
 QUEUE: Final = "rlscope_queue"
 STALENESS: Final = "rlscope_staleness"
-PHASE: Final = "rlscope_weights_phase"
-OUTCOME: Final = "rlscope_outcome"
 
 RUNNING: Final = "rlscope_engine_running"
 WAITING: Final = "rlscope_engine_waiting"
 KV_USED: Final = "rlscope_engine_kv_used"
 KV_CAPACITY: Final = "rlscope_engine_kv_capacity"
-DECODE: Final = "rlscope_engine_decode_total"
 QUEUE_DEPTH: Final = "rlscope_queue_depth"
 QUEUE_CAPACITY: Final = "rlscope_queue_capacity"
-DELIVERIES: Final = "rlscope_deliveries_total"
 STEPS: Final = "rlscope_train_steps_total"
 LAST_STEP: Final = "rlscope_train_last_step_seconds"
 STEP_PERIOD: Final = "rlscope_train_period_seconds"
 TRAINED: Final = "rlscope_train_staleness_total"
 TOKEN_AGE: Final = "rlscope_train_token_age_total"
 OVER_CAP: Final = "rlscope_train_over_cap_total"
-VERSION: Final = "rlscope_weights_latest"
-UPDATES: Final = "rlscope_weights_updates_total"
-UPDATE_TIME: Final = "rlscope_weights_update_time_seconds_total"
 TIME: Final = "rlscope_worker_time_seconds_total"
 GPUS: Final = "rlscope_worker_gpus"
 HEARTBEAT: Final = "rlscope_worker_heartbeat_seconds"
@@ -155,14 +148,14 @@ def _share(selectors: tuple[str, ...], roles: tuple[str, ...]) -> _Metric:
     return value
 
 
-def _mean_age(window: str) -> _Value:
-    tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
-    return _Value(f"sum by ({RUN}) (increase({TOKEN_AGE}[{window}])) / {tokens}", tokens)
+def _per_token(metric: str) -> _Metric:
+    """A counter over the trained tokens, which are its evidence."""
 
+    def value(window: str) -> _Value:
+        tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
+        return _Value(f"sum by ({RUN}) (increase({metric}[{window}])) / {tokens}", tokens)
 
-def _over_cap(window: str) -> _Value:
-    tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
-    return _Value(f"sum by ({RUN}) (increase({OVER_CAP}[{window}])) / {tokens}", tokens)
+    return value
 
 
 def _queue_depth(window: str) -> _Value:
@@ -230,8 +223,8 @@ _MOVES: Final = (f'{STATE}="weight_update"', f'{_WAIT}, {REASON}="weights"')
 _EVERYONE: Final = ("trainer", "sampler", "colocated")
 
 _METRICS: Final[Mapping[str, _Metric]] = {
-    "staleness.tokens.mean": _mean_age,
-    "staleness.over_cap_ratio": _over_cap,
+    "staleness.tokens.mean": _per_token(TOKEN_AGE),
+    "staleness.over_cap_ratio": _per_token(OVER_CAP),
     "idle.trainer_ratio": _share((_WAIT,), TRAINER_ROLES),
     "idle.sampler_ratio": _share((_WAIT,), SAMPLER_ROLES),
     "weight_update.gpu_ratio": _share(_MOVES, _EVERYONE),

@@ -15,12 +15,12 @@ steady state, or between the end of the first step and the end of the last.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import GENERATING, IDLE_STATES
+from rlscope.analysis.ledger import GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
@@ -40,30 +40,17 @@ DROPPED: Final = ("dropped_stale", "abandoned")
 """Outcomes of samples that were generated in vain."""
 _Side = Literal["trainers", "samplers"]
 _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
-    "trainers": ("trainer", "colocated"),
-    "samplers": ("sampler", "colocated"),
+    "trainers": TRAINER_ROLES,
+    "samplers": SAMPLER_ROLES,
 }
 _HELD_BACK: Final = ("backpressure", "barrier", "requests")
 _SAVING: Final = ("checkpoint", "eval")
 UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
-class Recorded(Protocol):
-    """Facts about a run that a verdict needs in addition to its GPU time."""
-
-    @property
-    def total_gpus(self) -> int:
-        """GPUs of all workers."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Recorded training steps."""
-        ...
-
-
 def judge(
-    run: Recorded,
+    total_gpus: int,
+    steps: int,
     timeline: pl.DataFrame,
     bucket_ns: int,
     interval: Interval,
@@ -74,7 +61,8 @@ def judge(
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     Args:
-        run: Facts about the run.
+        total_gpus: GPUs of all workers.
+        steps: Recorded training steps.
         timeline: The ledger over time.
         bucket_ns: Length of its buckets. A bucket that crosses an edge of the interval counts by its share inside.
         interval: The interval of the verdict.
@@ -83,7 +71,7 @@ def judge(
         refusal: Reason that the data does not support a verdict. None if it does.
     """
     inside = interval.clip(timeline, bucket_ns)
-    unknown_reason = refusal or _unknown_reason(run, inside)
+    unknown_reason = refusal or _unknown_reason(total_gpus, steps, inside)
     unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
     if unrecorded is not None:
         unknown_reason = _unrecorded_reason(inside, unrecorded)
@@ -255,15 +243,15 @@ def _whole(gpu_s: float) -> str:
     return f"{gpu_s:,.0f}" if gpu_s >= 100 else f"{gpu_s:.3g}"
 
 
-def _unknown_reason(run: Recorded, inside: pl.DataFrame) -> str | None:
-    if run.total_gpus == 0:
+def _unknown_reason(total_gpus: int, steps: int, inside: pl.DataFrame) -> str | None:
+    if total_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
     missing = [side for side in _SIDES if not _side_gpu_s(inside, side)]
     if len(missing) == 1:
         (present,) = set(_SIDES) - set(missing)
         return f"only the {present} were recorded in the stretch that is judged, and no GPU-second of the {missing[0]}"
-    if run.steps < LEAST_STEPS_TO_JUDGE:
-        return f"{run.steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
+    if steps < LEAST_STEPS_TO_JUDGE:
+        return f"{steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
     if missing:
         return "no GPU-second of either side was recorded in the stretch that is judged"
     return None

@@ -15,6 +15,9 @@ from rlscope.analysis.result import Ledger, LedgerState, UnrecordedTime
 if TYPE_CHECKING:
     from rlscope.model.forecast.gap import BatchEfficiency
 
+TRAINER_ROLES: Final = ("trainer", "colocated")
+SAMPLER_ROLES: Final = ("sampler", "colocated")
+"""Roles whose GPUs train, and roles whose GPUs sample."""
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row. GPU readings cannot tell them apart."""
 GENERATING: Final = (*ENGINE_STATES, "generating")

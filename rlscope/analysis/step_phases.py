@@ -1,17 +1,14 @@
 """Phases of the mean step of a run whose trainer alone was logged, from the ledger."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import polars as pl
 
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, UPDATING
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, TRAINER_ROLES
 from rlscope.analysis.result import Staleness
 from rlscope.model.step_bounds import StepPhases
-
-_TRAINING_ROLES: Final = ("trainer", "colocated")
 
 
 def step_phases(
@@ -25,7 +22,7 @@ def step_phases(
         judged: The interval of the verdict.
         staleness: Staleness of the run.
     """
-    inside = judged.clip(answers["ledger_timeline"], bucket_ns).filter(pl.col("role").is_in(_TRAINING_ROLES))
+    inside = judged.clip(answers["ledger_timeline"], bucket_ns).filter(pl.col("role").is_in(TRAINER_ROLES))
     steps = answers["training_steps"].filter(pl.col("end_ns").is_between(*judged, closed="right")).height
     total_gpu_s = float(inside["gpu_s"].sum())
     if steps < LEAST_STEPS_TO_JUDGE or total_gpu_s <= 0.0:

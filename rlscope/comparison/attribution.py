@@ -13,15 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, NamedTuple
 
+from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
     ALIKE_RATIO,
-    TRAINING_ROLES,
     ComparedRun,
     PromisedAction,
     Setting,
-    StateKey,
     is_same_size,
     one_sided_settings,
     plain,
@@ -457,7 +456,7 @@ def _saving_s(run: ComparedRun) -> float | None:
 
 
 def _is_saving(key: StateKey) -> bool:
-    return key.role in TRAINING_ROLES and key.state in ("checkpoint", "eval")
+    return key.role in TRAINER_ROLES and key.state in ("checkpoint", "eval")
 
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:

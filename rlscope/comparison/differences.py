@@ -15,7 +15,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, StretchMeans, version_steps
+from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
+from rlscope.comparison.facts import ComparedRun, GpuTime, StretchMeans, version_steps
 from rlscope.comparison.statistics import Difference, Scale, StepSeries, changed, corrected, difference
 from rlscope.document import LEFT_OUT, computed_field
 
@@ -339,7 +340,7 @@ def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterab
 
 
 def _trainers(time: GpuTime) -> int:
-    return sum(time.gpus.get(role, 0) for role in TRAINING_ROLES)
+    return sum(time.gpus.get(role, 0) for role in TRAINER_ROLES)
 
 
 def _of_states(
@@ -362,7 +363,7 @@ def _of_states(
 
 def _belongs(name: BreakdownName, key: StateKey, role: str | None) -> bool:
     if name == "step_s":
-        return key.role in TRAINING_ROLES
+        return key.role in TRAINER_ROLES
     return role is None or key.role == role
 
 

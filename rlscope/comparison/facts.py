@@ -26,7 +26,6 @@ from rlscope.trace.imported import Certainty, Imported
 
 ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
 """Queries that only a comparison needs, in addition to those of an analysis."""
-TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
 """State of GPU time during which the role had no worker."""
 _ROUNDING_NS: Final = 100_000

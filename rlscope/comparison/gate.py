@@ -15,7 +15,7 @@ from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, na
 from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import Rule, RuleSet
-from rlscope.analysis.ledger import IDLE_STATES
+from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import Ledger, RunFacts, Severity, Staleness, Throughput
 from rlscope.analysis.run_facts import steady_window
 from rlscope.comparison.statistics import Difference, StepSeries, difference
@@ -26,8 +26,8 @@ from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun, Partitioner, open_run
 
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "idle.trainer_ratio": ("trainer", "colocated"),
-    "idle.sampler_ratio": ("sampler", "colocated"),
+    "idle.trainer_ratio": TRAINER_ROLES,
+    "idle.sampler_ratio": SAMPLER_ROLES,
 }
 
 

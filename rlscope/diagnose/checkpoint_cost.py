@@ -10,6 +10,7 @@ much work a crash would lose is not weighed against it.
 
 from typing import Final
 
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
@@ -17,14 +18,13 @@ from rlscope.diagnose.evidence import Evidence, FindingRule
 WARNING_SHARE_RATIO: Final = 0.10
 # Every third trainer only saves and evaluates.
 CRITICAL_SHARE_RATIO: Final = 0.30
-_ROLES: Final = ("trainer", "colocated")
 
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold."""
-    trainer_gpu_s = evidence.role_gpu_s(*_ROLES)
-    checkpoint_gpu_s = evidence.state_gpu_s("checkpoint", roles=_ROLES)
-    eval_gpu_s = evidence.state_gpu_s("eval", roles=_ROLES)
+    trainer_gpu_s = evidence.role_gpu_s(*TRAINER_ROLES)
+    checkpoint_gpu_s = evidence.state_gpu_s("checkpoint", roles=TRAINER_ROLES)
+    eval_gpu_s = evidence.state_gpu_s("eval", roles=TRAINER_ROLES)
     cost_gpu_s = checkpoint_gpu_s + eval_gpu_s
     if not trainer_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None

@@ -17,6 +17,7 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
@@ -34,7 +35,7 @@ def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold."""
     steps = evidence.answers["step_tails"].join(evidence.answers["step_waits"], on="step")
     trainer_gpus = evidence.run.trainer_gpus + evidence.run.colocated_gpus
-    trainer_gpu_s = evidence.role_gpu_s("trainer", "colocated")
+    trainer_gpu_s = evidence.role_gpu_s(*TRAINER_ROLES)
     idle_gpu_s = column_total(steps.select(_beyond_even_s().alias("idle_s")), "idle_s") * trainer_gpus
     if not trainer_gpu_s or not len(steps) or idle_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None

@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
@@ -35,7 +35,7 @@ def _dropped_tokens(balance: pl.DataFrame) -> float:
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold."""
-    roles = ("sampler", "colocated")
+    roles = SAMPLER_ROLES
     sampler_gpu_s = evidence.role_gpu_s(*roles)
     balance = evidence.answers["token_balance"]
     dropped_share_ratio = dropped_tokens_ratio(balance)

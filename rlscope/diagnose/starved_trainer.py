@@ -12,6 +12,7 @@ queue is counted: check the timeline of a short run.
 
 from typing import Final
 
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 from rlscope.diagnose.lockstep import turns_ratio
@@ -24,7 +25,7 @@ CRITICAL_SHARE_RATIO: Final = 0.30
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold."""
-    roles = ("trainer", "colocated")
+    roles = TRAINER_ROLES
     trainer_gpu_s = evidence.role_gpu_s(*roles)
     in_turns_gpu_s = turns_ratio(evidence) * evidence.role_gpu_s("trainer")
     waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=roles) - in_turns_gpu_s

@@ -8,35 +8,16 @@ import pytest
 
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import Loss, RunFacts, SteadyWindow, Verdict
+from rlscope.analysis.result import Loss, SteadyWindow, Verdict
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Cause
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 
 SECOND = 10**9
-FACTS: dict[str, Any] = {
-    "run_id": "run",
-    "started_ns": 0,
-    "duration_s": 100.0,
-    "total_gpus": 2,
-    "trainer_gpus": 1,
-    "sampler_gpus": 1,
-    "colocated_gpus": 0,
-    "steps": 3,
-    "samples_trained": 3,
-    "tokens_trained": 3,
-    "max_staleness": None,
-    "window": None,
-    "window_reason": "",
-}
 State = tuple[str, str, str | None, float]
 """role, state, reason, GPU-seconds."""
 WITHOUT = "in the stretch that is judged, and no GPU-second of the"
 BUSY: list[State] = [("trainer", "train", None, 100.0), ("sampler", "decoding", None, 100.0)]
-
-
-def run_facts(**changes: Any) -> RunFacts:
-    return RunFacts(**(FACTS | changes))
 
 
 def timeline(states: list[State], bucket_start_ns: int = 50 * SECOND) -> pl.DataFrame:
@@ -64,7 +45,8 @@ def judged(
 ) -> Verdict:
     """Buckets of ten seconds, judged from second 10 to second 100."""
     losses = measure_losses(states, 10 * SECOND, JUDGED, dropped_tokens_ratio)
-    return judge(run_facts(**changes), states, 10 * SECOND, JUDGED, losses, ranking)
+    facts = {"total_gpus": 2, "steps": 3} | changes
+    return judge(facts["total_gpus"], facts["steps"], states, 10 * SECOND, JUDGED, losses, ranking)
 
 
 def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str, float]:

@@ -102,7 +102,9 @@ def _facts(run: OpenRun) -> tuple[dict[str, Any], list[str]]:
     evidence = pipeline._evidence(run, answers, pipeline.say_nothing)
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
-    verdict = judge(evidence.run, answers["ledger_timeline"], grid.bucket_ns, judged, losses, None)
+    verdict = judge(
+        evidence.run.total_gpus, evidence.run.steps, answers["ledger_timeline"], grid.bucket_ns, judged, losses, None
+    )
     facts = {
         "run": (evidence.run.steps, evidence.run.tokens_trained, evidence.run.samples_trained, evidence.run.total_gpus),
         "duration_s": evidence.run.duration_s,

@@ -11,7 +11,7 @@ import polars as pl
 
 from rlscope.analysis.bottleneck import judge, measure_losses
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import Loss, RunFacts, Verdict
+from rlscope.analysis.result import Loss, Verdict
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.curves import Form, PNormCurve
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
@@ -169,7 +169,9 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
     except UncalibratableError as error:
         model = NoModelResult(str(error))
     ranking = None if isinstance(model, NoModelResult) else model.ranking
-    return Told(drawn, run, model, judge(_facts(drawn, run, simulated), states, run.end_ns, interval, losses, ranking))
+    gpus = drawn.layout.trainer_gpus + drawn.layout.sampler_gpus
+    verdict = judge(gpus, simulated.steps, states, run.end_ns, interval, losses, ranking)
+    return Told(drawn, run, model, verdict)
 
 
 def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:
@@ -184,24 +186,6 @@ def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfi
         remaining_steps=100,
         gpu_hour_price=None,
         lost_gpu_s={loss.cause: loss.gpu_s for loss in losses},
-    )
-
-
-def _facts(drawn: Drawn, run: Observed, simulated: Simulated) -> RunFacts:
-    return RunFacts(
-        run_id=drawn.kind,
-        started_ns=0,
-        duration_s=run.seconds,
-        total_gpus=drawn.layout.trainer_gpus + drawn.layout.sampler_gpus,
-        trainer_gpus=drawn.layout.trainer_gpus,
-        sampler_gpus=drawn.layout.sampler_gpus,
-        colocated_gpus=0,
-        steps=simulated.steps,
-        samples_trained=run.began_samples,
-        tokens_trained=run.delivered.trained_tokens,
-        max_staleness=drawn.system.admission.max_staleness,
-        window=None,
-        window_reason="",
     )
 
 

@@ -304,7 +304,7 @@ def verdict(run: OpenRun) -> tuple[str, dict[str, float]]:
     judged = Interval(grid.from_ns, grid.to_ns)
     losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
     facts = gather_facts(run, answers)
-    return judge(facts, timeline, grid.bucket_ns, judged, losses).bottleneck, {
+    return judge(facts.total_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses).bottleneck, {
         each.cause: each.gpu_s for each in losses
     }
 

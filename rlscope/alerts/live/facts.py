@@ -121,11 +121,6 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepF
     )
 
 
-class _Recorded(NamedTuple):
-    total_gpus: int
-    steps: int
-
-
 def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
     """The verdict over these buckets, from the end of the first step on."""
     if not timeline.buckets:
@@ -138,7 +133,7 @@ def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
     outcomes = timeline.rows("outcomes")
     dropped = 0.0 if outcomes.is_empty() else dropped_ratio(outcomes)
     losses = measure_losses(states, ticks.interval_ns, interval, dropped)
-    return judge(_Recorded(total_gpus, steps), states, ticks.interval_ns, interval, losses)
+    return judge(total_gpus, steps, states, ticks.interval_ns, interval, losses)
 
 
 def _value(timeline: Timeline, metric: str) -> float | None:

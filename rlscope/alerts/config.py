@@ -88,7 +88,7 @@ class RuleTable:
         },
     )
 
-    name: Annotated[_Text, Field(description="What alerts and their labels call it; unique in the file.")]
+    name: Annotated[_Text, Field(description="Name in alerts and labels; unique in the file.")]
     metric: Annotated[
         _Text | None, Field(description="A metric that `rlscope rules` lists.", examples=["idle.trainer_ratio"])
     ] = None
@@ -107,12 +107,12 @@ class RuleTable:
         _DurationNs | None,
         Field(alias="keep_firing_for", description="How long the rule keeps firing after the condition last held."),
     ] = None
-    kind: Annotated[RuleKind, Field(description="What the rule is about.")] = "hint"
+    kind: Annotated[RuleKind, Field(description="Kind of the rule.")] = "hint"
     min_evidence: Annotated[
         _Whole | None,
         Field(
-            description="Least evidence in the window, without which there is no data. By default the metric's own, "
-            "or half of what the window can hold on the run's GPUs if that is less."
+            description="Minimum evidence in the window; with less there is no data. The default is the metric's own "
+            "minimum, or half of what the window can hold on the run's GPUs if that is less."
         ),
     ] = None
     reduce: Annotated[Reduction | None, Field(description="How values of `sql` within a window become one.")] = None
@@ -135,9 +135,9 @@ class RuleDocument:
     ] = None
     warm_up_steps: Annotated[_Whole | None, Field(description="Optimizer steps before any rule is evaluated.")] = None
     rules: Annotated[
-        list[RuleTable] | None, Field(description="The rules; the built-in ones where the file has none.")
+        list[RuleTable] | None, Field(description="The rules. Without this key, the built-in rules apply.")
     ] = None
-    receivers: Annotated[list[ReceiverTable], Field(description="Who is notified of alerts.")] = field(
+    receivers: Annotated[list[ReceiverTable], Field(description="Receivers of alerts.")] = field(
         default_factory=list[ReceiverTable]
     )
 

@@ -1,13 +1,13 @@
-"""The `[[receivers]]` of a rule file: who is notified of alerts, and where their secrets come from.
+"""The `[[receivers]]` of a rule file: where alerts are sent, and the sources of the secrets for it.
 
 A URL that holds a secret stays out of the file: `url_env` names an environment variable, `url_file` a file. The secret
-is read when it is needed and never kept. No error and no `str()` repeats one, even where it was written into the file.
+is read when it is needed and never kept. No error and no `str()` repeats one, even if the file contains it.
 """
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -28,7 +28,7 @@ class FromEnvironment:
     variable: str
 
     def reveal(self, environment: Mapping[str, str] = os.environ) -> str:
-        """The secret. Raises SecretError when the variable is not set or is empty."""
+        """Return the secret. Raises SecretError if the variable is not set or is empty."""
         value = environment.get(self.variable, "").strip()
         if not value:
             raise SecretError.of(
@@ -50,7 +50,7 @@ class FromFile:
     path: Path
 
     def reveal(self) -> str:
-        """The secret. Raises SecretError when the file cannot be read or is empty."""
+        """Return the secret. Raises SecretError if the file cannot be read or is empty."""
         try:
             value = self.path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -76,11 +76,11 @@ class InTheOpen:
     value: str = field(repr=False)
 
     def reveal(self) -> str:
-        """The value."""
+        """Return the value."""
         return self.value
 
     def __str__(self) -> str:
-        # Whoever wrote it may have been wrong that it is public.
+        # The author of the file may be wrong that it is public.
         return "the URL in the rule file"
 
 
@@ -97,33 +97,7 @@ ALERTMANAGER_REPEAT_S: Final = 60.0
 """Alertmanager resolves an alert whose end has passed, so a firing alert is posted repeatedly with a later end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """One receiver of notifications."""
-
-    name: str
-    kind: ReceiverKind
-    address: SecretSource | None = None
-    """Where to post; None for a command."""
-    argv: tuple[str, ...] = ()
-    """The command and its arguments; empty for every other kind."""
-    token: SecretSource | None = None
-    """Sent as a bearer token; None sends none."""
-    severity: Severity = "info"
-    """Alerts below this severity are not sent."""
-    group_by: tuple[str, ...] = ("alertname",)
-    """Alerts that agree in these labels share a message; `alertname` is the rule."""
-    timeout_s: float = TIMEOUT_S
-    group_interval_s: float = GROUP_INTERVAL_S
-    """Minimum time between two messages about one group."""
-    repeat_s: float | None = None
-    """Interval at which a firing alert is sent again. None sends it once."""
-    send_resolved: bool = True
-    max_alerts: int = 100
-    """Most alerts listed in a message; it counts the rest."""
-
-
-# A path segment this long with digits among its letters is how services write the secret part of a URL.
+# Services write the secret part of a URL as a path segment this long, of letters and digits.
 _TOKEN_LIKE: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-.~%]{16,}")
 
 
@@ -168,8 +142,17 @@ _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Secret = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S", json_schema_extra=_HIDDEN)]
 _Url = Annotated[_Secret, AfterValidator(_public_url)]
 _Variable = Annotated[_Secret, AfterValidator(_variable)]
-_Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema(DURATION_SCHEMA)]
-_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), WithJsonSchema(DURATION_SCHEMA)]
+# A default in seconds is no duration as the file has it.
+_AS_WRITTEN: Final = (WithJsonSchema(DURATION_SCHEMA), Field(json_schema_extra=lambda part: part.pop("default", None)))
+_Seconds = Annotated[float, BeforeValidator(_seconds), *_AS_WRITTEN]
+_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), *_AS_WRITTEN]
+_GroupBy = Annotated[
+    tuple[_Text, ...], Field(min_length=1, description="Alerts that agree in these labels share a message.")
+]
+_GroupInterval = Annotated[
+    _Seconds, Field(alias="group_interval", description="Minimum time between two messages about one group.")
+]
+_Repeat = Annotated[_Seconds | None, Field(alias="repeat", description="How often a firing alert is sent again.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,18 +161,32 @@ class _Common:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    name: Annotated[_Text, Field(description="What messages and errors call it; unique in the file.")]
+    name: Annotated[_Text, Field(description="Name in messages and errors; unique in the file.")]
     severity: Annotated[Severity, Field(description="Alerts below this severity are not sent.")] = "info"
-    group_by: Annotated[
-        list[_Text] | None, Field(min_length=1, description="Alerts that agree in these labels share a message.")
-    ] = None
-    timeout: Annotated[_PositiveSeconds | None, Field(description="Longest wait for the receiver.")] = None
-    group_interval: Annotated[
-        _Seconds | None, Field(description="Minimum time between two messages about one group.")
-    ] = None
-    repeat: Annotated[_Seconds | None, Field(description="How often a firing alert is sent again.")] = None
+    group_by: _GroupBy = ("alertname",)
+    """Labels that the alerts of a message share; `alertname` is the rule."""
+    timeout_s: Annotated[_PositiveSeconds, Field(alias="timeout", description="Longest wait for the receiver.")] = (
+        TIMEOUT_S
+    )
+    group_interval_s: _GroupInterval = GROUP_INTERVAL_S
+    repeat_s: _Repeat = None
+    """Interval at which a firing alert is sent again. None sends it once."""
     send_resolved: Annotated[bool, Field(strict=True, description="Whether the end of an alert is sent.")] = True
-    max_alerts: Annotated[int, Field(strict=True, ge=1, le=10_000, description="Most alerts in a message.")] = 100
+    max_alerts: Annotated[int, Field(strict=True, ge=1, le=10_000, description="Maximum alerts in a message.")] = 100
+    """Maximum alerts in a message, which counts the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver(_Common):
+    """One receiver of notifications."""
+
+    kind: ReceiverKind
+    address: SecretSource | None = None
+    """Where to post; None for a command."""
+    argv: tuple[str, ...] = ()
+    """The command and its arguments; empty for every other kind."""
+    token: SecretSource | None = None
+    """Sent as a bearer token; None sends none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +199,9 @@ class _WithSecretUrl(_Common):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WithUrl(_WithSecretUrl):
-    """A receiver with a URL, and perhaps a bearer token."""
+    """A receiver with a URL and an optional bearer token."""
 
-    url: Annotated[_Url | None, Field(description="The URL, where it holds no secret.")] = None
+    url: Annotated[_Url | None, Field(description="The URL, if it holds no secret.")] = None
     token_env: Annotated[_Variable | None, Field(description="Environment variable that holds a bearer token.")] = None
     token_file: Annotated[_Secret | None, Field(description="File that holds a bearer token.")] = None
 
@@ -218,9 +215,12 @@ class WebhookTable(_WithUrl):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerTable(_WithUrl):
-    """A Prometheus Alertmanager."""
+    """A Prometheus Alertmanager, which groups by itself and needs every alert at once."""
 
     kind: Literal["alertmanager"]
+    group_by: _GroupBy = ()
+    group_interval_s: _GroupInterval = 0.0
+    repeat_s: _Repeat = ALERTMANAGER_REPEAT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class SlackTable(_WithSecretUrl):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppriseTable(_WithSecretUrl):
-    """Any service that apprise knows, by its URL; needs the extra rlscope[apprise]."""
+    """A service that apprise supports, by its URL; needs the extra rlscope[apprise]."""
 
     kind: Literal["apprise"]
 
@@ -251,12 +251,12 @@ class CommandTable(_Common):
 ReceiverTable = Annotated[
     WebhookTable | AlertmanagerTable | SlackTable | AppriseTable | CommandTable, Field(discriminator="kind")
 ]
-"""One receiver as it is written."""
+"""One receiver, as in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Receivers:
-    """The receivers of a document; its other keys are not looked at."""
+    """The receivers of a document; its other keys are ignored."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -269,7 +269,7 @@ def _model() -> TypeAdapter[_Receivers]:
 
 
 def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
-    """The receivers of a document; none where it names none. Raises RuleError."""
+    """Return the receivers of a document. Raises RuleError."""
     _refuse_secret_urls(source)
     tables = source.validated(_model()).receivers
     names = [table.name for table in tables]
@@ -281,7 +281,7 @@ def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
 
 
 def _refuse_secret_urls(source: ParsedFile) -> None:
-    """A `url` where the URL is the secret is more than an unknown key."""
+    """Refuse a `url` whose kind makes it a secret, with more help than for an unknown key."""
     written: Any = source.document.get("receivers")
     for index, table in enumerate(written if isinstance(written, list) else []):
         kind = table.get("kind") if isinstance(table, dict) else None
@@ -295,24 +295,12 @@ def _refuse_secret_urls(source: ParsedFile) -> None:
 
 
 def _receiver(source: ParsedFile, place: Place, table: ReceiverTable) -> Receiver:
-    is_alertmanager = table.kind == "alertmanager"
-    # Alertmanager groups by itself, and needs every alert at once.
-    group_by = () if is_alertmanager else ("alertname",)
-    interval_s = 0.0 if is_alertmanager else GROUP_INTERVAL_S
-    repeat_s = ALERTMANAGER_REPEAT_S if is_alertmanager else None
     return Receiver(
-        name=table.name,
+        **{each.name: getattr(table, each.name) for each in fields(_Common)},
         kind=table.kind,
         address=None if isinstance(table, CommandTable) else _address(source, place, table),
         argv=tuple(table.command) if isinstance(table, CommandTable) else (),
         token=_token(source, place, table) if isinstance(table, _WithUrl) else None,
-        severity=table.severity,
-        group_by=group_by if table.group_by is None else tuple(table.group_by),
-        timeout_s=TIMEOUT_S if table.timeout is None else table.timeout,
-        group_interval_s=interval_s if table.group_interval is None else table.group_interval,
-        repeat_s=repeat_s if table.repeat is None else table.repeat,
-        send_resolved=table.send_resolved,
-        max_alerts=table.max_alerts,
     )
 
 

@@ -63,17 +63,17 @@ command = ["logger", "-t", "rlscope"]
 """)
     assert found == (
         Receiver(
-            "hook", "webhook", InTheOpen("http://127.0.0.1:9999/alerts"), token=FromFile(Path("/rules/token")),
-            severity="critical", group_by=("run", "alertname"), timeout_s=3.0, group_interval_s=90.0,
-            repeat_s=14400.0, send_resolved=False, max_alerts=7,
+            name="hook", kind="webhook", address=InTheOpen("http://127.0.0.1:9999/alerts"),
+            token=FromFile(Path("/rules/token")), severity="critical", group_by=("run", "alertname"), timeout_s=3.0,
+            group_interval_s=90.0, repeat_s=14400.0, send_resolved=False, max_alerts=7,
         ),
         Receiver(
-            "manager", "alertmanager", FromEnvironment("ALERTMANAGER_URL"), token=FromEnvironment("ALERTMANAGER_TOKEN"),
-            group_by=(), group_interval_s=0.0, repeat_s=60.0,
+            name="manager", kind="alertmanager", address=FromEnvironment("ALERTMANAGER_URL"),
+            token=FromEnvironment("ALERTMANAGER_TOKEN"), group_by=(), group_interval_s=0.0, repeat_s=60.0,
         ),
-        Receiver("chat", "slack", FromFile(Path("/run/secrets/slack"))),
-        Receiver("mail", "apprise", FromEnvironment("MAIL_URL")),
-        Receiver("own", "command", argv=("logger", "-t", "rlscope")),
+        Receiver(name="chat", kind="slack", address=FromFile(Path("/run/secrets/slack"))),
+        Receiver(name="mail", kind="apprise", address=FromEnvironment("MAIL_URL")),
+        Receiver(name="own", kind="command", argv=("logger", "-t", "rlscope")),
     )  # fmt: skip
 
 

@@ -159,15 +159,17 @@ def test_a_file_that_names_no_rules_leaves_the_built_in_ones_in_force(tmp_path: 
 
 
 def test_a_one_off_is_critical_and_asks_about_the_whole_run() -> None:
-    rule = one_off("idle.trainer_ratio < 0.25")
-    assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "below", 0.25)
-    assert (rule.severity, rule.window, rule.for_ns) == ("critical", WHOLE_RUN, 0)
+    for text in ("idle.trainer_ratio < 0.25", "idle.trainer_ratio<0.25", " idle.trainer_ratio <0.25 "):
+        rule = one_off(text)
+        assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "below", 0.25)
+        assert (rule.severity, rule.window, rule.for_ns) == ("critical", WHOLE_RUN, 0)
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("idle.trainer_ratio >= 0.3", "no METRIC > NUMBER"),
+        ("idle.trainer_ratio=>0.3", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > 30%", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > nan", "no METRIC > NUMBER"),
         ("queue.depth > 1e999", "no METRIC > NUMBER"),

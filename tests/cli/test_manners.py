@@ -14,10 +14,9 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import rlscope
-from rlscope.alerts.config import one_off
 from rlscope.cli import app, main
 from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
-from rlscope.errors import OutputError, QueryError, RuleError
+from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -158,12 +157,6 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
     assert why in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_the_help_says_what_no_page_and_quiet_leave_out() -> None:
-    words = " ".join(invoke("analyze", "--help").stdout.replace("│", " ").split())
-    assert "Do not write the HTML report" in words
-    assert "Print only errors. Files are still written." in words
-
-
 COUNTED = "| n |\n|---|\n| 1 |\n"
 
 
@@ -233,18 +226,6 @@ def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only() -> N
     assert folded(text, terminal) == "short\n  a line that is too\n  long\n/a/path/that/is/longer/than/that"
     assert folded("name    what it answers", terminal, hanging=8) == "name    what it\n        answers"
     assert folded(text, Console(file=io.StringIO(), width=20)) == text
-
-
-@pytest.mark.parametrize("text", ["idle.trainer_ratio > 0.3", "idle.trainer_ratio>0.3", " idle.trainer_ratio >0.3 "])
-def test_a_rule_of_the_command_line_needs_no_blanks(text: str) -> None:
-    rule = one_off(text)
-    assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "above", 0.3)
-
-
-@pytest.mark.parametrize("text", ["idle.trainer_ratio>=0.3", "idle.trainer_ratio=>0.3", "idle.trainer_ratio==0.3"])
-def test_a_comparison_that_rules_do_not_have_is_not_taken_for_a_part_of_the_metric(text: str) -> None:
-    with pytest.raises(RuleError, match="expected a metric, > or <, and a number"):
-        one_off(text)
 
 
 def narrow(encoding: str) -> io.TextIOWrapper:

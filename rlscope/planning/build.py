@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -73,18 +73,8 @@ def decoder_of(file: PlanFile) -> Decoder:
     if counted is None:
         _refuse_gaps(file)
     shape = ModelShape() if counted is None else counted.shape
-    stated: dict[str, Any] = {
-        "parameters": None if model.parameters is None else int(model.parameters),
-        "active_parameters": None if model.active_parameters is None else int(model.active_parameters),
-        "layers": model.layers,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "experts": model.experts,
-        "experts_per_token": model.experts_per_token,
-        "kv_latent_dim": model.kv_latent_dim,
-        "bytes_per_weight": model.bytes_per_weight,
-        "bytes_per_kv": model.bytes_per_kv,
-    }
+    stated: dict[str, Any] = {each.name: getattr(model, each.name, None) for each in fields(shape)}
+    stated |= {name: int(stated[name]) for name in ("parameters", "active_parameters") if stated[name] is not None}
     shape = replace(shape, **{name: value for name, value in stated.items() if value is not None})
     _refuse_contradictions(file, shape)
     width = 0 if counted is None else counted.attention_width
@@ -102,8 +92,7 @@ def _parameters_of_config(file: PlanFile, name: str) -> Counted:
         return count_parameters(config, file.model.bytes_per_weight, file.model.bytes_per_kv)
     except (OSError, ValueError, RecursionError, UncountableError) as error:
         raise file.error(
-            "model",
-            "config_json",
+            "model.config_json",
             found=str(error),
             expected="the config.json of a decoder that can be counted",
             next_step="Or remove it and give parameters, layers, attention_heads, kv_heads and head_dim.",
@@ -116,7 +105,7 @@ def _refuse_gaps(file: PlanFile) -> None:
     needed = (*_DENSE, "kv_heads" if model.kv_latent_dim is None else "kv_latent_dim")
     for name in needed:
         if getattr(model, name) is None:
-            raise file.error("model", name, found="no such key", expected=f"{', '.join(needed)}, or config_json")
+            raise file.error(f"model.{name}", found="no such key", expected=f"{', '.join(needed)}, or config_json")
 
 
 def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
@@ -124,13 +113,13 @@ def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
     if given and len(given) < len(_MIXTURE):
         missing = next(name for name in _MIXTURE if name not in given)
         expected = f"all of {', '.join(_MIXTURE)} for a mixture of experts"
-        raise file.error("model", missing, found="no such key", expected=expected)
+        raise file.error(f"model.{missing}", found="no such key", expected=expected)
     if (shape.active_parameters or 0) > (shape.parameters or 0):
         expected = f"at most the {shape.parameters:,} parameters of the model"
-        raise file.error("model", "active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
+        raise file.error("model.active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
     if (shape.experts_per_token or 0) > (shape.experts or 0):
         expected = f"at most the model's {shape.experts} experts"
-        raise file.error("model", "experts_per_token", found=str(shape.experts_per_token), expected=expected)
+        raise file.error("model.experts_per_token", found=str(shape.experts_per_token), expected=expected)
 
 
 _STATED: Final = ("mean_tokens", "cv_ratio", "percentiles")
@@ -152,7 +141,7 @@ def planned_lengths(file: PlanFile) -> PlannedLengths:
     if lengths.from_run is not None:
         return _recorded(file, lengths.from_run)
     if lengths.prompt_tokens is None:
-        raise file.error("lengths", "prompt_tokens", found="no such key", expected="prompt_tokens or from_run")
+        raise file.error("lengths.prompt_tokens", found="no such key", expected="prompt_tokens or from_run")
     return PlannedLengths(_stated(file), lengths.prompt_tokens)
 
 
@@ -160,14 +149,14 @@ def _recorded(file: PlanFile, name: str) -> PlannedLengths:
     lengths, folder = file.lengths, Path(file.source.name).parent / name
     also = next((key for key in _STATED if getattr(lengths, key) is not None), None)
     if also is not None:
-        raise file.error("lengths", also, found=f"both from_run and {also}", expected="one of them")
+        raise file.error(f"lengths.{also}", found=f"both from_run and {also}", expected="one of them")
     with open_run(folder) as run:
         try:
             seen = observe_lengths(_ask_lengths(run), run.config.max_output_tokens)
         except UnobservableError as error:
             found = f"nothing in {folder}: {error}"
             expected = "a run that recorded its samples"
-            raise file.error("lengths", "from_run", found=found, expected=expected) from error
+            raise file.error("lengths.from_run", found=found, expected=expected) from error
     prompt_tokens = seen.prompt_tokens if lengths.prompt_tokens is None else lengths.prompt_tokens
     return PlannedLengths(_capped(file, seen.lengths), prompt_tokens)
 
@@ -186,8 +175,7 @@ def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
         return law
     if law.max_output_tokens is not None and law.capped_ratio and max_output_tokens > law.max_output_tokens:
         raise file.error(
-            "lengths",
-            "max_output_tokens",
+            "lengths.max_output_tokens",
             found=f"{max_output_tokens:,}",
             expected=f"at most {law.max_output_tokens:,}, where the run cut responses: longer ones were not recorded",
         )
@@ -199,18 +187,18 @@ def _stated(file: PlanFile) -> LengthLaw:
     if (lengths.mean_tokens is None) == (lengths.percentiles is None):
         found = "neither" if lengths.mean_tokens is None else "both"
         expected = "either mean_tokens with cv_ratio, or percentiles, or from_run"
-        raise file.error("lengths", "mean_tokens", found=found, expected=expected)
+        raise file.error("lengths.mean_tokens", found=found, expected=expected)
     try:
         if lengths.percentiles is not None:
             return law_of_percentiles(_per_cents(lengths.percentiles), lengths.max_output_tokens)
         if lengths.mean_tokens is None or lengths.cv_ratio is None:
             expected = "the spread of lengths: standard deviation over mean"
-            raise file.error("lengths", "cv_ratio", found="no such key", expected=expected)
+            raise file.error("lengths.cv_ratio", found="no such key", expected=expected)
         return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.max_output_tokens)
     except ValueError as error:
         name = "mean_tokens" if lengths.percentiles is None else "percentiles"
         expected = "lengths that a lognormal distribution under the cap can have"
-        raise file.error("lengths", name, found=str(error), expected=expected) from error
+        raise file.error(f"lengths.{name}", found=str(error), expected=expected) from error
 
 
 def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
@@ -251,9 +239,7 @@ def plan_ahead(
         planned = plan_layouts(replace(plan, asked=_asked(file, layout, running)))
         return file, replace(planned, scaling=None if planned.best is None else _poor_scaling(file, plan))
     except UnplannableError as error:
-        raise file.error(
-            "model", None, found=str(error), expected="a model that fits some layout of the GPUs"
-        ) from error
+        raise file.error("model", found=str(error), expected="a model that fits some layout of the GPUs") from error
 
 
 def _poor_scaling(file: PlanFile, plan: PlanInputs) -> PoorScaling | None:
@@ -343,8 +329,7 @@ def _granularity(file: PlanFile) -> Granularity:
         replica = math.lcm(gpus.gpus_per_trainer_replica, gpus.gpus_per_node)
         engine = math.ceil(gpus.gpus_per_engine / gpus.gpus_per_node) * gpus.gpus_per_node
         raise file.error(
-            "gpus",
-            "total",
+            "gpus.total",
             found=str(gpus.total),
             expected=f"at least {replica + engine}: a trainer replica and an engine, in whole nodes",
             next_step="Fewer GPUs can only run synchronously: do that, or plan with more of them.",
@@ -362,15 +347,14 @@ def _device(file: PlanFile) -> Device:
         if missing is not None and gpus.device is not None:
             meant, step = did_you_mean(gpus.device, names), f"For another device give {', '.join(figures)} too."
             raise file.error(
-                "gpus",
-                "device",
+                "gpus.device",
                 found=f"unknown device {gpus.device!r}",
                 expected=f"one of {', '.join(names)}",
                 next_step=step if meant is None else f"{meant} {step}",
             )
         if missing is not None:
             expected = f"device, or all of {', '.join(figures)}"
-            raise file.error("gpus", missing, found="no such key", expected=expected)
+            raise file.error(f"gpus.{missing}", found="no such key", expected=expected)
         listed = Device(gpus.device or "a device of your own", 0.0, 0.0, 0.0, frozenset())
     given = {name: getattr(gpus, name) * unit for name, unit in figures.items() if getattr(gpus, name) is not None}
     return replace(
@@ -391,8 +375,7 @@ def _workload(file: PlanFile) -> Workload:
     batch = file.batch
     if batch.group_size > batch.samples_per_step:
         raise file.error(
-            "batch",
-            "group_size",
+            "batch.group_size",
             found=str(batch.group_size),
             expected=f"at most samples_per_step, {batch.samples_per_step}",
             next_step="A step trains on whole groups.",
@@ -467,7 +450,7 @@ def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
     given, seconds = file.weights, file.weights.weight_update_s
     if seconds is not None and given.bandwidth_gb_per_s is not None:
         raise file.error(
-            "weights", "bandwidth_gb_per_s", found="both bandwidth_gb_per_s and weight_update_s", expected="one of them"
+            "weights.bandwidth_gb_per_s", found="both bandwidth_gb_per_s and weight_update_s", expected="one of them"
         )
     if given.bandwidth_gb_per_s is not None:
         moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
@@ -481,8 +464,7 @@ def _admission(file: PlanFile) -> Admission:
     kept = limits.staleness_policy
     if kept != "by_layout" and limits.max_staleness is None:
         raise file.error(
-            "limits",
-            "staleness_policy",
+            "limits.staleness_policy",
             found=f"{kept!r} and no max_staleness",
             expected="max_staleness too, the cap to enforce",
         )
@@ -493,7 +475,7 @@ def _admission(file: PlanFile) -> Admission:
     for name, limit in (("queue_capacity_samples", queue), ("max_in_flight_samples", limits.max_in_flight_samples)):
         if limit is not None and limit < whole:
             expected = f"at least {whole}, the whole groups of a step"
-            raise file.error("limits", name, found=str(limit), expected=expected)
+            raise file.error(f"limits.{name}", found=str(limit), expected=expected)
     cap = None if kept == "by_layout" else limits.max_staleness
     # With a cap of 0, there is nothing that publications could wait for.
     policy = "admission" if kept == "by_layout" or (kept == "publication_waits" and not cap) else kept
@@ -514,13 +496,12 @@ def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> fl
         return float(tokens)
     if not shape.kv_bytes_per_token(gpus):
         expected = "the engine's KV capacity: the KV cache of this model cannot be computed from its layers"
-        raise file.error("limits", "kv_capacity_tokens", found="no such key", expected=expected)
+        raise file.error("limits.kv_capacity_tokens", found="no such key", expected=expected)
     fits = next((more for more in range(gpus + 1, file.gpus.total) if capacity(more)), None)
     weights_gb, memory_gb = (shape.weight_bytes or 0.0) / 1e9, gpus * device.memory_bytes / 1e9
     more = "more than the plan has" if fits is None else f"at least {fits}"
     raise file.error(
-        "gpus",
-        "gpus_per_engine",
+        "gpus.gpus_per_engine",
         found=f"{gpus}, whose {memory_gb:,.0f} GB do not hold {weights_gb:,.0f} GB of weights and a KV cache",
         expected=f"{more} GPUs of {device.name} for an engine",
         next_step="Use more GPUs per engine, fewer bytes_per_weight, or a device with more memory.",
@@ -534,8 +515,8 @@ def _present(file: PlanFile) -> Layout | None:
     if given.trainer_gpus + given.sampler_gpus > gpus.total:
         found = f"{given.trainer_gpus} and {given.sampler_gpus} GPUs"
         expected = f"at most gpus.total, {gpus.total}"
-        raise file.error("current", "trainer_gpus", found=found, expected=expected)
+        raise file.error("current.trainer_gpus", found=found, expected=expected)
     if given.sampler_gpus % gpus.gpus_per_engine:
         expected = f"a multiple of gpus_per_engine, {gpus.gpus_per_engine}"
-        raise file.error("current", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
+        raise file.error("current.sampler_gpus", found=str(given.sampler_gpus), expected=expected)
     return Layout(given.trainer_gpus, given.sampler_gpus, given.max_running)

@@ -238,12 +238,9 @@ class PlanFile(PlanTables):
 
     source: ParsedFile
 
-    def error(
-        self, section: str, name: str | None, *, found: str, expected: str, next_step: str | None = None
-    ) -> RlscopeError:
-        """Build an error that names file and key."""
-        place = (section,) if name is None else (section, name)
-        return self.source.error(place, found=found, expected=expected, next_step=next_step)
+    def error(self, key: str, *, found: str, expected: str, next_step: str | None = None) -> RlscopeError:
+        """Build an error that names the file and a key, such as "gpus.total"."""
+        return self.source.error(tuple(key.split(".")), found=found, expected=expected, next_step=next_step)
 
 
 _MODEL: Final = TypeAdapter(PlanTables)

@@ -142,8 +142,14 @@ _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Secret = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S", json_schema_extra=_HIDDEN)]
 _Url = Annotated[_Secret, AfterValidator(_public_url)]
 _Variable = Annotated[_Secret, AfterValidator(_variable)]
-# A default in seconds is no duration as the file has it.
-_AS_WRITTEN: Final = (WithJsonSchema(DURATION_SCHEMA), Field(json_schema_extra=lambda part: part.pop("default", None)))
+
+
+def _without_default(part: dict[str, JsonValue]) -> None:
+    """Leave the default out of the schema: it is in seconds, and the file has durations."""
+    part.pop("default", None)
+
+
+_AS_WRITTEN: Final = (WithJsonSchema(DURATION_SCHEMA), Field(json_schema_extra=_without_default))
 _Seconds = Annotated[float, BeforeValidator(_seconds), *_AS_WRITTEN]
 _PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), *_AS_WRITTEN]
 _GroupBy = Annotated[

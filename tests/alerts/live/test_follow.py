@@ -66,7 +66,8 @@ def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "restarts", "held_rows"), [nightly(0, False, 10**6), (1, True, 10**6), nightly(2, True, 0), (9, False, 20)]
+    ("seed", "restarts", "held_rows"),
+    [nightly(0, False, 10**6), nightly(1, True, 10**6), nightly(2, True, 0), (9, False, 20)],
 )
 def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     tmp_path: Path, seed: int, restarts: bool, held_rows: int, monkeypatch: pytest.MonkeyPatch

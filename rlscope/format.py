@@ -60,9 +60,9 @@ def counted(value: float | None, one: str, many: str) -> str:
     return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], last: str = "and") -> str:
     """Join names for a sentence: a, b and c."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def si(value: float | None) -> str:

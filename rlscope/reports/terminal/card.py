@@ -133,12 +133,10 @@ def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     tables = [_role(role, width, has_idle=has_idle) for role in ledger_roles(analysis)]
     total = fmt.gpu_time(ledger.total_gpu_s)
     window = analysis.run.window
-    steps = (
-        f"   (steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)})" if window else ""
-    )
+    steps = f"  Steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}." if window else ""
     closing = (
-        f"█ work  ▒ waiting  ░ overhead, unattributed{steps}\n"
-        f"Total {total}, nothing counted twice: indented rows and dropped samples are parts of the rows above."
+        f"Bars: % of run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}\n"
+        f"The rows add up to {total}. Indented rows and dropped samples are included in the rows above them."
     )
     notes = " ".join(filter(None, (closing, unrecorded_sentence(ledger), publication_wait_sentence(ledger))))
     return Group(*tables, Text(notes, style="dim"))

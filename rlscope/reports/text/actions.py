@@ -38,7 +38,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "environment": "Make the environment faster, or run more environments in parallel",
     "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
-    "trainer_speed": "Speed up training: shorten the training step, or add GPUs",
+    "trainer_speed": "Speed up training: shorten the training step, or add trainer GPUs",
     "engine_speed": "Speed up sampling: use faster engines, or add sampler GPUs",
     "colocated": "Colocate: every GPU alternates between sampling and training",
 }
@@ -90,7 +90,7 @@ def what_to_do(action: Action) -> str:
     words, price = imperative(action), costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return f"{words} ({price})" if price else words
-    return f"{words} ({price or 'uncertain gain'}: test for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+    return f"{words} ({price or 'gain uncertain'}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -224,8 +224,8 @@ def _versions_last(action: Action, own: StalenessForecast | None, period_steps: 
     old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old})"
-    delay = "less" if after.steps_per_version < own.steps_per_version else "longer"
-    return f": the cap then holds up publishing {delay}, so weights are published every {new} instead of every {old}"
+    delay = "for less time" if after.steps_per_version < own.steps_per_version else "for longer"
+    return f": the cap then delays publishing {delay}, so weights are published every {new} instead of every {old}"
 
 
 def _has_staleness(action: Action) -> bool:
@@ -372,7 +372,7 @@ COLUMNS: Final = ActionRow(
     "predicted gain",
     "staleness p95",
     "tokens dropped",
-    "longest 10% trained",
+    "long samples trained",
     "evidence",
     "cost",
     "setting",

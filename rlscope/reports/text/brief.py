@@ -306,17 +306,17 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None
-    measured = f"in steady state{counted}; " if known else ""
+    measured = f"in steady state{counted}. " if known else ""
     if not isinstance(result, ModelResult):
-        return Fact("Throughput", rate, f"{measured}no prediction")
+        return Fact("Throughput", rate, f"{measured}No prediction")
     if result.prediction is None or not result.prediction.compared:
-        return Fact("Throughput", rate, f"{measured}too few steps to test a prediction")
+        return Fact("Throughput", rate, f"{measured}Too few steps to check a prediction")
     heldout, row = result.prediction, model_words.compared_rows(result)[0]
     steps = fmt.count(heldout.held_out_steps)
     predicted, found = (each.removesuffix(" tokens/s") for each in (row.predicted, row.achieved))
     tested = (
-        f"tested on the last {steps} steps: predicted {predicted}, measured "
-        f"{found}{' (90% intervals)' if '(' in found else ''}: "
+        f"Checked on the last {steps} steps: predicted {predicted}, measured "
+        f"{found}{' (90% intervals)' if '(' in found else ''}, "
         f"{_agreement(heldout.compared[0])}"
     )
     return Fact("Throughput", rate, f"{measured}{tested}")

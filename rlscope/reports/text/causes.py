@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="GPUs are blocked by the staleness cap {share} of the time",
+        headline="The staleness cap blocks {share} of all GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
@@ -94,7 +94,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 _SPENT: Final[Mapping[Bottleneck, str]] = {
     "samplers": "trainers spent {gpu_time} waiting for samples",
     "lockstep": "trainers and samplers spent {gpu_time} waiting for each other",
-    "staleness_cap": "GPUs were blocked by the staleness cap for {gpu_time}",
+    "staleness_cap": "the staleness cap blocked GPUs for {gpu_time}",
     "weight_updates": "weight updates took {gpu_time}",
     "environment": "GPUs spent {gpu_time} waiting for the environment",
     "checkpoints": "checkpoints and evaluation took {gpu_time}",

@@ -101,10 +101,10 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "speed at this batch size measured",
+    "measured": "speed measured at this batch size",
     "interpolated": "speed between measured batch sizes",
     "extrapolated": "speed beyond measured batch sizes",
-    "assumed": "speed by batch size not measured",
+    "assumed": "speed not measured at this batch size",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -29,7 +29,7 @@ def dropped_words(price: Price, before: Price) -> str:
     dropped = price.dropped_ratio
     if dropped is None or not price.changes_drops(before):
         return ""
-    return _change(before.dropped_ratio, share_words(dropped))
+    return f"{_change(before.dropped_ratio, share_words(dropped))} of those generated"
 
 
 def longest_words(price: Price, before: Price) -> str:
@@ -37,7 +37,7 @@ def longest_words(price: Price, before: Price) -> str:
     longest = price.longest_trained_ratio
     if longest is None or not price.changes_longest(before):
         return ""
-    return _change(before.longest_trained_ratio, share(longest.value))
+    return f"{_change(before.longest_trained_ratio, share(longest.value))} of the longest tenth"
 
 
 def share_words(ratio: Estimate) -> str:

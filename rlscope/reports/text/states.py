@@ -60,7 +60,7 @@ _REASONS: Final = {
     "staleness_cap": "staleness cap",
     "requests": "no requests submitted",
     "backpressure": "sample queue full",
-    "barrier": "barrier with other workers",
+    "barrier": "at a barrier",
     "environment": "environment",
     "weights": "new weights",
 }
@@ -84,7 +84,7 @@ def state_label(name: str, reason: str | None) -> str:
     return f"{label} ({why})" if why and not name.startswith("waiting_for_") else label
 
 
-UNDERFILLED: Final = "of which lost to small batches"
+UNDERFILLED: Final = "of which due to small batches"
 """Label of the part of decoding time that the model counts as lost to underfilled batches."""
 
 

@@ -110,8 +110,8 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
         return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
     first_named, *others_named = (f"{name} (+{gain}" for name, gain in zip(named, gains, strict=True))
-    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)])
-    return f"{helping} would help about equally"
+    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)], last="or")
+    return f"either {helping} would help about equally"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -143,7 +143,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     if verdict.cause != "samplers" or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
     share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words('weight_updates')}"
-    return f", because engines pause for weight updates, which take {share}"
+    return f", partly because engines pause for weight updates, which take {share}"
 
 
 def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
@@ -295,8 +295,8 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The steady state is too short to test this prediction. Predictions for other runs were usually within "
-        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is {left}."
+        "The run is too short to check the predictions of the model. On other runs they were usually within "
+        f"{most} of the measured throughput. Even if the predicted throughput is {most} too high, the gain is {left}."
     )
 
 

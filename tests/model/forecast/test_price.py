@@ -61,10 +61,10 @@ def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
     assert costly_words(high, price(0.02)) == (
         "drops 38% of generated tokens instead of 2.0% and trains only 5.0% of the longest tenth of responses"
     )
-    assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%)"
-    assert longest_words(high, price(0.02)) == "100% → 5.0%"
+    assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%) of those generated"
+    assert longest_words(high, price(0.02)) == "100% → 5.0% of the longest tenth"
     assert dropped_words(price(0.0099), price(0.0)) == ""
-    assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0%"
+    assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0% of those generated"
 
 
 def test_long_responses_that_are_not_trained_at_all_are_said_so():
@@ -166,7 +166,7 @@ def test_a_costly_action_says_so_in_its_first_sentence_and_is_a_probe():
     tested = _tested_first(made)
     assert tested.kind == "probe"
     assert what_to_do(tested) == (
-        "Raise the limit on running requests per engine from 4 to 8 (drops 11% of generated tokens: test for 20 steps "
-        "first)"
+        "Raise the limit on running requests per engine from 4 to 8 (drops 11% of generated tokens: try it for 20 "
+        "steps first)"
     )
     assert what_to_do(replace(tested, kind="fix")).endswith("(drops 11% of generated tokens)")

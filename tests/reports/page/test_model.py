@@ -249,7 +249,7 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     assert panel.count("Use 4 trainer GPUs") == 1
     assert f"Predicted throughput: {advice.gain_words(changing_model().recommendation.gain_ratio)}. Sample" in panel
     tried = " ".join(card(tried_model()).partition("Where the GPU")[0].replace("│", " ").split())
-    assert tried.count("Use 4 trainer GPUs") == tried.count("(uncertain gain: test for 20 steps first)") == 1
+    assert tried.count("Use 4 trainer GPUs") == tried.count("(gain uncertain: try it for 20 steps first)") == 1
 
 
 def kept_model():

@@ -85,7 +85,7 @@ WORDS = {
     ),
     "trainer_speed": (
         action("trainer_speed", "trainers", "fix", 1.0, 1.1),
-        "Speed up training: shorten the training step, or add GPUs",
+        "Speed up training: shorten the training step, or add trainer GPUs",
     ),
     "checkpoints": (
         action("checkpoints", "checkpoints", "fix", 3.0, None),
@@ -162,14 +162,14 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap then holds up publishing less, so "
-            "weights are published every 1.4 steps instead of every 4.6 steps",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap then delays publishing for less "
+            "time, so weights are published every 1.4 steps instead of every 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap then holds up publishing longer, so "
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap then delays publishing for longer, so "
             "weights are published every 8.6 steps instead of every step",
             "1 → 8.6 steps",
         ),
@@ -220,7 +220,7 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     words = actions.what_to_do(action(kind="probe"))
-    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (uncertain gain: test for 20 steps first)")
+    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (gain uncertain: try it for 20 steps first)")
 
 
 def test_actions_of_one_list_count_staleness_in_one_unit():
@@ -312,7 +312,7 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
         "2 → 3 versions",
         "",
         "",
-        "speed at this batch size measured",
+        "speed measured at this batch size",
         "a restart",
     )
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))

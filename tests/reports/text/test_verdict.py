@@ -198,7 +198,7 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     verdict = Verdict("samplers", lost, None, 0, 10**10)
     analysis = replace(full_analysis(), model=made, verdict=verdict, findings=())
     assert words in verdict_words.next_step(analysis)
-    paused = ", because engines pause for weight updates, which take 10.0% of all GPU time"
+    paused = ", partly because engines pause for weight updates, which take 10.0% of all GPU time"
     paused *= words.startswith("Engines")
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
 

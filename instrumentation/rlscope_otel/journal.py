@@ -12,7 +12,9 @@ without decoding it, and can begin at any batch. No I/O.
 # pyarrow ships no types; it is confined to the modules that convert, read and write.
 
 import re
+import struct
 import zlib
+from binascii import unhexlify
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
@@ -25,7 +27,9 @@ SUFFIX: Final = ".arrows"
 """The name of an open journal ends with it; that of the Parquet file which replaces it with `.parquet`."""
 _SEAL_KEY: Final = "seal"
 _DIGITS: Final = 40
-_SEAL: Final = re.compile(rb"(?<![0-9a-f])([0-9a-f]{16})([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8})(?![0-9a-f])")
+_SEAL: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
+_NUMBERS: Final = struct.Struct(">QIII")
+"""The numbers of a seal: first row, rows, length, CRC-32."""
 _MARKER: Final = b"\xff\xff\xff\xff"
 """Every message of an Arrow IPC stream begins with it, followed by the length of its metadata in four bytes."""
 _PREFIX_BYTES: Final = 8
@@ -89,12 +93,11 @@ def whole_batches(content: bytes | memoryview, start: int, head_crc32: int) -> I
         seal = _SEAL.search(view, start + _PREFIX_BYTES, metadata_end)
         if seal is None:
             return
-        first_row, rows, length, crc32 = (int(number, 16) for number in seal.groups())
+        first_row, rows, length, crc32 = _NUMBERS.unpack(unhexlify(seal[0]))
         end = start + length
         if not metadata_end <= end <= len(view):
             return
-        stated = view[seal.start() : seal.end() - 8]
-        if _crc32(head_crc32, view[start : seal.start()], stated, view[seal.end() : end]) != crc32:
+        if _crc32(head_crc32, view[start : seal.end() - 8], view[seal.end() : end]) != crc32:
             return
         yield SealedBatch(first_row, rows, start, end)
         start = end
@@ -109,6 +112,15 @@ def head_length(content: bytes | memoryview) -> int | None:
         return None
     length = _PREFIX_BYTES + int.from_bytes(content[4:_PREFIX_BYTES], "little")
     return length if _PREFIX_BYTES < length <= min(len(content), _LONGEST_METADATA) else None
+
+
+def is_cut_head(content: bytes | memoryview) -> bool:
+    """Return whether the content is the beginning of a head: what is left if a worker is killed as it begins a journal.
+
+    After a power cut, zeros may follow.
+    """
+    written = bytes(content).rstrip(b"\0")
+    return written[:4] == _MARKER[: len(written)] and head_length(content) is None
 
 
 def _crc32(start: int, *pieces: bytes | memoryview) -> int:

@@ -72,7 +72,12 @@ class OpenJournal:
         self.rows += batch.num_rows
 
     def _write(self, content: bytes) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | (0 if self.bytes else os.O_CREAT), 0o644)
+        flags = os.O_WRONLY | os.O_CLOEXEC | (0 if self.bytes else os.O_CREAT | os.O_EXCL)
+        try:
+            descriptor = os.open(self.path, flags, 0o644)
+        except FileExistsError:  # Somebody else's, since it was not there before.
+            self.is_spoilt = True
+            raise
         try:
             try:
                 written = 0

@@ -127,8 +127,8 @@ class _Checker:
         for worker_id in sorted({*owned, *self._workers}):
             kept += self._of_worker(table, worker_id, owned.get(worker_id, {}))
         # Keep the order of the files, so that a faultless run is read in the same order as without this check.
-        remaining = {file.path for file in kept}
-        return table_of(tuple(file for file in files.files if file.path in remaining))
+        remaining = {file.path: file for file in kept}
+        return table_of(tuple(remaining[file.path] for file in files.files if file.path in remaining))
 
     def completeness(self) -> Completeness:
         """Return the result over all tables."""
@@ -232,11 +232,16 @@ class _Checker:
         return sound
 
     def _unrepeated(self, files: Sequence[StoredFile]) -> list[StoredFile]:
-        """Return the files without those whose first row is also in an earlier one, in the order of their rows."""
+        """Return the files without those whose first row is also in an earlier one, in the order of their rows.
+
+        A journal may end with rows that are in the next file: its recorder could neither confirm nor remove them.
+        """
         kept: list[StoredFile] = []
         end = 0
         for file in sorted(files, key=lambda each: each.footer.spans[:1]):
             first = file.footer.spans[0][0] if file.footer.spans else end
+            if first < end and kept[-1].is_journal and kept[-1].footer.spans[-1][0] < first:
+                kept[-1], end = _cut(kept[-1], first), first
             if first < end:
                 self._skip(file, f"repeats rows from {first:,} on, which are in another file")
                 continue
@@ -248,11 +253,9 @@ class _Checker:
         """Name the journals that end with something other than a whole batch."""
         for file in files:
             if file.footer.rest_bytes:
-                end = file.footer.spans[-1][1] if file.footer.spans else 0
+                start = f"row {file.footer.spans[-1][1]:,} on" if file.footer.spans else "its start on"
                 name = file.path.relative_to(self._folder).as_posix()
-                why = (
-                    f"incomplete or damaged from row {end:,} on; its last {file.footer.rest_bytes:,} bytes are left out"
-                )
+                why = f"incomplete or damaged from {start}; its last {file.footer.rest_bytes:,} bytes are left out"
                 self.skipped.append(SkippedFile(name, why))
 
     def _add(self, kind: Kind, table: str, worker_id: str, rows: int, length_ns: int | None, detail: str) -> None:
@@ -264,6 +267,14 @@ class _Checker:
 def owner_of(path: Path) -> FileNumber:
     """Return the worker and the number in a file's name; number 0 if it has none."""
     return FileNumber.of(path.stem) or FileNumber(path.stem, 0)
+
+
+def _cut(journal: StoredFile, end: int) -> StoredFile:
+    """Return a journal without its rows from a number in its last range on."""
+    footer = journal.footer
+    first, after = footer.spans[-1]
+    spans = (*footer.spans[:-1], (first, end))
+    return replace(journal, footer=replace(footer, rows=footer.rows - (after - end), spans=spans))
 
 
 def _says(file: StoredFile) -> str:

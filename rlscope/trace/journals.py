@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.journal import SealedBatch, head_length, whole_batches
+from rlscope_otel.journal import SealedBatch, head_length, is_cut_head, whole_batches
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, shared, stamp_in
@@ -27,6 +27,8 @@ _LONGEST_BYTES: Final = 1 << 30
 
 _BYTES_TOGETHER: Final = 64 * 10**6
 """Bytes of journals that are decoded together."""
+UNBEGUN: Final = "it ends before its head does"
+"""Reason why a journal has no batch, if its worker was killed when it began it."""
 _MOST_HELD_BYTES: Final = 256 * 10**6
 """Maximum bytes of decoded rows that are held; other journals are read again when the tables are created."""
 
@@ -145,10 +147,8 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
         )
 
 
-def _empty_footer(read: Batches, table: str) -> Footer:
-    return Footer(
-        _names(table), 0, read.place.end, True, read.place.stamp, None, None, frozenset(), rest_bytes=read.rest_bytes
-    )
+def _empty_footer(table: str, size_bytes: int, rest_bytes: int, stamp: Stamp | None = None) -> Footer:
+    return Footer(_names(table), 0, size_bytes, True, stamp, None, None, frozenset(), rest_bytes=rest_bytes)
 
 
 def _ends(column: pa.Array | pa.ChunkedArray, starts: Sequence[int], end: np.ufunc) -> Sequence[int | None]:
@@ -186,10 +186,13 @@ class JournalRows:
                 read = read_batches(path, table)
             except FileNotFoundError as error:
                 read = f"cannot be read: {error}"
-            if isinstance(read, str):
+            if read == UNBEGUN:
+                size_bytes = path.stat().st_size
+                yield path, _empty_footer(table, size_bytes, size_bytes)
+            elif isinstance(read, str):
                 yield path, read
             elif not read.rows:
-                yield path, _empty_footer(read, table)
+                yield path, _empty_footer(table, read.place.end, read.rest_bytes, read.place.stamp)
             else:
                 group.append((path, read))
                 group_bytes += len(read.messages)
@@ -226,7 +229,7 @@ class JournalRows:
         rows = self._held.pop(path, None)
         if rows is not None:
             self._bytes -= rows.nbytes
-            return rows
+            return rows.slice(0, count)
         try:
             read = read_batches(path, table)
         except FileNotFoundError:
@@ -259,7 +262,7 @@ def _head(content: memoryview, table: str) -> Place | str:
     """Return the place after a journal's head, or why it has none that can be read."""
     length = head_length(content)
     if length is None:
-        return f"{len(content):,} bytes long, without a whole head: too short, or not a journal"
+        return UNBEGUN if is_cut_head(content) else f"{len(content):,} bytes long, and not a journal"
     schema = pa.ipc.read_schema(pa.py_buffer(content[:length]))
     stamp = stamp_in(schema.metadata or {})
     if stamp is None:

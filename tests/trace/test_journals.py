@@ -104,8 +104,8 @@ def test_a_cut_journal_gives_its_whole_batches_and_names_the_missing_rows(
     path.write_bytes(path.read_bytes()[: read(path).sealed[batches].start + 10])
     found_steps, found, skipped = seen(run)
     assert (found_steps, [gap.detail for gap in found.gaps]) == (list(steps), [detail])
-    end = len(steps) if batches else 0
-    assert skipped == {JOURNAL: f"incomplete or damaged from row {end} on; its last 10 bytes are left out"}
+    start = f"row {len(steps)} on" if batches else "its start on"
+    assert skipped == {JOURNAL: f"incomplete or damaged from {start}; its last 10 bytes are left out"}
 
 
 def read(path: Path) -> Batches:
@@ -151,11 +151,11 @@ def test_a_batch_that_is_appended_twice_is_read_once(run: Path) -> None:
 
 
 def test_a_journal_that_repeats_rows_of_another_file_is_left_out_and_named(run: Path) -> None:
-    journals.append(run, "train_steps", "t0", train_rows(8, 11), first_row=8, number=3)
+    journals.append(run, "train_steps", "t0", train_rows(5, 11), first_row=5, number=3)
     steps, found, skipped = seen(run)
     assert (steps, found.state) == (list(range(10)), "complete")
     assert list(skipped) == ["train_steps/t0-000003.arrows"]
-    assert skipped["train_steps/t0-000003.arrows"].startswith("repeats rows from 8 on, which are in another file")
+    assert skipped["train_steps/t0-000003.arrows"].startswith("repeats rows from 5 on, which are in another file")
 
 
 def test_the_parquet_file_wins_over_the_journal_that_it_replaced(run: Path) -> None:
@@ -242,15 +242,14 @@ def test_a_journal_that_is_replaced_meanwhile_is_read_from_its_parquet_file(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda path: path.write_bytes(b""), "0 bytes long, without a whole head"),
-        (lambda path: path.write_bytes(path.read_bytes()[:40]), "40 bytes long, without a whole head"),
-        (lambda path: path.write_bytes(b"PAR1" * 20), "80 bytes long, without a whole head"),
+        (lambda path: path.write_bytes(path.read_bytes()[:40]), "incomplete or damaged from its start on; its last 40"),
+        (lambda path: path.write_bytes(b"PAR1" * 20), "80 bytes long, and not a journal"),
         (lambda path: path.write_bytes(pa.schema([("step", pa.int64())]).serialize()), "its head does not say where"),
         (lambda path: (path.unlink(), path.mkdir()), "a folder"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "a pipe, a socket or a device"),
         (lambda path: (path.unlink(), path.symlink_to("/etc/passwd")), "a link that points outside the run folder"),
     ],
-    ids=["empty", "cut head", "no journal", "no stamp", "folder", "pipe", "link"],
+    ids=["cut head", "no journal", "no stamp", "folder", "pipe", "link"],
 )
 def test_what_is_no_journal_is_named_and_its_rows_are_missed(
     change: Callable[[Path], object], why: str, run: Path
@@ -259,6 +258,24 @@ def test_what_is_no_journal_is_named_and_its_rows_are_missed(
     steps, found, skipped = seen(run)
     assert (steps, [gap.rows for gap in found.gaps]) == (list(range(5)), [5])
     assert skipped[JOURNAL].startswith(why)
+
+
+@pytest.mark.parametrize("keep_bytes", [256 * 10**6, 0])
+def test_rows_at_the_end_of_a_journal_that_the_next_one_begins_with_are_read_once(
+    keep_bytes: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlscope.trace.journals._MOST_HELD_BYTES", keep_bytes)
+    journals.append(run, "train_steps", "t0", train_rows(8, 10), first_row=8, number=3)
+    journals.state(run, "t0", {"train_steps": 11})
+    steps, found, skipped = seen(run)
+    assert (steps, found.state, skipped) == (list(range(11)), "complete", {})
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\xff", b"\xff\xff\xff\xff\x70\x03\0\0", bytes(100)])
+def test_a_journal_whose_worker_was_killed_as_it_began_it_is_no_fault(left: bytes, run: Path) -> None:
+    (run / "train_steps" / "t0-000003.arrows").write_bytes(left)
+    steps, found, skipped = seen(run)
+    assert (steps, found.state, skipped) == (list(range(10)), "complete", {})
 
 
 def test_a_journal_of_another_run_is_left_out_and_a_renamed_one_is_read(run: Path) -> None:

@@ -462,6 +462,5 @@ KINDS: Final[Mapping[str, Apply]] = {
     )
 }  # fmt: skip
 KINDS_THAT_CHECKSUMS_SHOW: Final[Mapping[str, Apply]] = {
-    each.__name__: each
-    for each in (flip_bits, flip_bits, blank_file, hostile_text, odd_numbers, odd_reals, odd_versions)
+    each.__name__: each for each in (flip_bits, blank_file, hostile_text, odd_numbers, odd_reals, odd_versions)
 }

@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import resource
+import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -23,7 +24,9 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 """Of a process that has the libraries loaded and no thread started: the child of one with threads waits for their
 locks."""
-LIMIT_S: Final = 60
+LIMIT_S: Final = 600
+LIMIT_CPU_S: Final = 60
+"""Maximum CPU time: on a busy machine, a minute passes without any fault."""
 LIMIT_BYTES: Final = 2 * 10**9
 Verdict = Literal["same", "named", "refused", "silent", "traceback", "hang", "memory"]
 FAULTS: Final = ("silent", "traceback", "hang", "memory")
@@ -59,6 +62,8 @@ def look(folder: Path, *, whole: bool = False) -> Looked:
         found = reading.recv()
     child.join()
     wall_s = time.monotonic() - started_s
+    if found is None and child.exitcode == -signal.SIGXCPU:
+        return Looked("hang", {}, (), 0, wall_s)
     if found is None:
         return Looked("memory", {}, (f"ended with {child.exitcode}",), 0, wall_s)
     end = "memory" if found["peak_bytes"] > LIMIT_BYTES else found["end"]
@@ -78,6 +83,7 @@ def judge_mutation(mutation: Mutation, untouched: Looked, looked: Looked) -> Ver
 def _be_the_child(folder: Path, pipe: Connection, whole: bool) -> None:
     # Beside what the libraries reserve without using it.
     resource.setrlimit(resource.RLIMIT_DATA, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_S, LIMIT_CPU_S + 1))
     answer = _answer(folder, whole)
     pipe.send({**answer, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
     pipe.close()

@@ -64,7 +64,8 @@ def tally() -> Iterator[Tally]:
 
 
 def recorder_of(seed: int) -> Recorder:
-    return ("closed", "open", "open", "closed", "plain")[seed % 5]
+    """Every kind of mutation meets every recorder: there are 30 kinds, so that 5 alone would always meet the same."""
+    return ("closed", "open", "open", "closed", "plain")[(seed + seed // 30) % 5]
 
 
 @pytest.mark.parametrize("recorder", ["closed", "open", "plain"])

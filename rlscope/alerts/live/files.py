@@ -99,7 +99,7 @@ class LiveFiles:
         if not isinstance(rows, dict):
             return False
         counts = cast("Mapping[str, object]", rows)
-        return not any(self._is_above(count, table, worker_id) for table, count in counts.items() if table in TABLES)
+        return not any(self._is_above(counts[table], table, worker_id) for table in counts.keys() & TABLES.keys())
 
     def most_rows(self, table: str) -> int:
         """The highest number of rows that one worker wrote to a table."""
@@ -114,7 +114,10 @@ class LiveFiles:
 
     def _rows_of(self, table: str, worker_id: str) -> SeenRows:
         """The rows that were found of a worker."""
-        return self._seen.setdefault((table, worker_id), SeenRows())
+        seen = self._seen.get((table, worker_id))
+        if seen is None:
+            seen = self._seen[table, worker_id] = SeenRows()
+        return seen
 
     def _lacks(self, table: str, worker_id: str) -> bool:
         """Whether a worker wrote rows that were not seen, or possibly did."""
@@ -124,8 +127,10 @@ class LiveFiles:
         return self._is_above(cast("Mapping[str, object]", rows).get(table, 0), table, worker_id)
 
     def _is_above(self, count: object, table: str, worker_id: str) -> bool:
+        if not count or not is_integer(count):
+            return False
         seen = self._seen.get((table, worker_id))
-        return is_integer(count) and count > (0 if seen is None else seen.count)
+        return count > (0 if seen is None else seen.count)
 
     def _listed(self, table: str) -> tuple[list[str], list[tuple[str, int]]] | None:
         """Return the names of the Parquet files that may be new, and the names and sizes of the journals.

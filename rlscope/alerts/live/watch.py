@@ -27,6 +27,10 @@ _NS_PER_S: Final = 1_000_000_000
 _NAP_NS: Final = 50_000_000
 # Enough for two retries, and short for a job that waits for the exit code. The resolved alerts have as long again.
 _LAST_MESSAGES_S: Final = 5.0
+# The pause after a look is at least so many times its CPU time: a watch takes at most 5% of a core beside training.
+_REST: Final = 19.0
+# The first look at a long run may take minutes.
+_LONGEST_REST_S: Final = 60.0
 
 
 class WatchClock(Protocol):
@@ -40,6 +44,10 @@ class WatchClock(Protocol):
         """Wait."""
         ...
 
+    def cpu_s(self) -> float:
+        """Seconds of CPU time that the watch has used."""
+        ...
+
 
 class SystemWatchClock:
     """The machine's clock."""
@@ -51,6 +59,10 @@ class SystemWatchClock:
     def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU time that the watch has used."""
+        return time.process_time()
 
 
 class Followed(Protocol):
@@ -115,6 +127,8 @@ class RunWatch:
         self._state_file = state_file
         self._show = show
         self._interval_s = interval_s
+        self._rest_s = 0.0
+        """Minimum pause after the last look."""
         self._clock = clock
         self._worst: Severity | None = worst
         self._state_trouble: str | None = None
@@ -133,8 +147,9 @@ class RunWatch:
         return Outcome(view.ended, self._worst, untold)
 
     def _look(self) -> LiveView:
-        now_ns = self._clock.now_ns()
+        now_ns, began_s = self._clock.now_ns(), self._clock.cpu_s()
         view = self._run.poll(now_ns)
+        self._rest_s = min(_LONGEST_REST_S, _REST * (self._clock.cpu_s() - began_s))
         self._couriers.collect(now_ns)
         # Before the first tick, no alert may be closed as missing.
         if view.evaluated_ns is not None and view.facts is not None:
@@ -159,7 +174,7 @@ class RunWatch:
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted down, because a clock that is set back would stop the watch.
-        left_ns = round(self._interval_s * _NS_PER_S)
+        left_ns = round(max(self._interval_s, self._rest_s) * _NS_PER_S)
         while left_ns > 0 and not interruptions():
             nap_ns = min(_NAP_NS, left_ns)
             self._clock.sleep(nap_ns / _NS_PER_S)

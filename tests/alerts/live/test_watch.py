@@ -36,6 +36,9 @@ class FakeClock:
     def sleep(self, seconds: float) -> None:
         self.ns += max(1, round(seconds * S))
 
+    def cpu_s(self) -> float:
+        return 0.0
+
 
 def facts(**changes: Any) -> LiveFacts:
     known: dict[str, Any] = {
@@ -134,6 +137,21 @@ def test_a_watch_looks_at_every_interval_until_the_run_ends() -> None:
     outcome, run = follow([view(), view(), view(ended=True)])
     assert outcome == Outcome(ended=True, worst=None, untold=0)
     assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 10 * S]
+
+
+@pytest.mark.parametrize(("look_s", "pause_s"), [(0.2, 5.0), (1.0, 19.0), (600.0, 60.0)])
+def test_a_watch_rests_nineteen_times_as_long_as_a_look_took_for_at_most_a_minute(
+    look_s: float, pause_s: float
+) -> None:
+    class Busy(FakeClock):
+        readings = 0
+
+        def cpu_s(self) -> float:
+            self.readings += 1
+            return look_s * (self.readings // 2)
+
+    _, run = follow([view(), view(ended=True)], clock=Busy())
+    assert run.polls_ns == [NOON_NS, NOON_NS + round(pause_s * S)]
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:

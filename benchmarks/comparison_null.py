@@ -26,7 +26,7 @@ import numpy as np
 from token_simulator import Layout, World, simulate_world
 from token_simulator.cases import PLAIN
 
-from rlscope.comparison.facts import ComparedRun, halves, run_of
+from rlscope.comparison.facts import ComparedRun, StepTable, run_of
 from rlscope.comparison.gate import steady_steps
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import StepSeries, difference
@@ -79,6 +79,37 @@ def null_pairs() -> Iterator[tuple[str, Pair]]:
         yield f"halves of {name}", compare_runs(first, [second]).pairs[0]
     for name, world, layout in SYSTEMS:
         yield f"two recordings, {name}", compare_runs(recorded(world, layout, 1), [recorded(world, layout, 2)]).pairs[0]
+
+
+def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
+    """The two halves of a run's steady state, as if they were two runs."""
+    assert run.table is not None
+    middle, end = run.table.step.size // 2, run.table.step.size
+    first, second = (_part_of(run, run.table, cut) for cut in (slice(0, middle), slice(middle, end)))
+    return replace(first, name=f"{run.name} first half"), replace(second, name=f"{run.name} second half")
+
+
+def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
+    columns = {name: getattr(table, name) for name in StepTable.__slots__ if name != "state_gpu_s"}
+    part = StepTable(
+        **{name: None if column is None else column[cut] for name, column in columns.items()},
+        state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
+    )
+    assert run.steady is not None and run.steady_totals is not None and part.trained_tokens is not None
+    tokens, seconds = int(part.trained_tokens.sum()), float(part.period_s.sum())
+    states = {key: round(float(spent.sum()) * 1e9) for key, spent in part.state_gpu_s.items()}
+    steady = replace(run.steady, states=states, length_ns=round(seconds * 1e9), tokens=tokens, steps=part.step.size)
+    return replace(
+        run,
+        table=part,
+        steady=steady,
+        steady_tokens_per_s=tokens / seconds,
+        first_step=int(part.step[0]),
+        last_step=int(part.step[-1]),
+        update_s=np.zeros(0),
+        dropped_ratio=None,
+        steady_totals=replace(run.steady_totals, tokens_per_s=tokens / seconds, staleness_p95=None),
+    )
 
 
 def null_line(name: str, pair: Pair) -> str:

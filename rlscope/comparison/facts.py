@@ -324,37 +324,6 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
     )
 
 
-def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
-    """The two halves of a run's steady state, as if they were two runs. Raises ValueError without one."""
-    if run.table is None or run.steady is None:
-        raise ValueError("a run without a steady state has no halves")
-    middle, end = run.table.step.size // 2, run.table.step.size
-    return tuple(  # type: ignore[return-value]
-        replace(run, name=f"{run.name} {which}", **_part_of(run.table, run.steady, cut))  # type: ignore[arg-type]
-        for which, cut in (("first half", slice(0, middle)), ("second half", slice(middle, end)))
-    )
-
-
-def _part_of(table: StepTable, time: GpuTime, cut: slice) -> dict[str, object]:
-    columns = {name: getattr(table, name) for name in StepTable.__slots__ if name != "state_gpu_s"}
-    part = StepTable(
-        **{name: None if column is None else column[cut] for name, column in columns.items()},  # type: ignore[arg-type]
-        state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
-    )
-    steady = _time_of(part, time.gpus, round(float(part.period_s.sum()) * 1e9))
-    tokens_per_s = steady.tokens / float(part.period_s.sum()) if steady.tokens else None
-    return {
-        "table": part,
-        "steady": steady,
-        "steady_tokens_per_s": tokens_per_s,
-        "first_step": int(part.step[0]),
-        "last_step": int(part.step[-1]),
-        "update_s": np.zeros(0),
-        "dropped_ratio": None,
-        "steady_totals": _totals_of(part, tokens_per_s, None),
-    }
-
-
 def _layout(analysis: AnalysisResult) -> RunLayout:
     run, stated = analysis.run, analysis.run.settings.get("max_running")
     devices = analysis.answers.get("worker_devices")
@@ -461,12 +430,9 @@ def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Real
 
 
 def _steady_time(analysis: AnalysisResult, table: StepTable) -> GpuTime:
-    window = analysis.run.window
+    window, gpus = analysis.run.window, _gpus(analysis.run)
     assert window is not None
-    return _time_of(table, _gpus(analysis.run), window.end_ns - window.start_ns)
-
-
-def _time_of(table: StepTable, gpus: Mapping[str, int], length_ns: int) -> GpuTime:
+    length_ns = window.end_ns - window.start_ns
     states = {key: round(float(seconds.sum()) * 1e9) for key, seconds in table.state_gpu_s.items()}
     return GpuTime(_closed(states, gpus, length_ns), gpus, length_ns, _sum(table.trained_tokens), table.step.size)
 
@@ -488,22 +454,16 @@ def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: 
 
 
 def _steady_totals(analysis: AnalysisResult, table: StepTable) -> StretchMeans:
-    ages = analysis.answers.get("token_staleness")
-    counts: tuple[tuple[int, int], ...] = ()
-    if ages is not None and table.known_tokens.sum():
+    ages, known = analysis.answers.get("token_staleness"), float(table.known_tokens.sum())
+    p95 = None
+    if ages is not None and known:
         inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
-        sums = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
-        counts = tuple(sums.select("staleness", "tokens").iter_rows())
-    p95 = float(weighted_quantile(counts, 95)) if counts else None
-    return _totals_of(table, analysis.throughput.steady_tokens_per_s, p95)
-
-
-def _totals_of(table: StepTable, tokens_per_s: float | None, staleness_p95: float | None) -> StretchMeans:
-    known = float(table.known_tokens.sum())
+        counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
+        p95 = float(weighted_quantile(tuple(counts.select("staleness", "tokens").iter_rows()), 95))
     mean, in_flight, in_queue = (
         float(sums.sum()) / known if known else None for sums in (table.staleness, table.in_flight, table.in_queue)
     )
-    return StretchMeans(tokens_per_s, mean, staleness_p95, in_flight, in_queue)
+    return StretchMeans(analysis.throughput.steady_tokens_per_s, mean, p95, in_flight, in_queue)
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:

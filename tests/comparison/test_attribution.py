@@ -21,7 +21,6 @@ from rlscope.comparison.facts import (
     RunLayout,
     StateKey,
     flattened,
-    halves,
     run_of,
 )
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
@@ -275,11 +274,6 @@ def test_a_length_factor_changes_the_mean_after_the_cut_by_what_was_asked(change
 def test_two_recordings_of_one_setting_do_not_differ() -> None:
     (pair,) = compare_runs(recorded(Layout(4, 4, 32), 1), [recorded(Layout(4, 4, 32), 2)]).pairs
     assert significant(pair) == [] and pair.attribution.causes == ()
-
-
-def test_the_halves_of_a_calm_run_do_not_differ() -> None:
-    first, second = halves(recorded(Layout(4, 4, 32), 1))
-    assert significant(compare_runs(first, [second]).pairs[0]) == []
 
 
 def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:

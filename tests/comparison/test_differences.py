@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rlscope
 from rlscope.comparison.differences import differences_of
-from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
+from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, run_of
 from rlscope.comparison.runs import compare_runs, named
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.pipeline import analyze
@@ -114,18 +114,6 @@ def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlsc
     assert cost is not None
     for total, analysed in ((cost.before, pair.baseline), (cost.after, pair.pairs[0].run)):
         assert total == pytest.approx(analysed.layout.gpus * 1000.0 / analysed.steady_tokens_per_s)
-
-
-def test_halves_of_a_run_are_two_runs_that_together_are_the_whole(before: rlscope.Analysis) -> None:
-    run = run_of(before)
-    first, second = halves(run)
-    assert run.table is not None and first.table is not None and second.table is not None
-    assert first.table.step.size + second.table.step.size == run.table.step.size
-    assert first.table.step[-1] + 1 == second.table.step[0]
-    assert first.steady is not None and second.steady is not None and run.steady is not None
-    assert first.steady.tokens + second.steady.tokens == run.steady.tokens
-    with pytest.raises(ValueError, match="no halves"):
-        halves(replace(run, table=None))
 
 
 def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None:

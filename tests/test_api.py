@@ -35,7 +35,7 @@ from rlscope.pipeline import DRAWN
 from rlscope.reports.terminal.card import print_card
 from tests.kept import analysis_of
 from tests.planning.small_plan import SMALL_PLAN
-from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import small_run
 
 ROOT = Path(__file__).parents[1]
 TRACE = ROOT / "sample_traces" / "vllm_trl"
@@ -56,15 +56,7 @@ def analysis() -> rlscope.Analysis:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """One training step, which is too little for a model."""
-    return write_run(
-        tmp_path / "a run",
-        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
-        samples=[sample_row("a", "e0", [(0, 0, 4)])],
-        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
-        engine_steps=[engine_row("e0", 0, SECOND)],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
-    )
+    return small_run(tmp_path / "a run")
 
 
 def modules_after(program: str, *arguments: str | Path) -> set[str]:

@@ -131,3 +131,18 @@ def gpu_row(worker_id: str, time_ns: int, busy_ratio: float | None = None, gpu_i
     """A row of gpu_samples."""
     reading = {"worker_id": worker_id, "gpu_id": gpu_id, "time_ns": time_ns, "busy_ratio": busy_ratio}
     return reading | {"source": "nvml"} | more
+
+
+def small_run(folder: Path, tokens: int = 4, config: Mapping[str, Any] | None = None) -> Path:
+    """A run of ten seconds with one sample and one training step, too few for a verdict or a model."""
+    second = 10**9
+    return write_run(
+        folder,
+        [worker("e0", "sampler", 0, 10 * second), worker("t0", "trainer", 0, 10 * second)],
+        config,
+        samples=[sample_row("a", "e0", [(0, 0, tokens)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, second)],
+        train_steps=[train_row("t0", 2 * second, 4 * second, 1)],
+        activities=[activity("t0", 0, 2 * second, "wait", "samples")],
+    )

@@ -17,9 +17,8 @@ from typer.testing import CliRunner, Result
 import rlscope
 from rlscope.cli import app, main
 from rlscope.trace.questions import questions
-from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import small_run
 
-SECOND = 10**9
 COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()")
 COLOURED = ("NO_COLOR", "FORCE_COLOR")
 
@@ -32,26 +31,14 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def small_run(folder: Path) -> Path:
-    return write_run(
-        folder / "a run",
-        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
-        samples=[sample_row("a", "e0", [(0, 0, 4)])],
-        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
-        engine_steps=[engine_row("e0", 0, SECOND)],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
-    )
-
-
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    return small_run(tmp_path)
+    return small_run(tmp_path / "a run")
 
 
 @pytest.fixture(scope="module")
 def analysis(tmp_path_factory: pytest.TempPathFactory) -> rlscope.Analysis:
-    return rlscope.analyze(small_run(tmp_path_factory.mktemp("runs")))
+    return rlscope.analyze(small_run(tmp_path_factory.mktemp("runs") / "a run"))
 
 
 @pytest.fixture

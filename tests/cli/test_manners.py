@@ -18,22 +18,14 @@ from rlscope.cli import app, main
 from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
-from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import small_run, train_row, worker, write_run
 
 SECOND = 10**9
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(
-        tmp_path_factory.mktemp("runs") / "a run",
-        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
-        samples=[sample_row("a", "e0", [(0, 0, 4)])],
-        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
-        engine_steps=[engine_row("e0", 0, SECOND)],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
-    )
+    return small_run(tmp_path_factory.mktemp("runs") / "a run")
 
 
 class Known(NamedTuple):

@@ -41,7 +41,7 @@ from rlscope.reports.text.comparison import (
 from tests.comparison.made_runs import made_run
 from tests.kept import analysis_of
 from tests.reports.analysis_fixture import HOSTILE
-from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import small_run, worker, write_run
 
 EVEN = [2.0] * 20
 SECOND = 10**9
@@ -269,14 +269,7 @@ def test_names_from_runs_stay_text_in_every_format() -> None:
 def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comparison, tmp_path: Path) -> None:
     """Compare a run of one training step (no steady state, no model) and a run that trained nothing."""
     workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
-    short = write_run(
-        tmp_path / "short",
-        workers,
-        samples=[sample_row("a", "e0", [(0, 0, 4)])],
-        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
-        engine_steps=[engine_row("e0", 0, SECOND)],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-    )
+    short = small_run(tmp_path / "short")
     nothing = write_run(tmp_path / "nothing", workers)
     runs = [run_of(analyze(each, also_ask=ALSO_ASKED)) for each in (short, nothing)]
     for first, others in ((runs[0], [runs[1], pair.baseline]), (pair.baseline, runs)):

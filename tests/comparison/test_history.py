@@ -23,22 +23,7 @@ from rlscope.reports.terminal.history import as_text, on_terminal
 from rlscope.reports.text.history import SCOPES
 from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
-from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
-
-SECOND = 10**9
-TICKED: list[str] = []
-
-
-def small_run(folder: Path, tokens: int = 4, config: dict[str, object] | None = None) -> Path:
-    return write_run(
-        folder,
-        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
-        config,
-        samples=[sample_row("a", "e0", [(0, 0, tokens)])],
-        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
-        engine_steps=[engine_row("e0", 0, SECOND)],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-    )
+from tests.trace_folder import small_run
 
 
 @pytest.fixture(autouse=True)

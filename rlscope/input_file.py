@@ -67,6 +67,13 @@ class ParsedFile:
         found, expected = f"unknown {noun} {_shown(name)}", "one of " + ", ".join(choices)
         return self._hinted(place, found, expected, did_you_mean(name, choices))
 
+    def refuse_repeated(self, key: str, names: Sequence[str], noun: str) -> None:
+        """Raise an error if two tables of a list, which are called `noun`, have the same name."""
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                expected = f"a name of its own for every {noun}"
+                raise self.error((key, index, "name"), found=repr(name), expected=expected)
+
     def _hinted(self, place: Place, found: str, expected: str, hint: str | None) -> RlscopeError:
         step = self.advice(place)
         return self.error(place, found=found, expected=expected, next_step=f"{hint} {step}" if hint else step)

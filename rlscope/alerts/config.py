@@ -58,20 +58,12 @@ def _threshold(written: object) -> float:
     return float(written)
 
 
-def _duration_ns(written: object) -> int:
-    return parse_duration(written if isinstance(written, str) else "")
-
-
-def _window(written: object) -> RuleWindow:
-    return parse_window(written if isinstance(written, str) else "")
-
-
 _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Texts = dict[str, Annotated[str, Field(strict=True)]]
 _Whole = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 _Threshold = Annotated[float, BeforeValidator(_threshold)]
-_DurationNs = Annotated[int, BeforeValidator(_duration_ns), WithJsonSchema(DURATION_SCHEMA)]
-_Window = Annotated[RuleWindow, BeforeValidator(_window), WithJsonSchema(WINDOW_SCHEMA)]
+_DurationNs = Annotated[int, BeforeValidator(parse_duration), WithJsonSchema(DURATION_SCHEMA)]
+_Window = Annotated[RuleWindow, BeforeValidator(parse_window), WithJsonSchema(WINDOW_SCHEMA)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +230,7 @@ def _rules(source: ParsedFile, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
         expected = "at least one rule, or no `rules` key for the built-in ones"
         raise source.error(("rules",), found="[]", expected=expected)
     rules = tuple(_rule(source, ("rules", index), table) for index, table in enumerate(tables))
-    names = [rule.name for rule in rules]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            expected = "a name of its own for every rule"
-            raise source.error(("rules", index, "name"), found=repr(name), expected=expected)
+    source.refuse_repeated("rules", [rule.name for rule in rules], "rule")
     return rules
 
 

@@ -30,11 +30,12 @@ WINDOW_SCHEMA: Final[dict[str, Any]] = {
 """JSON Schema of the input of `parse_window`."""
 
 
-def parse_duration(text: str) -> int:
+def parse_duration(written: object) -> int:
     """Return the nanoseconds of `30s`, `1h30m` or `500ms`: whole numbers, largest unit first, as in Prometheus.
 
-    Raises ValueError, with the expected form, for any other text and for more than a year.
+    Raises ValueError, with the expected form, for anything else and for more than a year.
     """
+    text = written if isinstance(written, str) else ""
     parts = _PART.findall(text)
     names = [unit for _, unit in parts]
     ordered = names == sorted(set(names), key=list(UNITS_NS).index, reverse=True)
@@ -46,13 +47,13 @@ def parse_duration(text: str) -> int:
     return length_ns
 
 
-def parse_window(text: str) -> RuleWindow:
+def parse_window(written: object) -> RuleWindow:
     """Return a window of a duration above zero or a number of steps. Raises ValueError with the expected form."""
-    steps = _STEPS.fullmatch(text)
+    steps = _STEPS.fullmatch(written) if isinstance(written, str) else None
     if steps is not None and int(steps[1]) > 0:
         return RuleWindow(None, int(steps[1]))
     try:
-        length_ns = parse_duration(text)
+        length_ns = parse_duration(written)
     except ValueError as error:
         raise ValueError(f"{error}, or a number of steps such as `20 steps`") from None
     if length_ns == 0:

@@ -108,13 +108,17 @@ def holds_secret(url: str) -> bool:
     return bool(parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment) or tokens
 
 
-def _public_url(url: str) -> str:
+def is_http(url: str) -> bool:
+    """Whether a text is an http or https URL with a host."""
     try:
         parts = urlsplit(url)
-        is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        is_http = False
-    if not is_http:
+        return False
+
+
+def _public_url(url: str) -> str:
+    if not is_http(url):
         raise ValueError("an http or https URL")
     if holds_secret(url):
         raise ValueError("a URL without a secret: this one seems to hold one, so name it under url_env or url_file")
@@ -128,7 +132,7 @@ def _variable(name: str) -> str:
 
 
 def _seconds(written: object) -> float:
-    return parse_duration(written if isinstance(written, str) else "") / 1e9
+    return parse_duration(written) / 1e9
 
 
 def _positive_seconds(written: object) -> float:
@@ -278,11 +282,7 @@ def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
     """Return the receivers of a document. Raises RuleError."""
     _refuse_secret_urls(source)
     tables = source.validated(_model()).receivers
-    names = [table.name for table in tables]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            expected = "a name of its own for every receiver"
-            raise source.error(("receivers", index, "name"), found=repr(name), expected=expected)
+    source.refuse_repeated("receivers", [table.name for table in tables], "receiver")
     return tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
 
 

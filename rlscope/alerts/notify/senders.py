@@ -19,14 +19,14 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from rlscope.alerts.notify.message import DeliveryError, Message, all_labels, lines, title
-from rlscope.alerts.receiver import ALERTMANAGER_REPEAT_S, Receiver, ReceiverKind
+from rlscope.alerts.receiver import ALERTMANAGER_REPEAT_S, Receiver, ReceiverKind, is_http
 from rlscope.analysis.result import Alert
 
 Send = Callable[[Receiver, Message], None]
-"""Raises DeliveryError where the receiver did not take the message, SecretError where its secret is missing."""
+"""Raises DeliveryError if the receiver did not accept the message, SecretError if its secret is missing."""
 Json = dict[str, object]
 
 WEBHOOK_VERSION: Final = "4"
@@ -219,7 +219,9 @@ def post_json(url: str, body: object, *, timeout_s: float, token: str | None = N
 
 
 def _request(url: str, body: bytes, token: str | None) -> urllib.request.Request:
-    parts = _http_parts(url)
+    if not is_http(url) or not url.isascii() or any(char.isspace() or not char.isprintable() for char in url):
+        raise DeliveryError("its URL is not an http or https URL")
+    parts = urlsplit(url)
     headers = {"Content-Type": "application/json", "User-Agent": "rlscope"}
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -228,17 +230,6 @@ def _request(url: str, body: bytes, token: str | None) -> urllib.request.Request
         headers["Authorization"] = f"Bearer {token}"
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
     return urllib.request.Request(bare.geturl(), data=body, headers=headers, method="POST")
-
-
-def _http_parts(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable or not url.isascii() or any(char.isspace() or not char.isprintable() for char in url):
-        raise DeliveryError("its URL is not an http or https URL")
-    return urlsplit(url)
 
 
 def _retry_after_s(error: urllib.error.HTTPError) -> float | None:

@@ -206,34 +206,32 @@ class Attribution:
     def only(self) -> ChangeCause | None:
         """The only changed setting, else the only measured difference; None if there are several."""
         settings = [each for each in self.causes if each.kind == "setting"]
-        found = settings or list(self.causes)
-        return found[0] if len(found) == 1 else None
+        candidates = settings or list(self.causes)
+        return candidates[0] if len(candidates) == 1 else None
 
 
-def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> Attribution:
+def attribute(before: ComparedRun, after: ComparedRun, differences: Differences) -> Attribution:
     """Find the causes of the change, and divide the measured change of the rate among them."""
     changes = setting_changes(before, after)
-    rate = found.row("tokens_per_s")
-    silence = _silence(before, after)
-    model = None if silence else before.model
-    lengths = _Lengths.of(before, after, found, model, changes)
-    asked = [
-        *_setting_causes(before, after, changes, lengths),
-        *(each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)),
-    ]
-    causes = _shared(model, silence, _askable(asked), rate)
+    rate = differences.row("tokens_per_s")
+    obstacle = _obstacle(before, after)
+    model = None if obstacle else before.model
+    lengths = _Lengths.of(before, after, differences, model, changes)
+    measured_causes = [each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)]
+    candidates = _limited([*_setting_causes(before, after, changes, lengths), *measured_causes])
+    causes = _shared(model, obstacle, candidates, rate)
     measured = None if rate.change is None else math.log1p(rate.change)
-    known = [each.log_ratio for each in causes if each.log_ratio is not None]
-    has_model = model is not None and (bool(known) or not causes)
-    together = math.fsum(known) if has_model else None
+    contributions = [each.log_ratio for each in causes if each.log_ratio is not None]
+    has_model = model is not None and (bool(contributions) or not causes)
+    together = math.fsum(contributions) if has_model else None
     left = None if measured is None or together is None else measured - together
     return Attribution(
         changes=changes,
         causes=causes,
-        together_ratio=None if together is None or not known else math.expm1(together),
+        together_ratio=None if together is None or not contributions else math.expm1(together),
         unexplained_log_ratio=left,
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_promise(before, after, changes, rate, _askable(asked), model),
+        promise=_promise(before, after, changes, rate, candidates, model),
         lengths=lengths.credit,
     )
 
@@ -257,12 +255,12 @@ class _Lengths:
         cls,
         before: ComparedRun,
         after: ComparedRun,
-        found: Differences,
+        differences: Differences,
         model: ModelResult | None,
         changes: Sequence[SettingChange],
     ) -> "_Lengths":
         law = None if model is None else law_of(before)
-        cap, measured = cap_change(before, after), found.row("response_tokens")
+        cap, measured = cap_change(before, after), differences.row("response_tokens")
         engines = engine_speed(before, after)
         others = [each for each in changes if each.name != CAP and not is_same_size(each.name, each.before, each.after)]
         most = speed_of_cap(before, after, cap) if model is not None and engines is not None and not others else 1.0
@@ -297,28 +295,28 @@ class _Lengths:
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
     """Return every part of the layout, device and config entry that differs."""
-    found: dict[str, tuple[object, object]] = {}
+    pairs: dict[str, tuple[object, object]] = {}
     for role in ("trainer_gpus", "sampler_gpus", "colocated_gpus"):
-        found[role] = (getattr(before.layout, role), getattr(after.layout, role))
+        pairs[role] = (getattr(before.layout, role), getattr(after.layout, role))
     if before.layout.max_running is not None and after.layout.max_running is not None:
-        found["max_running"] = (before.layout.max_running, after.layout.max_running)
+        pairs["max_running"] = (before.layout.max_running, after.layout.max_running)
     published = _steps_per_version(before, after)
     if published is not None:
-        found["publish_every"] = published
+        pairs["publish_every"] = published
     for role in before.devices.keys() & after.devices.keys():
-        found[f"{role} device"] = (before.devices[role], after.devices[role])
+        pairs[f"{role} device"] = (before.devices[role], after.devices[role])
     for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
         if name not in _UNIMPORTANT:
-            found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
+            pairs.setdefault(name, (before.settings.get(name), after.settings.get(name)))
     return tuple(
-        SettingChange(name, own, other)
-        for name, (own, other) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in found.items())
-        if own != other
+        SettingChange(name, first, then)
+        for name, (first, then) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in pairs.items())
+        if first != then
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Candidate:
     """A cause before the model predicts its effect; `change` is None if the model has no input for it."""
 
     kind: CauseKind
@@ -330,29 +328,31 @@ class _Asked:
     """Why there is no model input, if `change` is None."""
 
     @classmethod
-    def of_numbers(cls, name: str, before: float, after: float, change: Change) -> "_Asked":
+    def of_numbers(cls, name: str, before: float, after: float, change: Change) -> "_Candidate":
         """Build a measured difference of two numbers."""
         return cls("measured", name, f"{before:.3g}", f"{after:.3g}", change)
 
 
-def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
+def _limited(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Return all causes; those beyond the first `MOST_CAUSES` lose their model input."""
-    left, found = MOST_CAUSES, list[_Asked]()
-    for each in asked:
+    left, limited = MOST_CAUSES, list[_Candidate]()
+    for each in candidates:
         left -= each.change is not None
-        found.append(each if left >= 0 or each.change is None else replace(each, change=None, why_not="too_many"))
-    return found
+        limited.append(each if left >= 0 or each.change is None else replace(each, change=None, why_not="too_many"))
+    return limited
 
 
 def _setting_causes(
     before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], lengths: _Lengths
-) -> list[_Asked]:
+) -> list[_Candidate]:
     by_name = {each.name: each for each in changes}
-    causes: list[_Asked] = []
+    causes: list[_Candidate] = []
     if by_name.keys() & {*_GPUS}:
         is_split = not (before.layout.colocated_gpus or after.layout.colocated_gpus)
         split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
-        causes.append(_Asked("setting", "layout", _split_text(before), _split_text(after), split if is_split else None))
+        causes.append(
+            _Candidate("setting", "layout", _split_text(before), _split_text(after), split if is_split else None)
+        )
     modelled = [by_name[name] for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in by_name]
     rest = [
         each
@@ -361,7 +361,7 @@ def _setting_causes(
     ]
     for each in (*modelled, *rest):
         change = lengths.of_cap() if each.name == CAP else _limit(each) if each in modelled else None
-        causes.append(_Asked("setting", each.name, _text(each.before), _text(each.after), change))
+        causes.append(_Candidate("setting", each.name, _text(each.before), _text(each.after), change))
     return causes
 
 
@@ -384,21 +384,23 @@ def _limit(setting: SettingChange) -> Change | None:
     return Change(**{setting.name: value})  # type: ignore[arg-type]
 
 
-def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Asked]:
+def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Candidate]:
     """Return the measured differences that no changed setting explains."""
-    causes: list[_Asked] = []
+    causes: list[_Candidate] = []
     measured, credit = lengths.measured, lengths.credit
     if credit.beyond is not None and measured.before is not None:
         expected = f"{measured.before * (1.0 + credit.explained):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
-        causes.append(_Asked("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap()))
+        causes.append(
+            _Candidate("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap())
+        )
     if (training := _training_speed(before, after)) is not None:
-        causes.append(_Asked.of_numbers("training_speed", 1, training, Change(trainer_speed=training)))
+        causes.append(_Candidate.of_numbers("training_speed", 1, training, Change(trainer_speed=training)))
     if (engines := lengths.engines_beyond_cap()) is not None:
-        causes.append(_Asked.of_numbers("engine_speed", 1, engines, Change(engine_speed=engines)))
+        causes.append(_Candidate.of_numbers("engine_speed", 1, engines, Change(engine_speed=engines)))
     if (saved := _checkpoint_time(before, after)) is not None:
-        causes.append(_Asked.of_numbers("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
+        causes.append(_Candidate.of_numbers("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
     if (update := _update_time(before, after)) is not None:
-        causes.append(_Asked.of_numbers("update_time", *update, Change(weight_update_s=update[1])))
+        causes.append(_Candidate.of_numbers("update_time", *update, Change(weight_update_s=update[1])))
     return causes
 
 
@@ -476,7 +478,7 @@ def _noted(before: ComparedRun, first: float | None, then: float | None) -> tupl
     return (first, then) if abs(then - first) >= max(SPEED_RATIO * first, 0.01 * step_s) else None
 
 
-def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
+def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
     """Return why the baseline's model cannot predict the other run; None if it can."""
     # A model that was fitted to a different network does not apply to this one.
     if not same_compute_cost(before, after):
@@ -487,15 +489,15 @@ def _silence(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
 
 
 def _shared(
-    model: ModelResult | None, silence: Unpriced | None, asked: Sequence[_Asked], rate: Difference
+    model: ModelResult | None, obstacle: Unpriced | None, candidates: Sequence[_Candidate], rate: Difference
 ) -> tuple[ChangeCause, ...]:
-    """Return the causes with their contributions. silence: why there is no model, if there is none."""
-    alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
-    priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
+    """Return the causes with their contributions. obstacle: why there is no model, if there is none."""
+    alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in candidates]
+    priced = [each for each, gain in zip(candidates, alone, strict=True) if gain is not None]
     parts = {} if model is None else _contributions(model, priced)
     measured = None if rate.change is None else math.log1p(rate.change)
     causes: list[ChangeCause] = []
-    for each, gain in zip(asked, alone, strict=True):
+    for each, gain in zip(candidates, alone, strict=True):
         part = parts.get(each.name)
         share = part / measured if part is not None and measured and rate.is_significant else None
         causes.append(
@@ -507,21 +509,21 @@ def _shared(
                 alone_ratio=None if gain is None else math.expm1(gain),
                 log_ratio=part,
                 share_ratio=share,
-                unpriced_because=None if part is not None else _reason(each, gain, silence),
+                unpriced_because=None if part is not None else _reason(each, gain, obstacle),
             )
         )
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
 
 
-def _reason(each: _Asked, gain: float | None, silence: Unpriced | None) -> Unpriced:
-    if silence is not None:
-        return silence
+def _reason(each: _Candidate, gain: float | None, obstacle: Unpriced | None) -> Unpriced:
+    if obstacle is not None:
+        return obstacle
     if each.change is None:
         return each.why_not
     return "cannot_run" if gain is None else "not_together"
 
 
-def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
+def _worth_naming(model: ModelResult | None, each: _Candidate) -> bool:
     """Whether to list a cause: settings always, measured differences if they change the predicted rate by 1%."""
     if each.kind == "setting":
         return True
@@ -529,13 +531,13 @@ def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
     return gain is None or abs(gain) >= _LEAST_LOG_RATIO
 
 
-def _contributions(model: ModelResult, asked: Sequence[_Asked]) -> dict[str, float]:
+def _contributions(model: ModelResult, candidates: Sequence[_Candidate]) -> dict[str, float]:
     """Return the increment of each cause, averaged over the given order and its reverse.
 
     Empty if some combination of causes cannot run.
     """
-    sums = dict.fromkeys((each.name for each in asked), 0.0)
-    for order in (asked, asked[::-1]):
+    sums = dict.fromkeys((each.name for each in candidates), 0.0)
+    for order in (candidates, candidates[::-1]):
         so_far, reached = list[Change](), 0.0
         for each in order:
             assert each.change is not None
@@ -553,7 +555,7 @@ def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
 
     None if the run cannot run with them.
     """
-    answer = _asked_of(model, changes)
+    answer = _answer_of(model, changes)
     gain = None if answer is None else answer.gain_ratio
     return None if gain is None or gain.value <= -1.0 else math.log1p(gain.value)
 
@@ -564,11 +566,11 @@ def _expected(model: ModelResult, changes: Sequence[Change]) -> Estimate | None:
     None if the run cannot run with the changes, or if the baseline's responses were cut, so that their full lengths are
     unknown.
     """
-    answer = _asked_of(model, changes)
+    answer = _answer_of(model, changes)
     return None if answer is None or ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
 
 
-def _asked_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
+def _answer_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
     try:
         return what_if(model, merged(changes))
     except ImpossibleChangeError:
@@ -594,7 +596,7 @@ def _promise(
     after: ComparedRun,
     changes: Sequence[SettingChange],
     rate: Difference,
-    asked: Sequence[_Asked],
+    candidates: Sequence[_Candidate],
     model: ModelResult | None,
 ) -> Promise | None:
     """Return the predicted gain: of a recommended setting, else of a recommended fix, else of the model for the change.
@@ -603,7 +605,7 @@ def _promise(
     """
     if rate.change is None:
         return None
-    changed, settings = {each.name for each in changes}, [each for each in asked if each.kind == "setting"]
+    changed, settings = {each.name for each in changes}, [each for each in candidates if each.kind == "setting"]
     carried_out = [
         (action, names)
         for action in before.promised
@@ -623,7 +625,7 @@ def _promise(
         )
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
     priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
-    fix = None if priced or model is None else _fixed(before.promised, asked)
+    fix = None if priced or model is None else _fixed(before.promised, candidates)
     if fix is not None and model is not None and (gain := _expected(model, [fix.change])) is not None:
         return Promise(True, fix.action.rank, fix.action.what, gain, rate.change, not settings, is_fix=True)
     gain = None if model is None or not priced else _expected(model, priced)
@@ -666,9 +668,9 @@ class _Fix(NamedTuple):
     change: Change
 
 
-def _fixed(promised: Sequence[PromisedAction], asked: Sequence[_Asked]) -> _Fix | None:
+def _fixed(promised: Sequence[PromisedAction], candidates: Sequence[_Candidate]) -> _Fix | None:
     """Return the first recommended fix whose cost decreased or whose side became faster; None if there is none."""
-    costs = [each for each in asked if each.name in _COST_OF.values()]
+    costs = [each for each in candidates if each.name in _COST_OF.values()]
     better = {each.name: each.change for each in costs if _is_better(each)}
     for action in promised:
         change = better.get(_COST_OF.get(action.what, ""))
@@ -677,6 +679,6 @@ def _fixed(promised: Sequence[PromisedAction], asked: Sequence[_Asked]) -> _Fix 
     return None
 
 
-def _is_better(measured: _Asked) -> bool:
+def _is_better(measured: _Candidate) -> bool:
     is_speed = measured.name in ("training_speed", "engine_speed")
     return (float(measured.after) > float(measured.before)) == is_speed

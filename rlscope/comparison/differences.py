@@ -174,25 +174,25 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     return _with_correction(Differences(basis, rows, learning, breakdowns))
 
 
-def _with_correction(found: Differences) -> Differences:
+def _with_correction(differences: Differences) -> Differences:
     """Correct all differences for multiple testing, except the rate, which is the main question and tested alone."""
-    others = [row.difference for row in found.rows[1:]] + [row.difference for row in found.learning]
-    shares = [part.difference for each in found.breakdowns if each.name == "role_share" for part in each.parts]
-    judged = iter(corrected([each for each in (*others, *shares) if each is not None]))
-    rows = (found.rows[0], *(replace(row, difference=next(judged)) for row in found.rows[1:]))
-    learning = tuple(replace(row, difference=next(judged)) for row in found.learning)
+    others = [row.difference for row in differences.rows[1:]] + [row.difference for row in differences.learning]
+    shares = [part.difference for each in differences.breakdowns if each.name == "role_share" for part in each.parts]
+    tested = iter(corrected([each for each in (*others, *shares) if each is not None]))
+    rows = (differences.rows[0], *(replace(row, difference=next(tested)) for row in differences.rows[1:]))
+    learning = tuple(replace(row, difference=next(tested)) for row in differences.learning)
     breakdowns = tuple(
-        replace(each, parts=tuple(_tested(part, judged) for part in each.parts)) if each.name == "role_share" else each
-        for each in found.breakdowns
+        replace(each, parts=tuple(_tested(part, tested) for part in each.parts)) if each.name == "role_share" else each
+        for each in differences.breakdowns
     )
-    return replace(found, rows=rows, learning=learning, breakdowns=breakdowns)
+    return replace(differences, rows=rows, learning=learning, breakdowns=breakdowns)
 
 
-def _tested(part: BreakdownPart, judged: Iterator[Difference]) -> BreakdownPart:
+def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
     if part.difference is None:
         return part
-    tested = next(judged)
-    return replace(part, difference=tested, is_significant=tested.is_significant)
+    difference = next(tested)
+    return replace(part, difference=difference, is_significant=difference.is_significant)
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
@@ -261,7 +261,7 @@ def _series(run: ComparedRun) -> dict[Quantity, StepSeries | float | None]:
         None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
     )
     is_length_known = tokens is not None and samples is not None and not run.counts_prompts
-    found: dict[Quantity, StepSeries | float | None] = {
+    series: dict[Quantity, StepSeries | float | None] = {
         "tokens_per_s": None if tokens is None else StepSeries(tokens, table.period_s),
         "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * max(1, run.layout.gpus)),
         "step_s": StepSeries(table.period_s, ones),
@@ -270,12 +270,12 @@ def _series(run: ComparedRun) -> dict[Quantity, StepSeries | float | None]:
     }
     if table.known_tokens.sum():
         known = table.known_tokens
-        found["staleness_mean"] = StepSeries(table.staleness, known)
-        found["staleness_in_flight"] = StepSeries(table.in_flight, known)
-        found["staleness_in_queue"] = StepSeries(table.in_queue, known)
+        series["staleness_mean"] = StepSeries(table.staleness, known)
+        series["staleness_in_flight"] = StepSeries(table.in_flight, known)
+        series["staleness_in_queue"] = StepSeries(table.in_queue, known)
     if run.update_s.size:
-        found["update_s"] = StepSeries(run.update_s, np.ones(run.update_s.size))
-    return found
+        series["update_s"] = StepSeries(run.update_s, np.ones(run.update_s.size))
+    return series
 
 
 def _stretch(run: ComparedRun, basis: Basis) -> tuple[StretchMeans, GpuTime]:

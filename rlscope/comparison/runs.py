@@ -44,9 +44,9 @@ def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> RunCom
 def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
     if baseline.counts_prompts != other.counts_prompts:
         baseline, other = counting_prompts(baseline), counting_prompts(other)
-    found = differences_of(baseline, other)
-    attribution = attribute(baseline, other, found)
-    return Pair(other, found, attribution, warnings_of(baseline, other, found, attribution))
+    differences = differences_of(baseline, other)
+    attribution = attribute(baseline, other, differences)
+    return Pair(other, differences, attribution, warnings_of(baseline, other, differences, attribution))
 
 
 def read_runs(

@@ -70,7 +70,7 @@ class CompareWarning:
 
 
 def warnings_of(
-    before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
+    before: ComparedRun, after: ComparedRun, differences: Differences, attribution: Attribution
 ) -> tuple[CompareWarning, ...]:
     """Return all warnings, the most important first."""
     settings = sum(each.kind == "setting" for each in attribution.causes)
@@ -80,10 +80,10 @@ def warnings_of(
         _model(before, after),
         _devices(before, after),
         _gpus(before, after),
-        _lengths(before, after, found, attribution),
+        _lengths(before, after, differences, attribution),
         _published(before, after),
-        _noise(found),
-        _steps(before, after, found),
+        _noise(differences),
+        _steps(before, after, differences),
         _settings(before, after, settings),
         _model_check(before, asks_model=asks_model),
     )
@@ -132,15 +132,15 @@ def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
 
 
 def _lengths(
-    before: ComparedRun, after: ComparedRun, found: Differences, attribution: Attribution
+    before: ComparedRun, after: ComparedRun, differences: Differences, attribution: Attribution
 ) -> Iterator[CompareWarning]:
-    lengths, credit = found.row("response_tokens"), attribution.lengths
+    lengths, credit = differences.row("response_tokens"), attribution.lengths
     if lengths.change is not None:
         # Length changes due to the cap or to dropping are effects of the change, not separate explanations.
         rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
-        if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or found.basis == "whole"):
+        if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or differences.basis == "whole"):
             yield CompareWarning(CompareWarningKind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
-        if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or found.basis == "whole"):
+        if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or differences.basis == "whole"):
             yield CompareWarning(CompareWarningKind.DROPPED_LENGTHS, f"{credit.of_dropping}")
     for run in (before, after):
         if run.drifts:
@@ -153,16 +153,16 @@ def _published(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarni
         yield CompareWarning(CompareWarningKind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
 
 
-def _noise(found: Differences) -> Iterator[CompareWarning]:
-    rate = found.row("tokens_per_s")
+def _noise(differences: Differences) -> Iterator[CompareWarning]:
+    rate = differences.row("tokens_per_s")
     # Explain the noise only if it overrules an interval that excludes 0.
     if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
         yield CompareWarning(CompareWarningKind.NOISY, f"{rate.own_change}", f"{rate.change}")
 
 
-def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[CompareWarning]:
+def _steps(before: ComparedRun, after: ComparedRun, differences: Differences) -> Iterator[CompareWarning]:
     ends = (before.first_step, before.last_step, after.first_step, after.last_step)
-    if found.basis == "whole" or any(each is None for each in ends):
+    if differences.basis == "whole" or any(each is None for each in ends):
         return
     first, last, other_first, other_last = (int(each or 0) for each in ends)
     shorter = min(last - first, other_last - other_first) + 1

@@ -13,7 +13,6 @@ import polars as pl
 from rlscope.alerts.buckets import Family, WorkerLife, trained_until_ns
 from rlscope.alerts.series import (
     Constant,
-    FloatRatio,
     Fullest,
     Greatest,
     Histogram,
@@ -75,8 +74,7 @@ class AlertMetric:
 
 
 def _states(timeline: Timeline, where: pl.Expr) -> Whole:
-    rows = timeline.rows("states")
-    return timeline.sums(rows.filter(where), "gpu_ns") if len(rows) else timeline.sums(rows, "gpu_ns")
+    return timeline.sums(timeline.rows("states", where), "gpu_ns")
 
 
 def _share(lost: pl.Expr, of: pl.Expr) -> Callable[[Timeline], Series]:
@@ -106,12 +104,11 @@ def _token_staleness(statistic: Statistic) -> Callable[[Timeline], Series]:
 
 
 def _over_cap(timeline: Timeline) -> Series:
-    cap, rows = timeline.parts.max_staleness, timeline.rows("tokens")
-    if cap is None or rows.is_empty():
+    cap = timeline.parts.max_staleness
+    if cap is None:
         return Constant(None, 0)
-    over = rows.filter(pl.col("staleness") > cap)
-    tokens = timeline.sums(rows, "tokens")
-    return Ratio(timeline.sums(over, "tokens"), tokens, tokens, 1)
+    tokens = timeline.sums(timeline.rows("tokens"), "tokens")
+    return Ratio(timeline.sums(timeline.rows("tokens", pl.col("staleness") > cap), "tokens"), tokens, tokens, 1)
 
 
 def _oldest_sample(timeline: Timeline) -> Series:
@@ -120,9 +117,8 @@ def _oldest_sample(timeline: Timeline) -> Series:
 
 
 def _dropped_stale(timeline: Timeline) -> Series:
-    rows = timeline.rows("outcomes")
-    stale = rows.filter(outcome="dropped_stale") if len(rows) else rows
-    tokens = timeline.sums(rows, "tokens")
+    stale = timeline.rows("outcomes", pl.col("outcome") == "dropped_stale")
+    tokens = timeline.sums(timeline.rows("outcomes"), "tokens")
     return Ratio(timeline.sums(stale, "tokens"), tokens, tokens, 1)
 
 
@@ -143,8 +139,7 @@ def _queues(lower: str) -> Callable[[Timeline], Series]:
 
 def _engines(column: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
-        rows = timeline.rows("engines")
-        timed = rows.filter("is_timed") if len(rows) else rows
+        timed = timeline.rows("engines", pl.col("is_timed"))
         row_ns = timeline.sums(timed, "row_ns")
         return Ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
 
@@ -158,7 +153,7 @@ def _kv_used(timeline: Timeline) -> Series:
     known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
     tokens = pl.col("worker_id").replace_strict(dict(capacity), return_dtype=pl.Float64)
     known = known.with_columns((tokens * pl.col("kv_row_ns")).alias("capacity_token_ns"))
-    return FloatRatio(
+    return Ratio(
         timeline.exact_sums(known, "kv_token_ns"),
         timeline.exact_sums(known, "capacity_token_ns"),
         timeline.sums(known, "kv_row_ns"),
@@ -180,10 +175,9 @@ def _trained_tokens(timeline: Timeline) -> Series:
 
 def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
-        rows = timeline.rows(family)
-        known = rows.filter(pl.col(column).is_not_null()) if len(rows) else rows
+        known = timeline.rows(family, pl.col(column).is_not_null())
         counts = timeline.counts(known)
-        return FloatRatio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
+        return Ratio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
 
     return series
 

@@ -48,38 +48,23 @@ class Series(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Sum over sum; no value if the lower sum is 0."""
+    """Sum over sum; no value if the lower sum is 0. Sums of floats are exactly rounded, so order has no effect."""
 
-    upper: Whole
-    lower: Whole
+    upper: Whole | Sequence[float]
+    lower: Whole | Sequence[float]
     evidence: Whole
     evidence_unit: float
 
     def reading(self, first: int, after: int) -> MetricReading:
         """See Series."""
-        lower = int(self.lower[first:after].sum())
+        upper, lower = (_total(values[first:after]) for values in (self.upper, self.lower))
         if not lower:
             return NOTHING
-        evidence = int(self.evidence[first:after].sum()) * self.evidence_unit
-        return MetricReading(int(self.upper[first:after].sum()) / lower, evidence)
+        return MetricReading(upper / lower, int(self.evidence[first:after].sum()) * self.evidence_unit)
 
 
-@dataclass(frozen=True, slots=True)
-class FloatRatio:
-    """Sum over sum of floats, exactly rounded, so that the order of adding has no effect."""
-
-    upper: Sequence[float]
-    lower: Sequence[float]
-    evidence: Whole
-    evidence_unit: float
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        lower = math.fsum(self.lower[first:after])
-        if not lower:
-            return NOTHING
-        evidence = int(self.evidence[first:after].sum()) * self.evidence_unit
-        return MetricReading(math.fsum(self.upper[first:after]) / lower, evidence)
+def _total(values: Whole | Sequence[float]) -> float:
+    return int(values.sum()) if isinstance(values, np.ndarray) else math.fsum(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +297,14 @@ class Timeline:
         """Start of the first worker, UTC epoch; the origin of the ticks without workers."""
         return min((worker.start_ns for worker in self.parts.workers), default=self.ticks.origin_ns)
 
-    def rows(self, family: Family) -> pl.DataFrame:
-        """The family's rows in these buckets, with `place` counted from the first one; empty if missing."""
+    def rows(self, family: Family, *conditions: pl.Expr) -> pl.DataFrame:
+        """The family's rows in these buckets, with `place` counted from the first one; without columns if missing."""
         frame = self.parts.frames.get(family)
         if frame is None or frame.is_empty():
             return pl.DataFrame()
         place = pl.col("bucket") - self.first_bucket
-        return frame.with_columns(place.alias("place")).filter(pl.col("place").is_between(0, self.buckets - 1))
+        inside = pl.col("place").is_between(0, self.buckets - 1)
+        return frame.with_columns(place.alias("place")).filter(inside, *conditions)
 
     def sums(self, rows: pl.DataFrame, column: str) -> Whole:
         """The sum of an integer column, by bucket."""

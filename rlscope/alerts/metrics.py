@@ -244,11 +244,11 @@ def _steady(timeline: Timeline) -> Series:
     """Return tokens over seconds of the steady state, as in the report."""
     steps = timeline.rows("steps")
     window = None if steps.is_empty() else steady_window(steps)
-    if window is None or window.end_ns <= window.start_ns:
+    if window is None:
         return Constant(None, 0)
-    inside = steps.filter(pl.col("step").is_between(window.first_step, window.last_step))
-    rate = int(inside["response_tokens"].sum()) / ((window.end_ns - window.start_ns) / 1e9)
-    return Constant(rate or None, len(inside))
+    inside = steps.filter(window.is_inside)
+    rate = window.per_s(int(inside["response_tokens"].sum()))
+    return Constant(rate or None, 0 if rate is None else len(inside))
 
 
 def _token_metrics() -> tuple[AlertMetric, ...]:

@@ -131,6 +131,16 @@ class SteadyWindow:
     last_step: int
     """Last optimizer step of the steady state."""
 
+    @property
+    def is_inside(self) -> pl.Expr:
+        """Whether a row, by its column `step`, is about a step of the steady state."""
+        return pl.col("step").is_between(self.first_step, self.last_step)
+
+    def per_s(self, tokens: int) -> float | None:
+        """Tokens per second over the steady state; None if it has no length."""
+        length_ns = self.end_ns - self.start_ns
+        return tokens / (length_ns / 1e9) if length_ns > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:

@@ -116,12 +116,11 @@ def _measured(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughpu
     if not recorded and steps["tokens"].null_count() < len(steps):
         return _counted_throughput(facts, steps, generated_per_s)
     steady = None
-    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
-        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
-        delivered = int(inside["response_tokens"].sum())
+    if facts.window is not None:
+        delivered = int(steps.filter(facts.window.is_inside)["response_tokens"].sum())
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
         named = recorded and (delivered > 0 or trained == 0) and trained is not None
-        steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
+        steady = facts.window.per_s(delivered) if named else None
     achieved = trained / facts.duration_s if facts.duration_s and recorded and trained is not None else None
     effective_share = effective_share_of_all(answers.get("version_moments"))
     return Throughput(
@@ -134,11 +133,8 @@ def _measured(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughpu
 
 def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: float | None) -> Throughput:
     """Return the rates of the tokens that the trainer itself counts, prompts included."""
-    steady = None
-    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
-        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
-        steady = int(inside["tokens"].sum()) / ((facts.window.end_ns - facts.window.start_ns) / 1e9)
-    counted = int(steps["tokens"].sum())
+    window, counted = facts.window, int(steps["tokens"].sum())
+    steady = None if window is None else window.per_s(int(steps.filter(window.is_inside)["tokens"].sum()))
     return Throughput(
         achieved_tokens_per_s=counted / facts.duration_s if facts.duration_s else None,
         steady_tokens_per_s=steady,

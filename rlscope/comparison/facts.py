@@ -358,9 +358,7 @@ def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
     """Return the steps that lie entirely in the steady state; None if there are none."""
     window = analysis.run.window
     assert window is not None
-    steps = analysis.answers["training_steps"].filter(
-        pl.col("step").is_between(window.first_step, window.last_step), pl.col("period_s").is_not_null()
-    )
+    steps = analysis.answers["training_steps"].filter(window.is_inside, pl.col("period_s").is_not_null())
     if steps.is_empty() or steps["period_s"].sum() <= 0:
         return None
     counts_prompts = analysis.throughput.counted_tokens is not None
@@ -496,7 +494,7 @@ def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) 
     if steps is None:
         return None
     if window is not None:
-        steps = steps.filter(pl.col("step").is_between(window.first_step, window.last_step))
+        steps = steps.filter(window.is_inside)
     return steps_per_version(steps["published"].fill_null(0).to_numpy())
 
 

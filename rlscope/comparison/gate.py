@@ -97,9 +97,7 @@ def steady_steps(run: OpenRun) -> StepSeries | None:
     window = steady_window(steps)
     if window is None:
         return None
-    inside = steps.filter(
-        pl.col("step").is_between(window.first_step, window.last_step), pl.col("period_s").is_not_null()
-    )
+    inside = steps.filter(window.is_inside, pl.col("period_s").is_not_null())
     if not inside["response_tokens"].sum():
         return None
     return StepSeries(inside["response_tokens"].to_numpy().astype(float), inside["period_s"].to_numpy())

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from jsonschema import Draft202012Validator
 import rlscope
 from docs.generate import DOCS
 from rlscope.comparison import history
-from rlscope.comparison.history import RunEntry, cache_folder, filtered_entries, sorted_entries
+from rlscope.comparison.history import COLUMNS, RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
 from rlscope.reports.page.history import render_list
 from rlscope.reports.terminal.history import as_text, on_terminal
@@ -220,6 +221,11 @@ def test_runs_without_a_value_come_last_whichever_way(column: str, reverse: bool
 )
 def test_a_run_must_pass_every_filter(filters: list[str], paths: str) -> None:
     assert "".join(each.path for each in filtered_entries(ENTRIES, filters)) == paths
+
+
+def test_the_documentation_lists_the_columns() -> None:
+    page = (DOCS / "compare.md").read_text(encoding="utf-8").partition("The columns are ")[2]
+    assert re.findall(r"`(\w+)`", page.partition(".")[0]) == list(COLUMNS)
 
 
 @pytest.mark.parametrize("bad", [{"sort": "rate"}, {"filters": ["rate > 5"]}, {"filters": ["tokens_per_s"]}])

@@ -129,7 +129,7 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
     rows = rows.select("step", "period_s", **named)
     rows = rows.with_columns(rest_s=(pl.col("period_s") - pl.sum_horizontal(*named)).clip(lower_bound=0.0))
     window = run.window
-    return rows if window is None else rows.filter(pl.col("step").is_between(window.first_step, window.last_step))
+    return rows if window is None else rows.filter(window.is_inside)
 
 
 _MILLION: Final = 1_000_000

@@ -30,7 +30,7 @@ def summarise_staleness(
     framework = None if imported is None else framework_of(imported.framework)
     over = sum(count for age, count in histogram if max_staleness is not None and age > max_staleness)
     return Staleness(
-        tokens=_token_staleness(histogram, tokens),
+        tokens=token_staleness(histogram),
         samples=_sample_staleness(answers["oldest_staleness"]),
         in_flight_mean=parts["in_flight"][0] / tokens if tokens else None,
         in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
@@ -71,7 +71,9 @@ def weighted_quantile(histogram: tuple[tuple[int, int], ...], percent: int) -> i
     raise ValueError("the quantile of nothing")
 
 
-def _token_staleness(histogram: tuple[tuple[int, int], ...], tokens: int) -> TokenStaleness | None:
+def token_staleness(histogram: tuple[tuple[int, int], ...]) -> TokenStaleness | None:
+    """Return the statistics of (staleness, tokens), sorted by staleness; None without tokens."""
+    tokens = sum(count for _, count in histogram)
     if not tokens:
         return None
     return TokenStaleness(

@@ -13,7 +13,7 @@ from rlscope.alerts.series import Timeline
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Alert, TokenStaleness, Verdict
-from rlscope.analysis.staleness import weighted_quantile
+from rlscope.analysis.staleness import token_staleness
 from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
 
 
@@ -180,18 +180,7 @@ def _straggler(timeline: Timeline) -> Straggler | None:
 def _staleness(timeline: Timeline) -> TokenStaleness | None:
     levels, weights = timeline.by_level(timeline.rows("tokens"), "staleness", "tokens")
     counts = weights.sum(axis=0).tolist()
-    histogram = tuple((level, count) for level, count in zip(levels, counts, strict=True) if count)
-    if not histogram:
-        return None
-    tokens = sum(count for _, count in histogram)
-    return TokenStaleness(
-        mean=sum(level * count for level, count in histogram) / tokens,
-        p50=weighted_quantile(histogram, 50),
-        p95=weighted_quantile(histogram, 95),
-        p99=weighted_quantile(histogram, 99),
-        max=histogram[-1][0],
-        histogram=histogram,
-    )
+    return token_staleness(tuple((level, count) for level, count in zip(levels, counts, strict=True) if count))
 
 
 def _silent(workers: LiveWorkers, now_ns: int) -> tuple[SilentWorker, ...]:

@@ -77,16 +77,18 @@ def _states(timeline: Timeline, where: pl.Expr) -> Whole:
     return timeline.sums(timeline.rows("states", where), "gpu_ns")
 
 
-def _share(lost: pl.Expr, of: pl.Expr) -> Callable[[Timeline], Series]:
+def _gpu_share(name: str, meaning: str, lost: pl.Expr, roles: tuple[str, ...] | None = None) -> AlertMetric:
+    """Return the metric of the share of the roles' GPU time in the states `lost`, which is also its price."""
+    of = pl.lit(True) if roles is None else pl.col("role").is_in(roles)
+
+    def lost_ns(timeline: Timeline) -> Whole:
+        return _states(timeline, lost & of)
+
     def series(timeline: Timeline) -> Series:
         all_ns = _states(timeline, of)
-        return Ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
+        return Ratio(lost_ns(timeline), all_ns, all_ns, _NS)
 
-    return series
-
-
-def _gpu_ns(lost: pl.Expr) -> Callable[[Timeline], Whole]:
-    return lambda timeline: _states(timeline, lost)
+    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, series, lost_ns, roles=roles)
 
 
 _IDLE: Final = pl.col("state").is_in(IDLE_STATES)
@@ -96,11 +98,12 @@ _WEIGHTS: Final = pl.col("state").is_in(_MOVING_WEIGHTS) | (
 _UNKNOWN: Final = pl.col("state") == "unattributed"
 
 
-def _token_staleness(statistic: Statistic) -> Callable[[Timeline], Series]:
+def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
     def series(timeline: Timeline) -> Series:
         return Histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
 
-    return series
+    name = f"staleness.tokens.{statistic}"
+    return AlertMetric(name, "versions", meaning, "token_staleness", "tokens", "tokens", 1000, series)
 
 
 def _over_cap(timeline: Timeline) -> Series:
@@ -251,55 +254,23 @@ def _steady(timeline: Timeline) -> Series:
     return Constant(rate or None, 0 if rate is None else len(inside))
 
 
-def _token_metrics() -> tuple[AlertMetric, ...]:
-    meanings: tuple[tuple[Statistic, str], ...] = (
-        ("mean", "mean staleness of the trained response tokens"),
-        ("p50", "median staleness of the trained response tokens"),
-        ("p95", "95th percentile of the staleness of the trained response tokens"),
-        ("p99", "99th percentile of the staleness of the trained response tokens"),
-        ("max", "highest staleness of any trained response token"),
-    )
-    return tuple(
-        AlertMetric(
-            f"staleness.tokens.{statistic}",
-            "versions",
-            meaning,
-            "token_staleness",
-            "tokens",
-            "tokens",
-            1000,
-            _token_staleness(statistic),
-        )
-        for statistic, meaning in meanings
-    )
-
-
-def _shares() -> tuple[AlertMetric, ...]:
-    shares = (
-        ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",
-         _IDLE, TRAINER_ROLES),
-        ("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests or otherwise waiting",
-         _IDLE, SAMPLER_ROLES),
-        ("weight_update.gpu_ratio", "share of all GPU-seconds spent on moving weights or waiting for them",
-         _WEIGHTS, None),
-        ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, None),
-    )  # fmt: skip
-    return tuple(
-        AlertMetric(
-            name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of), roles=roles
-        )
-        for name, meaning, lost, roles in shares
-        for of in (pl.lit(True) if roles is None else pl.col("role").is_in(roles),)
-    )
-
-
 METRICS: Final[tuple[AlertMetric, ...]] = (
-    *_token_metrics(),
+    _token_staleness("mean", "mean staleness of the trained response tokens"),
+    _token_staleness("p50", "median staleness of the trained response tokens"),
+    _token_staleness("p95", "95th percentile of the staleness of the trained response tokens"),
+    _token_staleness("p99", "99th percentile of the staleness of the trained response tokens"),
+    _token_staleness("max", "highest staleness of any trained response token"),
     AlertMetric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
                 "sample_staleness", "samples", "samples", 1, _oldest_sample),
     AlertMetric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
                 "token_staleness", "tokens", "tokens", 1000, _over_cap),
-    *_shares(),
+    _gpu_share("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",
+               _IDLE, TRAINER_ROLES),
+    _gpu_share("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests or otherwise waiting",
+               _IDLE, SAMPLER_ROLES),
+    _gpu_share("weight_update.gpu_ratio", "share of all GPU-seconds spent on moving weights or waiting for them",
+               _WEIGHTS),
+    _gpu_share("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN),
     AlertMetric("idle.longest_s", "s", "longest unbroken time without recorded work on the GPUs of one worker",
                 "idle_buckets", "idle", "workers", 1, _longest_idle),
     AlertMetric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",

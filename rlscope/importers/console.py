@@ -11,20 +11,19 @@ A progress bar rewrites its line with `\r`, so `\r` ends a line here too.
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rlscope.frameworks import frameworks
+from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import clean, tallied_lines
+from rlscope.importers.lines import ConsoleLine, clean, tallied_lines
 from rlscope.importers.quantities import number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
-_PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
-"""Names of processes without the pid that Ray's prefix of an actor has."""
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
@@ -32,8 +31,10 @@ _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
 _COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
-_PRINTED_VALUE: Final = re.compile(r"""\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
-"""Start of a line inside a dictionary that is printed over several lines."""
+_PRINTED_VALUE: Final = re.compile(r"""(?!\[\d+[-:])\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
+"""Start of a line inside a dictionary that is printed over several lines. A logger's timestamp in brackets is none."""
+_STRAY: Final = re.compile(r"(?!.*(?:\[\]|\{\}|\(\)))[\s\[\](){},-]+")
+"""A line that no printed dictionary has: brackets come with the first item behind them, or the last before them."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _TABLE: Final = "StatsLogger INFO: "
 _TABLE_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\.")
@@ -41,14 +42,20 @@ _CELL_EDGE: Final = "│"
 _CELLS: Final = re.compile(rf"│\s*([^\s│]+)\s*│\s*({_NUMBER})\s*(?=│)")
 _BAR: Final = r".{0,300}\d+%\|[^{}]{0,300}\]\s*"
 """A progress bar."""
-_NAMED_LEADS: Final = tuple(each.console.lead for each in frameworks() if each.console.lead)
-_LEADS: Final = tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in (*_NAMED_LEADS, _BAR, ""))
-"""Text before a printed dictionary of metrics, with the step if the text names it."""
+Leads = tuple[re.Pattern[str], ...]
+"""Patterns of the text before a printed dictionary of metrics, with the step if the text names it."""
+
+
+def _leads_of(patterns: Iterable[str | None]) -> Leads:
+    return tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in patterns if lead is not None)
+
+
+_LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, ""))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_PARSED: Final = 8 * _LONGEST_CONFIG
-"""Characters that are parsed in search of the end of a config: many lines look like its last one."""
+"""Characters that are parsed in search of the config: many lines look like its last one, or like stray ones."""
 _MOST_STARTS, _MOST_STRAYS = 4, 4
 """Limits of the search for the config: dictionaries tried, and stray lines inside one."""
 _UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on line (\d+)$")
@@ -56,16 +63,16 @@ _UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on l
 _BINARY: Final = b"\x00"
 
 
-def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    return printed_rows(((raw, None) for raw in tallied_lines(path, tally, progress)), tally)
+def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
+    return printed_rows(((raw, None) for raw in tallied_lines(path, tally, progress)), tally, leads)
 
 
-def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Iterator[MetricRow]:
+def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
-    config, table, is_head = _PrintedConfig(tally), _PrintedTable(), True
+    config, table, is_head = PrintedConfig(), _PrintedTable(), True
     for raw, time_ns in lines:
-        line = clean(raw.decode("utf-8", errors="replace"))
-        text = line.text.rstrip()
+        line = clean(raw.decode("utf-8", errors="replace").rstrip())
+        text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
             values = dict(_pairs(found[2]))
@@ -78,15 +85,14 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Ite
             is_head = False
             yield from table.finished
             continue
-        prefix = _PREFIX.match(text)
-        body = text[prefix.end() :] if prefix else text
-        config.read(f"{line.actor} {prefix[0] if prefix else ''}", body)
-        if is_head and "=" in body and _COMMAND.search(body):
-            tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(body))
-        row = _printed_row(body) if body.endswith("}") and ":" in body else None
+        config.read(line)
+        if is_head and "=" in text and _COMMAND.search(text):
+            tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(text))
+        row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
         if row is not None:
             yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
-    config.end()
+    tally.config = tally.config or config.settings
+    tally.is_config_unread = config.is_unread and not tally.config
     yield from table.last()
 
 
@@ -100,10 +106,10 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
             yield name, real(value[1])
 
 
-def _printed_row(body: str) -> MetricRow | None:
+def _printed_row(text: str, leads: Leads) -> MetricRow | None:
     """Return the row of a dictionary that stands alone on its line or after a logger's prefix."""
-    lead = next((found for each in _LEADS if (found := each.match(body))), None)
-    value = literal(body[lead.end() :]) if lead else None
+    lead = next((found for each in leads if (found := each.match(text))), None)
+    value = _literal(text[lead.end() :]) if lead else None
     if lead is None or not isinstance(value, dict):
         return None
     numbers = {name: _number_of(held) for name, held in value.items() if isinstance(name, str)}
@@ -117,7 +123,7 @@ def _number_of(held: Any) -> Any:  # noqa: ANN401
     return found if isinstance(held, str) and (found := number(held)) is not None else held
 
 
-def literal(text: str) -> object:
+def _literal(text: str) -> object:
     """Parse a printed Python dictionary or JSON of at most 64 kB; None for anything else. Never executes anything."""
     if len(text) > _LONGEST_DICTIONARY:
         return None
@@ -155,59 +161,66 @@ class _PrintedTable:
         return (MetricRow(self._time_ns, self._step, self._values),) if self._values else ()
 
 
-class _PrintedConfig:
-    """Collects the first complete dictionary that is printed over several lines."""
+class PrintedConfig:
+    """Collects the first complete dictionary that is printed over several lines, as the config of a run is."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._prefix = ""
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        """The dictionary, with its nesting; empty until it is complete."""
+        self._printer = ""
         self._lines: list[str] = []
         self._size = 0
         self._parsed = 0
         self._starts = 0
 
-    def read(self, prefix: str, body: str) -> None:
-        """Read one line, without its prefix."""
-        if self._tally.config:
+    @property
+    def is_unread(self) -> bool:
+        """Whether a dictionary began but has not been read."""
+        return bool(self._starts and not self.settings)
+
+    def read(self, line: ConsoleLine) -> None:
+        """Read one line."""
+        if self.settings:
             return
         if not self._lines:
-            if body.startswith(("{'", '{"')) and not body.endswith("}") and self._starts < _MOST_STARTS:
-                self._prefix, self._lines, self._size = prefix, [body], len(body)
+            if line.text.startswith(("{'", '{"')) and not line.text.endswith("}") and self._starts < _MOST_STARTS:
+                self._printer, self._lines, self._size = line.printer, [line.text], len(line.text)
                 self._starts += 1
-            return
-        if prefix != self._prefix or not _PRINTED_VALUE.match(body):
-            # Another process printed this line, or this process printed a warning between the dictionary's lines.
-            return
-        self._lines.append(body)
-        self._size += len(body)
-        if (body.endswith("}}") or body == "}") and self._parsed <= _MOST_PARSED:
-            self._parsed += self._size
-            self._tally.config.update(_without_strays(self._lines) or {})
-        if self._tally.config or self._size > _LONGEST_CONFIG:
+        elif line.printer == self._printer and _PRINTED_VALUE.match(line.text) and not _STRAY.fullmatch(line.text):
+            self._add(line.text)
+
+    def _add(self, text: str) -> None:
+        self._lines.append(text)
+        self._size += len(text)
+        if text.endswith("}}") and self._parsed <= _MOST_PARSED:
+            self.settings = self._without_strays() or {}
+        if self.settings or self._size > _LONGEST_CONFIG:
             self._lines = []
 
-    def end(self) -> None:
-        """Record whether a dictionary began but could not be read."""
-        self._tally.is_config_unread = bool(self._starts and not self._tally.config)
-
-
-def _without_strays(lines: Sequence[str]) -> dict[Any, Any] | None:
-    """Return the dictionary on these lines, ignoring a few stray lines from other writers; None if they hold none."""
-    kept = list(lines)
-    for _ in range(_MOST_STRAYS + 1):
-        try:
-            value = ast.literal_eval("\n".join(kept))
-        except SyntaxError as error:
-            opened = _UNMATCHED.search(error.msg)
-            stray = int(opened[1] if opened else error.lineno or 0) - 1
-            if not 0 < stray < len(kept) - 1:
+    def _without_strays(self) -> dict[str, Any] | None:
+        """Return the dictionary on the lines, ignoring a few stray lines from other writers; None if they hold none."""
+        kept = [*self._lines]
+        for _ in range(_MOST_STRAYS + 1):
+            self._parsed += self._size
+            try:
+                value = ast.literal_eval("\n".join(kept))
+            except SyntaxError as error:
+                opened = _UNMATCHED.search(error.msg)
+                stray = int(opened[1] if opened else error.lineno or 0) - 1
+                if not 0 < stray < len(kept) - 1:
+                    return None
+                del kept[stray]
+            except (ValueError, MemoryError, RecursionError):
                 return None
-            del kept[stray]
-        except (ValueError, MemoryError, RecursionError):
-            return None
-        else:
-            return value if isinstance(value, dict) else None
-    return None
+            else:
+                return value if isinstance(value, dict) else None
+        return None
+
+
+def console_of(framework: Framework) -> Carrier:
+    """Return the carrier of a console whose printed dictionaries follow the text that a user's table states."""
+    lead = framework.console.lead
+    return CONSOLE if lead is None else replace(CONSOLE, rows=partial(_rows, leads=_leads_of([lead]) + _LEADS))
 
 
 def pairs_of(names: Collection[str]) -> Carrier:

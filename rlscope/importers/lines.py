@@ -25,7 +25,9 @@ LONGEST_RECORD_BYTES: Final = 64 << 20
 """Maximum length of a JSON record, which may contain all tokens of a sample."""
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ACTOR: Final = re.compile(r"^\s*\((?P<actor>[\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)\s?")
+_PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
+"""Names of the processes that printed a line, as Ray and some launchers put them before it."""
+_ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")
 _REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
 _SECOND_NS: Final = 1_000_000_000
@@ -42,13 +44,19 @@ _HALF_YEAR: Final = timedelta(days=180)
 
 @dataclass(frozen=True, slots=True)
 class ConsoleLine:
-    """A console line, without ANSI colors."""
+    """A console line, without ANSI colors and without the names of the processes that printed it."""
 
     text: str
-    actor: str | None
-    """The Ray actor that printed it, such as "VllmGenerationWorker pid=588923, ip=10.0.0.1"; None if not stated."""
-    merged: int
+    printer: str = ""
+    """The names as they stood before the line; empty if there are none."""
+    merged: int = 0
     """Number of lines of other actors that Ray's driver merged into this one and dropped."""
+
+    @property
+    def actor(self) -> str | None:
+        """The Ray actor that printed it, such as "VllmGenerationWorker pid=588923, ip=10.0.0.1"; None if not stated."""
+        found = _ACTOR.search(self.printer)
+        return found and found[1]
 
 
 class LogFile:
@@ -163,17 +171,17 @@ def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[byte
 
 
 def clean(text: str) -> ConsoleLine:
-    """Return a line without ANSI colors, Ray's actor prefix and Ray's merge suffix."""
+    """Return a line without ANSI colors, the names of its printers and Ray's merge suffix."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    actor = None
-    if text.lstrip().startswith("(") and (prefix := _ACTOR.match(text)):
-        actor, text = prefix["actor"], text[prefix.end() :]
+    printer = ""
+    if text.lstrip().startswith("(") and (prefix := _PRINTER.match(text)):
+        printer, text = prefix[0], text[prefix.end() :]
     suffix = _REPEATED.search(text) if "[repeated " in text else None
     if suffix is None:
-        return ConsoleLine(text, actor, 0)
+        return ConsoleLine(text, printer)
     # "repeated 3x" stands for this line and two others.
-    return ConsoleLine(text[: suffix.start()].rstrip(), actor, max(0, int(suffix[1]) - 1))
+    return ConsoleLine(text[: suffix.start()].rstrip(), printer, max(0, int(suffix[1]) - 1))
 
 
 def clean_lines(text: str) -> Iterator[ConsoleLine]:

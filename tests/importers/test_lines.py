@@ -82,8 +82,13 @@ def test_colours_and_what_ray_adds_are_taken_off() -> None:
         "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"
     )
     assert (line.text, line.actor, line.merged) == ("step 1", "Worker[rank=0] pid=7, ip=10.0.0.1", 2)
-    plain = clean("(not an actor) step 1")
-    assert (plain.text, plain.actor, plain.merged) == ("(not an actor) step 1", None, 0)
+    plain = clean("(not an actor) (main_task pid=7) step (1)")
+    assert (plain.text, plain.actor, plain.printer) == (
+        "step (1)",
+        "main_task pid=7",
+        "(not an actor) (main_task pid=7) ",
+    )
+    assert clean("(not an actor) step 1").actor is None
 
 
 def test_names_become_worker_ids() -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from rlscope.api import analyze
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers import console as printed
+from rlscope.importers.console import CONSOLE
 from rlscope.importers.join import RELATIVE_ORIGIN_NS as ORIGIN
 from rlscope.importers.join import import_run, resolve
 from rlscope.importers.options import import_options
+from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportOptions
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported
@@ -428,38 +431,48 @@ def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("config", "is_read"),
+    ("stray", "is_read"),
     [
-        (CONFIG.replace("},\n", f"}}\n{PREFIX},\n"), True),
-        (CONFIG.replace("},\n", f"}},\n{PREFIX}[\n"), True),
-        (CONFIG.replace("},\n", f"}},\n{PREFIX}(\n{PREFIX}[\n"), True),
-        (CONFIG.replace("},\n", f"}},\n{PREFIX})\n"), True),
-        (CONFIG.replace("},\n", f"}},\n{PREFIX}  0%|          | 0/5 [00:00<?, ?it/s]\n"), True),
-        (CONFIG.replace("},\n", f"}},\n{PREFIX}{{(\n{PREFIX}((\n{PREFIX}[(\n{PREFIX}1 2\n{PREFIX}3 4\n"), False),
-        (CONFIG[:-3], False),
+        *((line, True) for line in (",", "[", "(", "{", "[ (", ")", "]", "}", "}}", "-----")),
+        ("  0%|          | 0/5 [00:00<?, ?it/s]", True),
+        ("[2026-01-01 00:00:00,123] warning: a parameter is deprecated", True),
+        ("[2026-01-01 00:00:00,123][ray][INFO] - (pid=7)", True),
+        ("[rank0]: 'unfinished", True),
+        ("1 2\n3 4\n5 6\n7 8\n9 10", False),
     ],
 )
-def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, config: str, is_read: bool) -> None:
-    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, config))
-    with open_run(tmp_path / "run") as run:
-        assert (run.config.samples_per_step, run.config.group_size) == ((64, 4) if is_read else (None, None))
-    assert any("config printed over several lines" in note for note in imported.notes) is not is_read
-    assert ("the config that it prints cannot be parsed" in (imported.refusal or "")) is not is_read
+def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, stray: str, is_read: bool) -> None:
+    lines = "".join(f"{PREFIX}{line}\n" for line in stray.splitlines())
+    for place, line in enumerate(CONFIG.splitlines(keepends=True)[:-1]):
+        config = CONFIG.replace(line, line + lines)
+        imported = imported_to(tmp_path / str(place), console(tmp_path / "a.log", range(1, 3), ASYNC, config))
+        with open_run(tmp_path / str(place)) as run:
+            assert (run.config.samples_per_step, run.config.group_size) == ((64, 4) if is_read else (None, None)), place
+        assert any("config printed over several lines" in note for note in imported.notes) is not is_read
+        assert ("the config that it prints cannot be parsed" in (imported.refusal or "")) is not is_read
 
 
+def test_a_config_that_is_cut_off_is_said_to_be_unread(tmp_path: Path) -> None:
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, CONFIG[:-3]))
+    assert any("config printed over several lines" in note for note in imported.notes)
+
+
+@pytest.mark.parametrize("line", ["'b': {{'c': {{'d': '{text}'}}}}", "'b': '{text}', 1 2", "'b': [[[[[[[[[['{text}'"])
 def test_a_config_that_never_ends_is_not_parsed_again_at_every_line_that_might_end_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     parsed: list[int] = []
 
-    def parse(lines: list[str]) -> None:
-        parsed.append(sum(map(len, lines)))
+    def parse(text: str) -> object:
+        parsed.append(len(text))
+        return literal_eval(text)
 
-    monkeypatch.setattr(printed, "_without_strays", parse)
-    endless = f"{PREFIX}{{'a': 1,\n" + f"{PREFIX}'b': {{'c': {{'d': '{'e' * 1000}'}}}}\n" * 250
-    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, endless))
-    # The log is read twice: to recognise it, and to import it.
-    assert 2 * 8 * 2**18 < sum(parsed) <= 2 * 9 * 2**18
+    monkeypatch.setattr(printed.ast, "literal_eval", parse)
+    ends = f"{PREFIX}'z': {{'y': {{'x': 1}}}}\n" * 200
+    endless = f"{PREFIX}{{'a': 1,\n" + f"{PREFIX}{line.format(text='e' * 1000)}\n" * 200 + ends
+    list(CONSOLE.rows(console(tmp_path / "a.log", range(1, 3), ASYNC, 5 * endless), Tally(), lambda _bytes: None))
+    # 8 times the longest config, and the last attempt: a parse for each of 4 strays, and one more.
+    assert 2**18 < sum(parsed) <= (8 + 5) * 2**18
 
 
 @pytest.mark.parametrize(

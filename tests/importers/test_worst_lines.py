@@ -100,5 +100,5 @@ def test_the_slowest_bars_without_stamps_are_read_in_time(tmp_path: Path) -> Non
 
 def test_the_suffix_of_ray_s_merging_costs_its_length() -> None:
     with limited_cpu():
-        assert clean(repeated(" ", start="a", end="[repeated 3x across cluster]")) == ConsoleLine("a", None, 2)
+        assert clean(repeated(" ", start="a", end="[repeated 3x across cluster]")) == ConsoleLine("a", "", 2)
         assert clean(repeated(" ", end="[repeated 3x across]")).merged == 0

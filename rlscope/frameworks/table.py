@@ -6,7 +6,7 @@ because it would be counted twice.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +32,8 @@ class PhaseKind(StrEnum):
     WAIT_SAMPLES = "samples"
     WAIT_CAP = "staleness_cap"
     WAIT_BARRIER = "barrier"
+    WAIT_REQUESTS = "requests"
+    """A sampler has no requests."""
     REWARD = "reward"
     LOGPROBS = "logprobs"
     OTHER = "other"
@@ -52,6 +54,7 @@ ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
     PhaseKind.WAIT_SAMPLES: ("wait", "samples"),
     PhaseKind.WAIT_CAP: ("wait", "staleness_cap"),
     PhaseKind.WAIT_BARRIER: ("wait", "barrier"),
+    PhaseKind.WAIT_REQUESTS: ("wait", "requests"),
     PhaseKind.REWARD: ("reward", None),
     PhaseKind.LOGPROBS: ("logprobs", None),
     PhaseKind.OTHER: ("other", None),
@@ -98,7 +101,9 @@ class OneOf:
 
 Column = Annotated[str, OneOf(("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio"))]
 _STATED: Final = ("samples_per_step", "group_size", "max_output_tokens", "max_running", "max_staleness")
-Setting = Annotated[str, OneOf(("trainer_gpus", "sampler_gpus", *_STATED, "gpus_per_engine", "total_steps"))]
+Setting = Annotated[
+    str, OneOf(("trainer_gpus", "sampler_gpus", "total_gpus", *_STATED, "gpus_per_engine", "total_steps"))
+]
 _LIMITS: Final = (
     "running_limit",
     "staleness_cap",
@@ -194,14 +199,50 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Lines of a framework's console."""
+    """Lines of a framework's console: dictionaries of metrics, timers that start and end, or a block for each step."""
 
     lead: Pattern | None = None
     """Regular expression of the text before a printed dictionary of metrics; its group `step` is the step."""
     timer: Pattern | None = None
-    """Regular expression of a timer's line, with the groups `ts`, `name`, `what` and `s`."""
+    """Regular expression of a timer's line, with the groups `ts`, `name`, `end` (if the timer ends) and `s`."""
     timers: Mapping[str, PhaseKind] = field(default_factory=dict[str, PhaseKind])
     """Timers and what the worker does while they run."""
+    heading: Pattern | None = None
+    """Regular expression of the line that opens a step's block, with the group `step`."""
+    total: Pattern | None = None
+    """Regular expression of the line that states a step's duration, with the group `s`."""
+    phase: Pattern | None = None
+    """Regular expression of the line of a phase in the block, with the groups `name` and `s`. The phases, their order
+    and what lies inside another are those of the trainer's metrics, whose names end in these names."""
+    nested: Names = ()
+    """Phases of the block whose time lies inside another phase."""
+    stamp: Pattern | None = None
+    """Regular expression of other lines of a block that have a time, with the group `ts`."""
+    numbers: Mapping[str, Pattern] = field(default_factory=dict[str, str])
+    """Regular expressions of further numbers, by the name that `columns` below uses."""
+    facts: Pattern | None = None
+    """Regular expression of the text before a printed dictionary of a step's results, with the groups `ts` and
+    `number` if the line has them."""
+    step_ends_with: Names = ()
+    """Results of which one is printed last in a step: those printed so far belong to the training before."""
+    columns: Mapping[Column, Names] = field(default_factory=dict[str, tuple[str, ...]])
+    """Columns of train_steps and the results that fill them; `a * b` is a product."""
+    gpu_ratio: tuple[Text, Text] | None = None
+    """Two of the numbers, whose quotient is the number of GPUs."""
+    rollout: Text | None = None
+    """Result that is printed when a rollout ends and holds its duration in seconds."""
+    first_version: int = 0
+    """Version of the weights that samplers begin with, if they are published before the first training."""
+    workers: Mapping[Role, Text] = field(default_factory=dict[Role, str])
+    """Names of the workers."""
+    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
+    """Prefixes of timers, and the kind of run that each indicates; the first match is used."""
+    engine: Text | None = None
+    """Engine whose log lines are in the console too."""
+    lines: Text | None = None
+    """The lines that identify the console, in words, for messages."""
+    file: Text | None = None
+    """The file that has them, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +340,12 @@ class Framework:
             phases_add_up=False,
             earlier=(),
         )
+
+
+def era_of(eras: Mapping[str, str], names: Iterable[str]) -> str | None:
+    """Return the first era that one of the names indicates by its prefix; None if none does."""
+    known = tuple(names)
+    return next((era for prefix, era in eras.items() if any(name.startswith(prefix) for name in known)), None)
 
 
 _MODEL: Final = TypeAdapter(Framework)

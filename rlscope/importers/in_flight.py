@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -41,8 +42,8 @@ class InFlight:
         end_ns: int | None = None
         for span in spans:
             if end_ns is not None:
-                target.add_activity(worker_id, "wait", end_ns, span[0], "requests")
-            target.add_activity(worker_id, "generate", *span)
+                target.add_phase(worker_id, PhaseKind.WAIT_REQUESTS, end_ns, span[0])
+            target.add_phase(worker_id, PhaseKind.GENERATE, *span)
             end_ns = span[1]
         if spans:
             target.extend_worker(worker_id, spans[0][0], spans[-1][1])

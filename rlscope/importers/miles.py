@@ -5,6 +5,7 @@ Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/
 which are never read.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
+from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, number
-from rlscope.importers.slime import TIMER_MEANINGS, TRAIN, UPDATE, WAIT
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 _META: Final = "meta.json"
@@ -37,8 +38,9 @@ _RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
 _SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
 _LONGEST_SAMPLE_S: Final = 60.0
 """Maximum gap between two readings of one span. After a longer gap, the engine was unavailable in between."""
-_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
-_RESULTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
+_CONSOLE: Final = framework("slime").console
+"""The timers and results of miles are those of slime."""
+_RESULTS: Final = {column: names[0].split(" * ") for column, names in _CONSOLE.columns.items()}
 
 
 class _Lengths(NamedTuple):
@@ -72,8 +74,8 @@ class _Run:
     """Number of GPUs of each trainer rank."""
     steps: Counter[int] = field(default_factory=Counter[int])
     updates: Counter[int] = field(default_factory=Counter[int])
-    rollouts: list[Span] = field(default_factory=list[Span])
-    published: list[Span] = field(default_factory=list[Span])
+    rollouts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    published: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     engines: dict[str, str] = field(default_factory=dict[str, str])
     """Worker by engine address."""
     gpu_owners: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -164,7 +166,7 @@ def _read_metrics(run: _Run) -> None:
         step = record.get("step")
         if isinstance(step, int):
             held = _mapping(record.get("metrics"))
-            names = [name for name in held if name.startswith("perf/actor_train") or name in _RESULTS]
+            names = [name for factors in _RESULTS.values() for name in factors if name in held]
             facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
             file.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
@@ -177,15 +179,15 @@ def _read_phases(run: _Run) -> None:
         if not _is_time(start) or not isinstance(rank, int) or end is None:
             file.bad_lines += 1
         elif end >= start:
-            span = Span(str(record.get("name")), to_ns(start), to_ns(end))
+            name, span = str(record.get("name")), (to_ns(start), to_ns(end))
             if record.get("role") == "train" and _is_rank(rank):
                 gpus = record.get("gpus")
                 run.ranks.setdefault(rank, len(cast("list[object]", gpus)) if isinstance(gpus, list) else 1)
                 for gpu in cast("list[object]", gpus) if isinstance(gpus, list) else []:
                     if isinstance(gpu, int):
                         run.gpu_owners[str(record.get("node")), gpu] = _rank(rank)
-                _add_phase(run, rank, span)
-            elif span.name == "rollout":
+                _add_phase(run, rank, name, span)
+            elif name == "rollout":
                 run.rollouts.append(span)
 
 
@@ -193,47 +195,39 @@ def _rank(rank: int) -> str:
     return f"trainer-{rank}"
 
 
-def _add_phase(run: _Run, rank: int, span: Span) -> None:
-    worker = _rank(rank)
-    run.target.extend_worker(worker, span.start_ns, span.end_ns)
-    if span.name == TRAIN:
+def _add_phase(run: _Run, rank: int, name: str, span: tuple[int, int]) -> None:
+    worker, kind = _rank(rank), _CONSOLE.timers.get(name)
+    run.target.extend_worker(worker, *span)
+    if kind is PhaseKind.TRAIN:
         _add_step(run, rank, span)
-    elif span.name == UPDATE:
+    elif kind is PhaseKind.UPDATE:
         run.updates[rank] += 1
         if rank == 0:
             run.published.append(span)
-        phase = "apply" if run.is_colocated else "publish"
-        run.target.add_update(worker, phase, run.updates[rank], span.start_ns, span.end_ns)
-    elif span.name == WAIT:
+        run.target.add_update(worker, "apply" if run.is_colocated else "publish", run.updates[rank], *span)
+    elif kind is PhaseKind.TAKE:
         if not run.is_colocated:
-            add_activity(run.target, worker, span, {WAIT: Meaning("wait", "samples")})
-    else:
-        add_activity(run.target, worker, span, TIMER_MEANINGS)
+            run.target.add_phase(worker, PhaseKind.WAIT_SAMPLES, *span)
+    elif kind is not None:
+        run.target.add_phase(worker, kind, *span)
 
 
-def _add_step(run: _Run, rank: int, span: Span) -> None:
+def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
     step, version = run.steps[rank], run.updates[rank]
     run.steps[rank] += 1
     numbers = run.numbers.get(step, {}) if rank == 0 else {}
     if rank == 0:
-        run.taken[step] = (span.start_ns, version)
-    per_s, train_s = numbers.get("perf/actor_train_tok_per_s"), numbers.get("perf/actor_train_time")
-    run.target.add(
-        "train_steps",
-        {
-            "worker_id": _rank(rank),
-            "step": step,
-            "start_ns": span.start_ns,
-            "end_ns": span.end_ns,
-            "version_in": version,
-            "version_out": version + 1,
-            "tokens": None if per_s is None or train_s is None else round(per_s * train_s),
-            "loss": numbers.get("train/loss"),
-            "grad_norm": numbers.get("train/grad_norm"),
-            "entropy": numbers.get("train/entropy_loss"),
-            "reward_mean": numbers.get("rollout/raw_reward"),
-        },
-    )
+        run.taken[step] = (span[0], version)
+    row = {"worker_id": _rank(rank), "step": step, "start_ns": span[0], "end_ns": span[1]}
+    row |= {"version_in": version, "version_out": version + 1}
+    results = {
+        column: math.prod(numbers[name] for name in factors)
+        for column, factors in _RESULTS.items()
+        if all(name in numbers for name in factors)
+    }
+    if "tokens" in results:
+        results["tokens"] = round(results["tokens"])
+    run.target.add("train_steps", {**row, **results})
 
 
 def _add_ranks(run: _Run, options: ImportOptions) -> None:
@@ -242,13 +236,13 @@ def _add_ranks(run: _Run, options: ImportOptions) -> None:
         run.target.add_worker(_rank(rank), role, gpu_count=gpus or 1)
         if run.is_colocated:
             for span in run.rollouts:
-                add_activity(run.target, _rank(rank), span, {"rollout": Meaning("generate")})
+                run.target.add_phase(_rank(rank), PhaseKind.GENERATE, *span)
     if run.is_colocated:
         return
     for engine in run.engines.values():
         for version, span in enumerate(run.published, start=1):
-            run.target.add_update(engine, "apply", version, span.start_ns, span.end_ns)
-            run.target.extend_worker(engine, span.start_ns, span.end_ns)
+            run.target.add_update(engine, "apply", version, *span)
+            run.target.extend_worker(engine, *span)
 
 
 # Engines and GPUs
@@ -278,7 +272,7 @@ def _read_engine_series(run: _Run) -> None:
     """Add a row for each pair of consecutive scrapes of an engine. Series that are split by labels are summed."""
     before: dict[str, _Reading] = {}
     current: dict[str, _Reading] = {}
-    idle: dict[str, Span] = {}
+    idle: dict[str, tuple[int, int]] = {}
     for file, record in _records(run, "engine_series"):
         time_s, address, metric = (record.get(name) for name in ("ts", "addr", "metric"))
         value = number(record.get("value"), MOST)
@@ -297,10 +291,12 @@ def _read_engine_series(run: _Run) -> None:
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading, idle)
     for worker, span in idle.items():
-        add_activity(run.target, worker, span, _IDLE)
+        run.target.add_phase(worker, PhaseKind.WAIT_REQUESTS, *span)
 
 
-def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, Span]) -> None:
+def _add_row(
+    run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, tuple[int, int]]
+) -> None:
     worker = run.engines.get(address)
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
@@ -316,12 +312,12 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
     if not (running or decoded or prefilled):
         # Keep one idle span however often it was scraped. A weight update within it is a later, inner span.
         since = idle.get(worker)
-        if since is not None and since.end_ns == start_ns:
-            idle[worker] = since._replace(end_ns=end_ns)
+        if since is not None and since[1] == start_ns:
+            idle[worker] = since[0], end_ns
             return
         if since is not None:
-            add_activity(run.target, worker, since, _IDLE)
-        idle[worker] = Span("idle", start_ns, end_ns)
+            run.target.add_phase(worker, PhaseKind.WAIT_REQUESTS, *since)
+        idle[worker] = start_ns, end_ns
         return
     run.target.add(
         "engine_steps",

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
+from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
@@ -214,20 +215,20 @@ def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any
         earliest_ns = run.trainer_end_ns or 0
         at_ns = max(earliest_ns, start_ns - to_ns(publish_s + save_s))
         at_ns = _publish(run, step, at_ns, to_ns(publish_s))
-        at_ns = _act(run, _TRAINER, "checkpoint", None, at_ns, to_ns(save_s))
+        at_ns = _act(run, _TRAINER, PhaseKind.CHECKPOINT, at_ns, to_ns(save_s))
     else:
         run.phases_inside += publish_s + save_s > 0
     first_ns = min(start_ns, at_ns)
-    at_ns = _act(run, _TRAINER, "wait", "samples", max(at_ns, start_ns), to_ns(wait_s))
+    at_ns = _act(run, _TRAINER, PhaseKind.WAIT_SAMPLES, max(at_ns, start_ns), to_ns(wait_s))
     version = run.published if run.published is not None else step - 1
     run.taken[step] = (at_ns, version)
-    at_ns = _act(run, _TRAINER, "other", None, at_ns, to_ns(load_s))
+    at_ns = _act(run, _TRAINER, PhaseKind.OTHER, at_ns, to_ns(load_s))
     trained_ns = at_ns + to_ns(train_s)
     _add_optimizer_step(run, step, (at_ns, trained_ns), (version, step if is_inside and publish_s else version))
     at_ns = trained_ns
     if is_inside:
         at_ns = _publish(run, step, at_ns, to_ns(publish_s))
-        at_ns = _act(run, _TRAINER, "checkpoint", None, at_ns, to_ns(save_s))
+        at_ns = _act(run, _TRAINER, PhaseKind.CHECKPOINT, at_ns, to_ns(save_s))
     run.trainer_end_ns = max(time_ns, at_ns)
     run.target.extend_worker(_TRAINER, first_ns, run.trainer_end_ns)
     run.steps.add(step)
@@ -254,10 +255,9 @@ def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions
     )
 
 
-def _act(run: _Run, worker: str, activity: str, reason: str | None, start_ns: int, length_ns: int) -> int:
+def _act(run: _Run, worker: str, kind: PhaseKind, start_ns: int, length_ns: int) -> int:
     """Add an activity and return its end."""
-    if length_ns > 0:
-        run.target.add_activity(worker, activity, start_ns, start_ns + length_ns, reason)
+    run.target.add_phase(worker, kind, start_ns, start_ns + length_ns)
     return start_ns + max(0, length_ns)
 
 
@@ -278,15 +278,15 @@ def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> No
     after_s = _seconds(row, "time/pack") + _seconds(row, "time/save_ckpt")
     if generate_s:
         at_ns = time_ns - to_ns(max(step_s, wait_s + update_s + generate_s))
-        at_ns = _act(run, _ORCHESTRATOR, "wait", "staleness_cap", at_ns, to_ns(wait_s))
+        at_ns = _act(run, _ORCHESTRATOR, PhaseKind.WAIT_CAP, at_ns, to_ns(wait_s))
         updated_ns = at_ns + to_ns(update_s)
         version = int(_seconds(row, "progress/ckpt_step")) if "progress/ckpt_step" in row else step
         if update_s:
             run.target.add_update(_INFERENCE, "apply", version, at_ns, updated_ns)
-        end_ns = _act(run, _INFERENCE, "generate", None, updated_ns, to_ns(generate_s))
+        end_ns = _act(run, _INFERENCE, PhaseKind.GENERATE, updated_ns, to_ns(generate_s))
         run.target.extend_worker(_INFERENCE, at_ns, end_ns)
     else:
-        _act(run, _ORCHESTRATOR, "wait", "staleness_cap", time_ns - to_ns(after_s + wait_s), to_ns(wait_s))
+        _act(run, _ORCHESTRATOR, PhaseKind.WAIT_CAP, time_ns - to_ns(after_s + wait_s), to_ns(wait_s))
     run.target.extend_worker(_ORCHESTRATOR, time_ns - to_ns(max(step_s, wait_s)), time_ns)
     tokens = _seconds(row, "progress/input_tokens") + _seconds(row, "progress/output_tokens")
     # Stored under a number that no step has, to keep them apart from the trainer's own metrics.

@@ -15,25 +15,23 @@ from rlscope.format import counted
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
+from rlscope.importers.block_console import block_consoles
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
-from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
-from rlscope.importers.skyrl import SKYRL_CONSOLE
-from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importer, step_importers
 from rlscope.importers.steps import CARRIERS, carrier_of, has_same_steps, known_names, names_in
+from rlscope.importers.timer_console import timer_console, timer_consoles
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
 from rlscope.trace.files import RUN_FILE, run_folder, runs_below
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
-    NEMO_RL_CONSOLE,
-    SKYRL_CONSOLE,
-    SLIME_CONSOLE,
+    *block_consoles(),
+    *timer_consoles(),
     PRIME_RL,
     MILES_DASHBOARD,
     AREAL_SESSIONS,
@@ -128,7 +126,11 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
 
 
 def _importers(own: Framework | None) -> tuple[Importer, ...]:
-    return IMPORTERS if own is None else (step_importer(own), *(each for each in IMPORTERS if each.is_companion))
+    if own is None:
+        return IMPORTERS
+    timers = (timer_console(own),) if own.console.timer else ()
+    steps = (step_importer(own),) if own.phases else ()
+    return (*timers, *steps, *(each for each in IMPORTERS if each.is_companion))
 
 
 def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:

@@ -14,11 +14,11 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.quantities import RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 STAMPED: Final = re.compile(
@@ -64,7 +64,6 @@ _STRETCH_ROWS: Final = 10_000
 """Maximum number of lines held before they are placed, so that memory does not grow with the log."""
 _FINEST_NS: Final = 50_000_000
 """Assumed resolution of timestamps: lines are printed a little after their passes, so finer digits are not trusted."""
-_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -432,7 +431,7 @@ class _Lane:
             end_ns = shift_ns + length_ns
             start_ns = end_ns - sum(piece.length_ns for piece in placed.pieces)
             if placed.is_resumed and self._written_ns:
-                add_activity(self._target, self.engine, Span("idle", self._written_ns, start_ns), _IDLE)
+                self._target.add_phase(self.engine, PhaseKind.WAIT_REQUESTS, self._written_ns, start_ns)
                 self.is_idle = True
             for piece in placed.pieces:
                 self._write(piece, start_ns, start_ns + piece.length_ns)

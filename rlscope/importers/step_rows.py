@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
+from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
@@ -259,8 +259,7 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
     kind = piece.kind
     if kind is PhaseKind.TAKE:
         kind = PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
-    activity, reason = ACTIVITIES[kind]
-    target.add_activity(worker_id, activity, piece.start_ns, piece.end_ns, reason)
+    target.add_phase(worker_id, kind, piece.start_ns, piece.end_ns)
 
 
 def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process
-from rlscope.importers.console import CONSOLE, pairs_of
+from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process, era_of
+from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
     LONGEST_S,
@@ -84,18 +84,32 @@ class StepLog:
 
     def gpus(self, role: str) -> int | None:
         """Return the GPUs of a role, from the framework's config."""
-        return whole_setting(self.config, self.framework.settings.get(f"{role}_gpus", ()))
+        if stated := gpus_of(self.config, self.framework, role):
+            return stated
+        every, sampling = (gpus_of(self.config, self.framework, each) for each in ("total", "sampler"))
+        if not every or role != "trainer":
+            return None
+        return every if not self.is_separate else every - sampling if sampling and sampling < every else None
 
     def settings(self) -> dict[str, int]:
         """Return the entries for run.json's config that the framework's config states."""
-        return stated_settings(self.config, self.framework)
+        stated = stated_settings(self.config, self.framework)
+        if not self.is_separate:
+            # Samples of a run that shares its GPUs are never stale.
+            stated.pop("max_staleness", None)
+        return stated
 
 
 def stated_settings(config: Mapping[str, Any], framework: Framework) -> dict[str, int]:
     """Return the entries for run.json's config that a framework's config states."""
-    wanted = {name: products for name, products in framework.settings.items() if not name.endswith("r_gpus")}
+    wanted = {name: products for name, products in framework.settings.items() if not name.endswith("_gpus")}
     found = {name: whole_setting(config, products) for name, products in wanted.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def gpus_of(config: Mapping[str, Any], framework: Framework, role: str) -> int | None:
+    """Return the GPUs of a role, or the total, that a framework's config states; None if it does not."""
+    return whole_setting(config, framework.settings.get(f"{role}_gpus", ()))
 
 
 def whole_setting(config: Mapping[str, Any], products: Names) -> int | None:
@@ -152,14 +166,13 @@ def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
     carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
     own = source.own
-    if (
-        carrier is not CONSOLE
-        or own is None
-        or any(own.bare(name) in own.wanted for name in _rows_names(source, CONSOLE))
-    ):
+    if carrier is not CONSOLE or own is None:
         return carrier
-    # The console prints no dictionary or table with these metrics: look for `name: value`.
-    return pairs_of(own.wanted)
+    console = console_of(own)
+    # Without a printed dictionary or table of these metrics, look for `name: value`.
+    return (
+        console if any(own.bare(name) in own.wanted for name in _rows_names(source, console)) else pairs_of(own.wanted)
+    )
 
 
 def recognise_steps(framework: Framework, source: ImportSource) -> str | None:
@@ -290,15 +303,14 @@ def read_steps(source: ImportSource, framework: Framework, target: ImportTarget,
     if not processes:
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
-    era = next((era for prefix, era in release.eras.items() if any(name.startswith(prefix) for name in met)), None)
     config = {**tally.overrides, **tally.config}
     unsettled = release.placement.unsettled_metrics
-    is_separate = _is_separate(release.placement, met, config)
+    is_separate = runs_separately(release.placement, met, config)
     is_stated = is_separate or bool(tally.config) or not unsettled
     is_doubtful = not is_stated and _is_shown(unsettled, {}, met, config)
     return StepLog(
         release,
-        era,
+        era_of(release.eras, met),
         is_separate or (is_doubtful and _trains_behind(release.placement, processes)),
         is_stated,
         is_doubtful,
@@ -310,7 +322,8 @@ def read_steps(source: ImportSource, framework: Framework, target: ImportTarget,
     )
 
 
-def _is_separate(placement: Placement, met: frozenset[str], config: Mapping[str, Any]) -> bool:
+def runs_separately(placement: Placement, met: frozenset[str], config: Mapping[str, Any]) -> bool:
+    """Return whether trainers and samplers have GPUs of their own, by the names in a file and the config."""
     if _is_shown(placement.colocated_metrics, placement.colocated_settings, met, config):
         return False
     return placement.separate or _is_shown(placement.separate_metrics, placement.separate_settings, met, config)
@@ -426,10 +439,13 @@ def derived_gpus(steps: ProcessSteps) -> int | None:
             return None
         if above and below and math.isfinite(above / below):
             ratios.append(above / below)
-    middle = median(ratios) if ratios else 0.0
-    gpus = round(middle)
-    is_count = 1 <= gpus <= MOST_GPUS and abs(middle - gpus) <= _WHOLE_TOLERANCE_RATIO * gpus
-    return gpus if is_count else None
+    return whole_ratio(median(ratios)) if ratios else None
+
+
+def whole_ratio(ratio: float) -> int | None:
+    """Return a number of GPUs that follows from a ratio of rates; None unless it is within 1% of an integer."""
+    gpus = round(ratio)
+    return gpus if 1 <= gpus <= MOST_GPUS and abs(ratio - gpus) <= _WHOLE_TOLERANCE_RATIO * gpus else None
 
 
 def phase_value(phase: PhaseMetric, values: Mapping[str, float]) -> float | None:

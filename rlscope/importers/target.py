@@ -17,7 +17,7 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schem
 
 from rlscope.errors import OutputError
 from rlscope.format import counted
-from rlscope.frameworks.table import Framework
+from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
 
@@ -142,12 +142,12 @@ class ImportTarget:
         if len(rows) >= _BATCH_ROWS:
             self._flush(table)
 
-    def add_activity(
-        self, worker_id: str, activity: str, start_ns: int, end_ns: int, reason: str | None = None
-    ) -> None:
-        """Add an activity of a worker, from its start to its end in ns."""
-        row = {"worker_id": worker_id, "activity": activity, "reason": reason}
-        self.add("activities", {**row, "start_ns": start_ns, "end_ns": end_ns})
+    def add_phase(self, worker_id: str, kind: PhaseKind, start_ns: int, end_ns: int) -> None:
+        """Add the activity of a worker during a phase, from its start to its end in ns; none if it took no time."""
+        if end_ns > start_ns:
+            activity, reason = ACTIVITIES[kind]
+            row = {"worker_id": worker_id, "activity": activity, "reason": reason}
+            self.add("activities", {**row, "start_ns": start_ns, "end_ns": end_ns})
 
     def add_update(
         self, worker_id: str, phase: Literal["publish", "apply"], version: int, start_ns: int, end_ns: int

@@ -1,14 +1,13 @@
 """Named timers whose start and end a console prints with timestamps, and the spans of a worker that they give."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
-from rlscope.frameworks.table import ACTIVITIES, Framework
+from rlscope.frameworks.table import Framework
 from rlscope.importers.lines import to_ns
-from rlscope.importers.steps import stated_settings, whole_setting
+from rlscope.importers.steps import gpus_of, stated_settings
 from rlscope.importers.target import ImportTarget
 
 _SECOND_NS: Final = 1_000_000_000
@@ -24,47 +23,36 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class Meaning(NamedTuple):
-    """Activity of a worker while a timer runs."""
-
-    activity: str
-    reason: str | None = None
-
-
-def meanings(framework: Framework) -> dict[str, Meaning]:
-    """Return what each timer of a framework's console stands for."""
-    return {name: Meaning(*ACTIVITIES[kind]) for name, kind in framework.console.timers.items()}
-
-
 class PrintedSettings:
     """Settings that a console prints somewhere, by the last part of their paths in the framework's table."""
 
-    def __init__(self, framework: Framework, *others: str) -> None:
-        """Look for the settings of the table and for these others."""
+    def __init__(self, framework: Framework) -> None:
         self._framework = framework
-        self.values: dict[str, int | bool] = {}
+        self._values: dict[str, int | bool] = {}
         paths = [path for products in framework.settings.values() for each in products for path in each.split(" * ")]
+        paths += [*framework.placement.separate_settings, *framework.placement.colocated_settings]
         self._leaves = {path: path.rpartition(".")[2] for path in paths}
-        names = {*self._leaves.values(), *others}
+        names = set(self._leaves.values())
         self._missing = {name: re.compile(rf"\b{name}['\"]?[ .=:]+(\d{{1,9}}|[Tt]rue|[Ff]alse)\b") for name in names}
 
     def read(self, text: str) -> None:
         """Read a line; the first value of a setting counts."""
         for name, pattern in [*self._missing.items()]:
             if name in text and (found := pattern.search(text)):
-                self.values[name] = int(found[1]) if found[1].isdecimal() else found[1].lower() == "true"
+                self._values[name] = int(found[1]) if found[1].isdecimal() else found[1].lower() == "true"
                 del self._missing[name]
 
     def gpus(self, role: str) -> int | None:
         """Return the GPUs of a role; None if the settings do not state them."""
-        return whole_setting(self._config(), self._framework.settings.get(f"{role}_gpus", ()))
+        return gpus_of(self.config(), self._framework, role)
 
     def stated(self) -> dict[str, int]:
         """Return the entries for run.json's config."""
-        return stated_settings(self._config(), self._framework)
+        return stated_settings(self.config(), self._framework)
 
-    def _config(self) -> dict[str, int | bool]:
-        return {path: self.values[name] for path, name in self._leaves.items() if name in self.values}
+    def config(self) -> dict[str, int | bool]:
+        """Return the settings that were printed, by path."""
+        return {path: self._values[name] for path, name in self._leaves.items() if name in self._values}
 
 
 @dataclass(slots=True, eq=False)
@@ -140,10 +128,3 @@ class Timers:
         """Extend the worker's time range to all of its timers."""
         if self.first_ns is not None:
             target.extend_worker(self.worker_id, self.first_ns, self.last_ns)
-
-
-def add_activity(target: ImportTarget, worker_id: str, span: Span, meanings: Mapping[str, Meaning]) -> None:
-    """Add the activity that a timer stands for, if any."""
-    meaning = meanings.get(span.name)
-    if meaning is not None and span.end_ns > span.start_ns:
-        target.add_activity(worker_id, meaning.activity, span.start_ns, span.end_ns, meaning.reason)

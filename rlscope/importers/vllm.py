@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 _STATS: Final = re.compile(
@@ -39,7 +39,6 @@ _OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)
 _USUAL_WINDOW_S: Final = 10.0
 _SAME_BATCH_RATIO: Final = 0.02
 """The batch stayed the same if the requests at both ends of a window differ by at most this share."""
-_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -71,7 +70,7 @@ class _Engine:
     rows: int = 0
     timed_rows: int = 0
     idle_ns: int = 0
-    idle: Span | None = None
+    idle: tuple[int, int] | None = None
     """The last span without requests, not written yet."""
 
 
@@ -190,15 +189,15 @@ class _Reader:
         if end_ns <= start_ns:
             return
         engine.idle_ns += end_ns - start_ns
-        if engine.idle is not None and engine.idle.end_ns == start_ns:
-            engine.idle = engine.idle._replace(end_ns=end_ns)
+        if engine.idle is not None and engine.idle[1] == start_ns:
+            engine.idle = engine.idle[0], end_ns
             return
         self._write_idle(engine)
-        engine.idle = Span("idle", start_ns, end_ns)
+        engine.idle = start_ns, end_ns
 
     def _write_idle(self, engine: _Engine) -> None:
         if engine.idle is not None:
-            add_activity(self.target, engine.worker_id, engine.idle, _IDLE)
+            self.target.add_phase(engine.worker_id, PhaseKind.WAIT_REQUESTS, *engine.idle)
 
     def _take_bar(self, actor: str | None, found: re.Match[str]) -> None:
         """Add the work finished since the bar was last drawn; bars of one engine are laid end to end."""

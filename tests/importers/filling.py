@@ -7,8 +7,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES
 
+from rlscope.frameworks import framework
+from rlscope.importers.block_console import block_console
 from rlscope.importers.importer import Importer, open_source
 from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timer_console import timer_console
 from rlscope.pipeline import focused_grid
 from rlscope.trace.imported import Imported
 from rlscope.trace.query import ask
@@ -16,6 +19,9 @@ from rlscope.trace.store import open_run
 
 Row = dict[str, Any]
 NS = 1_000_000_000
+NEMO_RL_CONSOLE = block_console(framework("nemo-rl"))
+SKYRL_CONSOLE = timer_console(framework("skyrl"))
+SLIME_CONSOLE = timer_console(framework("slime"))
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,15 @@ from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer
 from rlscope.importers.lines import LONGEST_LINE_BYTES
 from rlscope.importers.miles import MILES_DASHBOARD
-from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
-from rlscope.importers.skyrl import SKYRL_CONSOLE
-from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.pipeline import focused_grid
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
 from tests.importers import nemo_console, test_sglang, test_sglang_requests, test_skyrl, test_slime, test_vllm
-from tests.importers.filling import Filled, fill
+from tests.importers.filling import NEMO_RL_CONSOLE, SKYRL_CONSOLE, SLIME_CONSOLE, Filled, fill
 from tests.importers.test_nemo_rl import SYNC
 
 FIXTURES = Path(__file__).parent / "fixtures"

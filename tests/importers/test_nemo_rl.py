@@ -7,9 +7,8 @@ import pytest
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
-from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill, ledger_s
+from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill, ledger_s
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block, stamped
 
 SYNC = {

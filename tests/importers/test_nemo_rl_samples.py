@@ -8,10 +8,9 @@ import pytest
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
-from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill
+from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block
 from tests.importers.test_nemo_rl import SYNC
 

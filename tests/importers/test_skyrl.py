@@ -7,9 +7,8 @@ import pytest
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
-from rlscope.importers.skyrl import SKYRL_CONSOLE
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import Filled, fill, ledger_s
+from tests.importers.filling import SKYRL_CONSOLE, Filled, fill, ledger_s
 
 COLOCATED = "trainer.placement.policy_num_gpus_per_node=4 colocate_all=true\n"
 SEPARATE = "'policy_num_gpus_per_node': 4, 'colocate_all': False, 'num_engines': 2, 'tensor_parallel_size': 2\n"

@@ -9,9 +9,8 @@ import pytest
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
 from rlscope.importers.sglang import SGLANG_LOG
-from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill, ledger_s
+from tests.importers.filling import NS, SLIME_CONSOLE, Filled, fill, ledger_s
 
 SEPARATE = """  actor_num_nodes ................................. 1
   actor_num_gpus_per_node ......................... 4

@@ -85,6 +85,18 @@ Text = Annotated[str, Field(strict=True, min_length=1)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 """Names of metrics or settings; one name may be written without a list."""
 Pattern = Annotated[Text, AfterValidator(_compiles)]
+
+
+def _with_groups(*names: str) -> AfterValidator:
+    def check(pattern: str) -> str:
+        if missing := {*names} - re.compile(_compiles(pattern)).groupindex.keys():
+            found = ", ".join(sorted(missing))
+            raise ValueError(f"a regular expression with the groups {', '.join(names)} (it lacks {found})")
+        return pattern
+
+    return AfterValidator(check)
+
+
 Role = Literal["trainer", "sampler", "controller"]
 
 
@@ -203,20 +215,22 @@ class Console:
 
     lead: Pattern | None = None
     """Regular expression of the text before a printed dictionary of metrics; its group `step` is the step."""
-    timer: Pattern | None = None
+    timer: Annotated[Text, _with_groups("ts", "name", "end", "s")] | None = None
     """Regular expression of a timer's line, with the groups `ts`, `name`, `end` (if the timer ends) and `s`."""
     timers: Mapping[str, PhaseKind] = field(default_factory=dict[str, PhaseKind])
     """Timers and what the worker does while they run."""
-    heading: Pattern | None = None
+    several_print_timers: bool = False
+    """Whether several processes print timers of the same names, as a critic beside the trainer does."""
+    heading: Annotated[Text, _with_groups("step")] | None = None
     """Regular expression of the line that opens a step's block, with the group `step`."""
-    total: Pattern | None = None
+    total: Annotated[Text, _with_groups("s")] | None = None
     """Regular expression of the line that states a step's duration, with the group `s`."""
-    phase: Pattern | None = None
+    phase: Annotated[Text, _with_groups("name", "s")] | None = None
     """Regular expression of the line of a phase in the block, with the groups `name` and `s`. The phases, their order
     and what lies inside another are those of the trainer's metrics, whose names end in these names."""
     nested: Names = ()
     """Phases of the block whose time lies inside another phase."""
-    stamp: Pattern | None = None
+    stamp: Annotated[Text, _with_groups("ts")] | None = None
     """Regular expression of other lines of a block that have a time, with the group `ts`."""
     numbers: Mapping[str, Pattern] = field(default_factory=dict[str, str])
     """Regular expressions of further numbers, by the name that `columns` below uses."""
@@ -224,7 +238,7 @@ class Console:
     """Regular expression of the text before a printed dictionary of a step's results, with the groups `ts` and
     `number` if the line has them."""
     step_ends_with: Names = ()
-    """Results of which one is printed last in a step: those printed so far belong to the training before."""
+    """Results that are printed last in a step: those printed so far then belong to the training before."""
     columns: Mapping[Column, Names] = field(default_factory=dict[str, tuple[str, ...]])
     """Columns of train_steps and the results that fill them; `a * b` is a product."""
     gpu_ratio: tuple[Text, Text] | None = None

@@ -16,7 +16,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, era_of
-from rlscope.importers.console import PrintedConfig
+from rlscope.importers.console import UNREAD_CONFIG, PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, whole
@@ -43,16 +43,18 @@ class _Layout:
         self.console = framework.console
         process = framework.phases["trainer"]
         self.prefix = process.step[0].removesuffix(process.step[0].rpartition("/")[2])
-        """What a metric's name has before the phase's name on the console."""
+        """Beginning of a metric's name, which the console leaves out."""
         known = {(each.metric or "").removeprefix(self.prefix): each.kind for each in process.order}
         first = [name for name, kind in known.items() if kind not in _LAST]
         self.kinds = known | {kind: kind for kind in _LAST if kind in self.console.numbers}
         """Kind of each phase, by its name on the console."""
         self.first = tuple(first)
         self.last = tuple(sorted(self.kinds.keys() - set(first), key=lambda name: _LAST.index(self.kinds[name])))
-        self.to_train = self.first[: next(at for at, name in enumerate(first) if known[name] is PhaseKind.TRAIN)]
+        trained = (at for at, name in enumerate(first) if known[name] is PhaseKind.TRAIN)
+        self.to_train = self.first[: next(trained, 0)]
         """Phases before the training, and those of them up to the end of generation."""
-        self.to_sampled = self.first[: 1 + max(at for at, name in enumerate(first) if known[name] in _SAMPLING)]
+        sampling = (at for at, name in enumerate(first) if known[name] in _SAMPLING)
+        self.to_sampled = self.first[: 1 + max(sampling, default=-1)]
         self.heading = re.compile(self.console.heading or "")
         self.total = re.compile(self.console.total or "")
         self.phase = re.compile(self.console.phase or "")
@@ -98,13 +100,21 @@ class _Run:
 
 def block_consoles() -> tuple[Importer, ...]:
     """Return one importer for each framework whose console prints a block for each step."""
-    return tuple(block_console(each) for each in frameworks() if each.console.total)
+    return tuple(block_console(each) for each in frameworks() if prints_blocks(each))
+
+
+def prints_blocks(framework: Framework) -> bool:
+    """Return whether a framework's table describes such blocks, and the step and phases in them."""
+    return (
+        framework.console.total is not None and "trainer" in framework.phases and bool(framework.phases["trainer"].step)
+    )
 
 
 def block_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     layout = _Layout(framework)
-    return Importer(framework.name, f"{framework.title} console", partial(_recognise, layout), partial(_read, layout))
+    kind = f"console of {framework.title or framework.name}"
+    return Importer(framework.name, kind, partial(_recognise, layout), partial(_read, layout))
 
 
 def _recognise(layout: _Layout, source: ImportSource) -> str | None:
@@ -131,6 +141,8 @@ def _read(
             expected=f"the console log of a {layout.framework.title} run with at least one finished step",
             next_step="Pass the driver's log, or name another framework with --as.",
         )
+    if config.is_unread:
+        target.note(UNREAD_CONFIG)
     run = _run_of(layout, target, options, config.settings, done)
     starts_ns = _starts(run, clock)
     for step, start_ns in zip(done, starts_ns, strict=True):

@@ -61,6 +61,8 @@ _MOST_STARTS, _MOST_STRAYS = 4, 4
 _UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on line (\d+)$")
 """The message of the parser about a stray opening bracket, which it finds where the dictionary closes."""
 _BINARY: Final = b"\x00"
+UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot be parsed, so its settings are unknown"
+"""The note about a config that began but could not be read."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:

@@ -9,7 +9,7 @@ from typing import Final
 from rlscope_otel.schema import ROLES
 
 from rlscope.errors import ArgumentError, Bounds, ImportFileError
-from rlscope.frameworks.table import Console, Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
+from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 from rlscope.input_file import did_you_mean
@@ -64,14 +64,15 @@ def _refuse_several(options: Mapping[str, object]) -> None:
 
 
 def _own_table(path: Path) -> Framework:
-    """Return the user's table, which needs phases and has no use for the lines of an importer."""
+    """Return the user's table, which needs a metric or a timer of training."""
     table = read_table(path)
-    if not table.known_by or table.console != Console():
-        place, found = ("console", "console lines") if table.known_by else ("phases", "no metric of training")
+    console = table.console
+    has_timers = console.timer is not None and PhaseKind.TRAIN in console.timers.values()
+    if not table.known_by and not has_timers:
         raise ImportFileError.of(
-            f"{path}, {place}",
-            found=found,
-            expected="phases whose metrics a metrics file has, or a log as `NAME: VALUE`",
+            f"{path}, phases",
+            found="no metric of training",
+            expected="phases whose metrics a metrics file has, or a log as `NAME: VALUE`, or timers of a console",
             next_step="docs/importers.md#your-own-framework shows a table.",
         )
     return table

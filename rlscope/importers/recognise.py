@@ -15,7 +15,7 @@ from rlscope.format import counted
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
-from rlscope.importers.block_console import block_consoles
+from rlscope.importers.block_console import block_console, block_consoles, prints_blocks
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
@@ -128,9 +128,15 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
 def _importers(own: Framework | None) -> tuple[Importer, ...]:
     if own is None:
         return IMPORTERS
-    timers = (timer_console(own),) if own.console.timer else ()
-    steps = (step_importer(own),) if own.phases else ()
-    return (*timers, *steps, *(each for each in IMPORTERS if each.is_companion))
+    own_importers = (
+        (timer_console, own.console.timer is not None),
+        (block_console, prints_blocks(own)),
+        (step_importer, bool(own.phases)),
+    )
+    return (
+        *(importer(own) for importer, has_names in own_importers if has_names),
+        *(each for each in IMPORTERS if each.is_companion),
+    )
 
 
 def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:

@@ -14,6 +14,7 @@ from typing import Final
 
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind
+from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
@@ -37,7 +38,7 @@ def _read(
 ) -> str | None:
     log = _settled(read_steps(source, framework, target, progress), target, options)
     if log.is_config_unread:
-        target.note("The config printed over several lines of the log cannot be parsed, so its settings are unknown")
+        target.note(UNREAD_CONFIG)
     fill(log, target, options)
     return log.era
 

@@ -40,7 +40,7 @@ class _Run:
     clock: LogClock | None
     settings: PrintedSettings
     timers: dict[str | None, Timers] = field(default_factory=dict[str | None, Timers])
-    """Timers by the actor that prints them: a critic has timers of the same names in a process of its own."""
+    """Timers by the actor that prints them, or by None if only one process prints timers."""
     names: set[str] = field(default_factory=set[str])
     """Timers that ended."""
     held: list[tuple[PhaseKind, Span, int]] = field(default_factory=list[tuple[PhaseKind, Span, int]])
@@ -63,7 +63,7 @@ class _Run:
 
     @property
     def kinds(self) -> set[PhaseKind]:
-        """What the timers that ended stand for."""
+        """Kinds of the timers that ended."""
         return {kind for name, kind in self.framework.console.timers.items() if name in self.names}
 
     @property
@@ -135,7 +135,7 @@ def _take_line(
 ) -> None:
     text, clock = line.text, run.clock
     if clock and (found := timer.search(text)) and (time_ns := clock.time_ns(found["ts"])) is not None:
-        _take_timer(run, line.actor, found, time_ns)
+        _take_timer(run, line.actor if run.framework.console.several_print_timers else None, found, time_ns)
     elif found := facts.search(text):
         _take_facts(run, found)
     elif run.framework.console.engine and " batch" in text and STAMPED.search(text):

@@ -114,6 +114,59 @@ def test_generation_is_the_trainer_s_wait_if_samplers_have_their_own_gpus(tmp_pa
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (4, 4)
 
 
+CONSOLE_TABLE = r"""
+name = "my-rl"
+
+[placement]
+separate = true
+
+[console]
+lead = 'step (?P<step>\d+) metrics '
+timer = '(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:begin|(?P<end>done)) (?P<name>\w+)(?: (?P<s>[\d.]+)s)?'
+facts = 'results '
+step_ends_with = "loss"
+
+[console.timers]
+fetch = "samples"
+fit = "train"
+push = "update"
+
+[console.columns]
+loss = "loss"
+tokens = "tokens"
+"""
+
+
+def test_a_table_of_timers_adds_a_console(tmp_path: Path) -> None:
+    table, log = tmp_path / "my.toml", tmp_path / "run.log"
+    table.write_text(CONSOLE_TABLE)
+    lines = (
+        f"2026-01-01 10:0{step}:00 begin fetch\n2026-01-01 10:0{step}:20 done fetch 20.0s\n"
+        f"2026-01-01 10:0{step}:20 begin fit\n2026-01-01 10:0{step}:50 done fit 30.0s\n"
+        f"2026-01-01 10:0{step}:50 begin push\n2026-01-01 10:0{step}:55 done push 5.0s\n"
+        f"tokens: 1000\nresults {{'loss': 0.5}}\n"
+        for step in range(1, 4)
+    )
+    log.write_text("".join(lines))
+    imported = import_run(log, tmp_path / "run", import_options(table=table, gpus="trainer=4,sampler=4"))
+    assert (imported.framework, imported.carriers) == ("my-rl", ("console",))
+    assert spans(tmp_path / "run") == pytest.approx(
+        {"trainer samples": 60.0, "trainer train": 90.0, "trainer publish": 15.0, "sampler apply": 15.0}
+    )
+    with open_run(tmp_path / "run") as run:
+        assert run.connection.sql("SELECT step, loss, tokens FROM train_steps ORDER BY step").fetchall() == [
+            (step, 0.5, 1000) for step in range(1, 4)
+        ]
+
+
+def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
+    table, log = tmp_path / "my.toml", tmp_path / "run.log"
+    table.write_text(TABLE + "\n[console]\nlead = 'STEP (?P<step>\\d+) METRICS '\n")
+    log.write_text("".join(f"STEP {step} METRICS {VALUES}\n" for step in range(1, 11)))
+    import_run(log, tmp_path / "run", import_options(table=table))
+    assert spans(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
+
+
 @pytest.mark.parametrize("command", [("analyze", "--no-page"), ("doctor",)])
 def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path, command: tuple[str, ...]) -> None:
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
@@ -132,8 +185,8 @@ def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path, comman
         ('name = "x"\n[columns]\nlos = "a"\n', "columns.los: found unknown key 'los'; .* Did you mean 'loss'"),
         ('name = "x"\n[console]\ntimer = "("\n', r"console\.timer: found '\('; expected a regular expression"),
         ('name = "x"\n', "phases: found no metric of training"),
-        ('name = "x"\nphases.t.order = [{ kind = "train", metric = "a" }]\nconsole.lead = "a"\n',
-         "console: found console lines; expected phases whose metrics"),
+        ('name = "x"\nconsole.timer = "(?P<ts>a)(?P<name>b)(?P<end>c)"\n', "console.timer: .*groups ts, name, end, s"),
+        ('name = "x"\nconsole.timers = { a = "train" }\n', "phases: found no metric of training"),
         ('name = "My RL"\n', "name: found 'My RL'; expected .* such as 'my-framework'"),
     ],
 )  # fmt: skip

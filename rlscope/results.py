@@ -4,6 +4,7 @@ Each extends the frozen dataclass of its result by the formats that it has, and 
 the report are slow to import and are imported when they are needed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -27,17 +28,22 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.pipeline import with_drawn
 from rlscope.planning.schema import PlanFile
+from rlscope.reports.answer import InBlocks
+from rlscope.reports.blocks import Block
+from rlscope.reports.card import card_blocks, digest_blocks
 from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.documents.comparison import compare_document
 from rlscope.reports.documents.plan import plan_document
 from rlscope.reports.documents.what_if import what_if_document
-from rlscope.reports.markdown import as_markdown, comparison_markdown
-from rlscope.reports.text.comparison import pairs_in_words
+from rlscope.reports.markdown import markdown
+from rlscope.reports.text.comparison import comparison_blocks, pair_blocks
 from rlscope.reports.text.model import misfit_words
 from rlscope.reports.text.plan import headline as plan_headline
+from rlscope.reports.text.plan import plan_blocks
 from rlscope.reports.text.step_bounds import largest_sentence
 from rlscope.reports.text.verdict import headline
 from rlscope.reports.text.what_if import headline as what_if_headline
+from rlscope.reports.text.what_if import what_if_blocks
 from rlscope.run import Run
 from rlscope.text_out import write_file
 from rlscope.trace.query import Argument
@@ -82,7 +88,7 @@ class _WithPicture(_WithPage):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Analysis(_WithPicture, AnalysisResult):
+class Analysis(_WithPicture, InBlocks, AnalysisResult):
     """The analysis of one run, returned by `rlscope.analyze`: results, charts and output formats.
 
     Numbers carry their unit in their name; None means no data. `query`, `sql` and `what_if` answer further questions
@@ -177,9 +183,14 @@ class Analysis(_WithPicture, AnalysisResult):
         """Return the analysis as JSON, the document of `rlscope analyze --json`."""
         return dump(analysis_document(self))
 
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The parts of the card."""
+        return card_blocks(self)
+
     def to_markdown(self) -> str:
-        """Return the card as Markdown, for a pull request or a chat."""
-        return as_markdown(self)
+        """Return the card without its numbers as Markdown, for a pull request or a chat."""
+        return markdown(digest_blocks(self))
 
     def _page(self) -> str:
         from rlscope.reports.page.html import render
@@ -195,13 +206,13 @@ class Analysis(_WithPicture, AnalysisResult):
         return repr_of("Analysis", self.run.run_id, headline(self))
 
     def _repr_html_(self) -> str:
-        from rlscope.reports.page.html import card
+        from rlscope.reports.page.html import notebook_card
 
-        return card(self)
+        return notebook_card(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class WhatIfAnswer(WhatIf):
+class WhatIfAnswer(InBlocks, WhatIf):
     """Prediction of a run with changed settings, next to the current run; returned by `what_if`."""
 
     run_id: str
@@ -213,12 +224,17 @@ class WhatIfAnswer(WhatIf):
         """Return the answer as JSON, the document of `rlscope what-if --json`."""
         return dump(what_if_document(self.model, self))
 
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The answer, what it assumes, and the sensitivities of the current layout."""
+        return what_if_blocks(self.model, self)
+
     def __repr__(self) -> str:
         return repr_of("WhatIfAnswer", self.run_id, what_if_headline(self))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class PlanAnswer(PlanResult):
+class PlanAnswer(InBlocks, PlanResult):
     """Recommended layout of a planned run, returned by `plan`."""
 
     file: PlanFile
@@ -228,12 +244,17 @@ class PlanAnswer(PlanResult):
         """Return the answer as JSON, the document of `rlscope plan --json`."""
         return dump(plan_document(self, self.file))
 
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The recommended layout, the others, and what the answer depends on."""
+        return plan_blocks(self, self.file)
+
     def __repr__(self) -> str:
         return repr_of("PlanAnswer", self.file.source.name, plan_headline(self))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(_WithPicture, RunComparison):
+class Comparison(_WithPicture, InBlocks, RunComparison):
     """Comparison with a baseline, returned by `compare`: what changed and why, and whether it is significant."""
 
     @cached_property
@@ -247,9 +268,10 @@ class Comparison(_WithPicture, RunComparison):
         """Return the comparison as JSON, the document of `rlscope compare --json`."""
         return dump(compare_document(self))
 
-    def to_markdown(self) -> str:
-        """Return the comparison as Markdown, for a pull request or a chat."""
-        return comparison_markdown(self)
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The answer for each run, then the numbers."""
+        return comparison_blocks(self)
 
     def _page(self) -> str:
         from rlscope.reports.page.comparison import render_comparison
@@ -262,7 +284,7 @@ class Comparison(_WithPicture, RunComparison):
         return comparison_png(self)
 
     def __repr__(self) -> str:
-        return repr_of("Comparison", self.baseline.name, "; ".join(pair.headline for pair in pairs_in_words(self)))
+        return repr_of("Comparison", self.baseline.name, "; ".join(pair.answer.headline for pair in pair_blocks(self)))
 
     def _repr_html_(self) -> str:
         from rlscope.reports.page.comparison import comparison_card
@@ -296,7 +318,7 @@ class RunList(_WithPage, Document):
         Raises:
             ArgumentError: The form is unknown.
         """
-        from rlscope.reports.terminal.history import as_csv, as_text, on_terminal
+        from rlscope.reports.text.history import as_csv, as_text, on_terminal
 
         check_one_of("form", form, ("text", "csv", "json"))
         if form != "text":
@@ -317,4 +339,4 @@ class RunList(_WithPage, Document):
     def _repr_html_(self) -> str:
         from rlscope.reports.page.history import list_table
 
-        return list_table(self.runs, self.folder)
+        return list_table(self.runs)

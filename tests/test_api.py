@@ -32,7 +32,8 @@ from rlscope.errors import (
 from rlscope.format import printable
 from rlscope.model.forecast.change import Change
 from rlscope.pipeline import DRAWN
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.card import card_blocks
+from rlscope.reports.terminal import print_blocks
 from tests.kept import analysis_of
 from tests.planning.small_plan import SMALL_PLAN
 from tests.trace_folder import small_run
@@ -205,6 +206,23 @@ def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysi
     assert not [word for word in ("<script", "http", "url(", "@import", "src=") if word in html]
 
 
+def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
+    analysis: rlscope.Analysis, run_dir: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(SMALL_PLAN, encoding="utf-8")
+    answers = (
+        (rlscope.plan(plan), "Uncertainties"),
+        (analysis.what_if(max_running=48), "Sensitivity: throughput change per 1%"),
+        (rlscope.check(run_dir, fail_if="throughput.steady_tokens_per_s < 1e9"), "not judged"),
+        (rlscope.doctor(run_dir), "would add: "),
+    )
+    for answer, words in answers:
+        html = answer._repr_html_()
+        assert words in html and html.count("<div") == html.count("</div>") and "<script" not in html
+        assert words.replace("_", "\\_") in answer.to_markdown()
+
+
 def test_a_name_in_the_run_stays_text_in_the_card(run_dir: Path) -> None:
     manifest = json.loads((run_dir / "run.json").read_text())
     (run_dir / "run.json").write_text(json.dumps({**manifest, "run_id": "<script>alert(1)</script>"}))
@@ -261,7 +279,7 @@ def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_
 def written(known: rlscope.Analysis) -> list[str]:
     """Everything that is not the page."""
     shown = io.StringIO()
-    print_card(known, Console(file=shown, width=120))
+    print_blocks(card_blocks(known), Console(file=shown, width=120))
     return [shown.getvalue(), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
 
 

@@ -138,6 +138,6 @@ def _print(analysis: "rlscope.Analysis", card_format: AnswerFormat, console: Con
     if card_format != "text":
         print_or_write(STDOUT, analysis.to_markdown() if card_format == "markdown" else analysis.to_json())
         return
-    from rlscope.reports.terminal.card import print_card
+    from rlscope.reports.terminal import print_blocks
 
-    print_card(analysis, console)
+    print_blocks(analysis.blocks, console)

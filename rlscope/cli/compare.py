@@ -42,7 +42,7 @@ def compare(
     ] = "text",
 ) -> None:
     """Compare runs with a baseline: what changed and why, and whether it is significant."""
-    from rlscope.reports.terminal.comparison import print_comparison
+    from rlscope.reports.terminal import print_blocks
 
     if json_to == STDOUT and comparison_format != "text":
         raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
@@ -51,7 +51,7 @@ def compare(
         comparison = rlscope.compare(baseline, *runs, progress=progress)
     out = write_json(json_to, comparison, notes)
     if comparison_format == "text":
-        print_comparison(comparison, out)
+        print_blocks(comparison.blocks, out)
     else:
         is_json = comparison_format == "json"
         print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())

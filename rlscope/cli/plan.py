@@ -30,7 +30,7 @@ def plan(
 ) -> None:
     """Recommend a layout for a planned run from its model, GPUs, lengths and batch size."""
     from rlscope.planning.schema import EXAMPLE
-    from rlscope.reports.terminal.predictions import print_plan
+    from rlscope.reports.terminal import print_blocks
 
     if example == (plan_toml is not None):
         raise typer.BadParameter("pass a PLAN.toml, or --example to print one")
@@ -43,4 +43,4 @@ def plan(
             answer = rlscope.plan(plan_toml, max_staleness, layout=layout, running=running)
     except ArgumentError as error:
         raise typer.BadParameter(str(error)) from error
-    print_plan(answer, answer.file, write_json(json_to, answer, notes))
+    print_blocks(answer.blocks, write_json(json_to, answer, notes))

@@ -89,7 +89,8 @@ def _display(plain: bool) -> Generator[Show]:
 
         yield Lines(lambda line: print(line, flush=True), each_look=plain).show
         return
-    from rlscope.reports.terminal.watch import screen
+    from rlscope.reports.terminal import on_terminal
+    from rlscope.reports.text.watch import screen
 
     with Live(console=Console(), auto_refresh=False) as live:
-        yield lambda look: live.update(screen(look), refresh=True)
+        yield lambda look: live.update(on_terminal(screen(look), live.console.width), refresh=True)

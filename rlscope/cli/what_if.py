@@ -17,7 +17,7 @@ _OPTIONS = tuple(
 @with_options("changes", _OPTIONS, Changes)
 def what_if(run_dir: RunFolder, changes: Changes, also: Also = None, json_to: JsonTo = None) -> None:
     """Predict a run with changed settings, and list the settings that affect its speed the most."""
-    from rlscope.reports.terminal.predictions import print_what_if
+    from rlscope.reports.terminal import print_blocks
 
     notes = Console(stderr=True)
     try:
@@ -25,4 +25,4 @@ def what_if(run_dir: RunFolder, changes: Changes, also: Also = None, json_to: Js
             asked = rlscope.what_if(run_dir, also=also or (), progress=progress, **changes)
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
-    print_what_if(asked.model, asked, write_json(json_to, asked, notes))
+    print_blocks(asked.blocks, write_json(json_to, asked, notes))

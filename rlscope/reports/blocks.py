@@ -33,10 +33,33 @@ class Nothing(Block):
 
 
 @dataclass(frozen=True, slots=True)
-class Heading(Block):
-    """Heading of a part of a section."""
+class Part(Block):
+    """A part with a title."""
 
-    text: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame(Block):
+    """The part of a document that comes first and stands out: its answer, or what is wrong with its data."""
+
+    title: str
+    blocks: Sequence[Block]
+    style: Literal["alarm", "warning", ""] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Block):
+    """What a document says first: its answer in one sentence, what speaks against it, and the reasons."""
+
+    label: str
+    headline: str
+    reasons: Sequence["Fact"]
+    alarm: str = ""
+    """A problem that makes the run worthless; empty if there is none."""
+    warnings: Sequence[str] = ()
+    name: Literal["Verdict", "Result"] = "Result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +67,7 @@ class Paragraph(Block):
     """A few sentences."""
 
     text: str
-    style: Literal["lead", "note", "empty", ""] = ""
+    style: Literal["headline", "lead", "note", "empty", ""] = ""
     label: str = ""
     """Bold words before the text."""
 
@@ -54,6 +77,25 @@ class Bullets(Block):
     """Lines of a list."""
 
     lines: Sequence[str]
+    mark: str = "!"
+    """The mark of a line on a terminal."""
+
+
+class Check(NamedTuple):
+    """Whether something is there, and what to do if it is not."""
+
+    name: str
+    is_there: bool | None
+    """None for a part of it."""
+    found: str
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checks(Block):
+    """A list of what is there and what is missing."""
+
+    checks: Sequence[Check]
 
 
 class Fact(NamedTuple):
@@ -81,6 +123,13 @@ class Table(Block):
     rows: Sequence[Sequence[str]]
     style: Literal["stacks", "compared", "settings", ""] = ""
     """Layout on a narrow screen: rows as paragraphs, or as a grid; settings are long texts."""
+    numbers: frozenset[int] = frozenset()
+    """Places of the columns of numbers, which lose their intervals on a narrow terminal."""
+    wide: frozenset[int] = frozenset()
+    """Places of the columns that only a wide terminal has."""
+    faint: frozenset[int] = frozenset()
+    """Places of the rows that matter less."""
+    is_numbered: bool = False
 
 
 class DifferenceRow(NamedTuple):
@@ -104,6 +153,10 @@ class Differences(Block):
     letter: str
     """Name of the run that is compared with run A."""
     rows: Sequence[DifferenceRow]
+
+
+TESTED: Final = "significant"
+"""Title of the column that says whether a difference is significant."""
 
 
 class StateStyle(NamedTuple):
@@ -161,6 +214,7 @@ class Callout(Block):
     """Either may be empty."""
     text: str
     remedy: str
+    """Empty for an alert."""
     chart: tuple[str, str] | None = None
     """Anchor and title of the chart that shows it."""
 
@@ -176,8 +230,8 @@ class LedgerRow(NamedTuple):
     """Share of the role's GPU time in steady state; empty if it is unknown."""
     gpu_time: str
     gpu_idle: str
-    is_part: bool = False
-    """Part of the rows above, not a state of its own."""
+    part_of: Literal["row above", "rows above", ""] = ""
+    """Of what the row is a part; empty for a state of its own."""
 
 
 class LedgerRole(NamedTuple):
@@ -196,6 +250,53 @@ class Ledger(Block):
     has_steady: bool
     """Whether the shares of the steady state are known."""
     has_gpu_idle: bool
+
+
+class RolePart(NamedTuple):
+    """One state in the bar of a role."""
+
+    state: StateStyle
+    label: str
+    share: str
+    share_ratio: float
+
+
+class RoleBar(NamedTuple):
+    """Where the GPU time of a role went."""
+
+    role: str
+    gpu_time: str
+    money: str
+    parts: list[RolePart]
+    """All states, work first; their shares add up to 1."""
+    named: list[RolePart]
+    """The largest few, which are labeled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles(Block):
+    """Where the GPU time of each role went, as a bar of its states."""
+
+    roles: Sequence[RoleBar]
+
+
+class Bar(NamedTuple):
+    """A quantity as a bar: the part of a line that it covers, as ratios of the longest one."""
+
+    name: str
+    value: str
+    to_ratio: float
+    from_ratio: float = 0.0
+    kind: Kind | Literal["over"] = "work"
+    """Kind of time, or what lies over a limit."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars(Block):
+    """Quantities as bars of text below each other; the page draws them as a chart."""
+
+    bars: Sequence[Bar]
 
 
 @dataclass(frozen=True, slots=True)

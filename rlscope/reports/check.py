@@ -1,7 +1,6 @@
 """Outcome of the alert rules over a run for people, pull requests, programs and CI systems.
 
 All formats take the same report and differ in wording and shape alone.
-Only `as_markdown` needs the model, which is slow to import.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,9 +15,12 @@ from rlscope.alerts.types import Rule
 from rlscope.analysis.result import SEVERITIES, Alert, Finding, Severity, at_least
 from rlscope.document import Document, dump
 from rlscope.errors import check_one_of
+from rlscope.reports.answer import InBlocks
+from rlscope.reports.blocks import Block, Paragraph, Part, Table
 from rlscope.reports.documents.findings import ToldFinding, told_finding
+from rlscope.reports.markdown import markdown
 from rlscope.reports.text import findings, rules
-from rlscope.text_out import for_github, for_markdown, for_terminal, for_xml, one_line
+from rlscope.text_out import for_github, for_terminal, for_xml, one_line
 
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
@@ -90,18 +92,22 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
     return for_terminal("\n".join(lines))
 
 
-def as_markdown(report: RuleReport, fail_on: Severity) -> str:
-    """Return tables of the alerts and findings under a heading, for a comment or a job summary."""
-    # Importing this imports the model, which is slow and which the other formats do not need.
-    from rlscope.reports.markdown import table
-
-    said = (*_limits(report), *(f"note: {note}" for note in report.warnings))
-    lines = [f"### {'❌' if report.fails(fail_on) else '✅'} {for_markdown(_headline(report))}", ""]
+def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
+    """Return tables of the alerts and findings under a heading."""
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
-    lines += [*table(rules.FiredRule._fields, firings), *table(("severity", "finding", "what"), found)]
-    lines += [f"{for_markdown(each)}\n" for each in said]
-    return "\n".join(lines).rstrip()
+    notes = (*(line.strip() for line in _limits(report)), *(f"note: {note}" for note in report.warnings))
+    tables = [
+        *([Table("Alerts", rules.FiredRule._fields, firings)] if firings else []),
+        *([Table("Findings", ("severity", "finding", "what"), found)] if found else []),
+    ]
+    title = f"{'❌' if report.fails(fail_on) else '✅'} {_headline(report)}"
+    return [Part(title, [*tables, *map(Paragraph, notes)])]
+
+
+def as_markdown(report: RuleReport, fail_on: Severity) -> str:
+    """Return tables of the alerts and findings under a heading, for a comment or a job summary."""
+    return markdown(check_blocks(report, fail_on))
 
 
 def as_github(report: RuleReport, fail_on: Severity) -> str:
@@ -224,7 +230,7 @@ _FORMS: Final[Mapping[CheckForm, Callable[[RuleReport, Severity], str]]] = {
 
 
 @dataclass(frozen=True, repr=False)
-class CheckReport(RuleReport):
+class CheckReport(InBlocks, RuleReport):
     """Result of alert rules over a whole run, returned by `check`: every firing, and rules without enough data."""
 
     def failed(self, fail_on: Severity = "critical") -> bool:
@@ -254,9 +260,10 @@ class CheckReport(RuleReport):
         """Return the report as JSON, the document of `rlscope check --format json`."""
         return self.to_text("json")
 
-    def to_markdown(self) -> str:
-        """Return the report as Markdown, for a comment or a job summary."""
-        return self.to_text("markdown")
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The outcome, with the alerts and findings as tables."""
+        return check_blocks(self, "critical")
 
     def __repr__(self) -> str:
         fired = sum(bool(outcome.alerts) for outcome in self.outcomes)

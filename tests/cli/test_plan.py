@@ -18,8 +18,8 @@ from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
-from rlscope.reports.terminal.predictions import print_plan
-from rlscope.reports.text.plan import assumption_lines, why
+from rlscope.reports.terminal import print_blocks
+from rlscope.reports.text.plan import assumption_lines, plan_blocks, why
 from tests.planning.small_plan import SMALL_PLAN
 
 PLAN = f"""\
@@ -45,7 +45,7 @@ def invoke(*arguments: str | Path) -> Result:
 def shown(answer: tuple[PlanFile, PlanResult], width: int) -> str:
     console = Console(width=width, record=True, file=StringIO())
     file, planned = answer
-    print_plan(planned, file, console)
+    print_blocks(plan_blocks(planned, file), console)
     return console.export_text()
 
 

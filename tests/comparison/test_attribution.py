@@ -34,7 +34,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
-from rlscope.reports.text.comparison import pairs_in_words
+from rlscope.reports.text.comparison import pair_blocks
 from tests.comparison.made_runs import made_run
 from tests.kept import kept
 
@@ -311,7 +311,7 @@ def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[st
     assert (None if largest is None else largest.name) == name
     if largest is not None:
         assert (largest.share_ratio, largest.unpriced_because) == (None, "no_model")
-    sentence = pairs_in_words(compared)[0].causes_sentence
+    (sentence,) = (value for name, value, _ in pair_blocks(compared)[0].answer.reasons if name == "Cause")
     expected = f"The only setting that changed is {name} " if name else "No share could be computed for "
     assert sentence.startswith(expected) and sentence.split(": ")[1].startswith("no model could be fitted to A.")
 

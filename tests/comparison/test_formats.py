@@ -25,15 +25,16 @@ from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
+from rlscope.reports.blocks import Differences, flat
 from rlscope.reports.page.comparison import comparison_card, render_comparison
-from rlscope.reports.terminal.comparison import print_comparison
+from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.comparison import (
-    breakdown_words,
+    breakdown_block,
     headline,
     label,
     letter_of,
-    pairs_in_words,
+    pair_blocks,
     promise_sentence,
     state_bars,
     warning_words,
@@ -65,14 +66,14 @@ def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: fl
         BreakdownPart("train", "trainer", None, 2.0, 1.0, -1.0),
         BreakdownPart("unattributed", "trainer", None, before, before + 1.46e-9, 1.46e-9),
     )
-    words = breakdown_words(Breakdown("step_s", None, 2.0, 1.0, -1.0, parts))
+    words = breakdown_block(Breakdown("step_s", None, 2.0, 1.0, -1.0, parts), "B")
     assert [row.name for row in words.rows] == rows
     assert [row.change for row in words.rows if row.name == "other"] == ["about 0 µs"] * rows.count("other")
 
 
 def card(comparison: rlscope.Comparison, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_comparison(comparison, console)
+    print_blocks(comparison.blocks, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -247,14 +248,16 @@ def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
 
 
 def test_no_row_beside_tested_ones_has_an_empty_significance(pair: rlscope.Comparison) -> None:
-    (words,) = pairs_in_words(pair)
-    untested = [row for row in words.rows if not row.interval]
+    (blocks,) = pair_blocks(pair)
+    untested = [row for row in blocks.numbers.rows if not row.interval]
     assert untested and {row.verdict for row in untested} == {"not tested"}
-    for each in words.breakdowns:
+    tables = [each for each in flat(blocks.part.blocks) if isinstance(each, Differences)]
+    assert len(tables) > 4
+    for each in tables:
         assert len({bool(row.verdict) for row in each.rows}) == 1
     whole = [replace(run, table=None, steady=None, learning=None) for run in pair.runs]
-    (words,) = pairs_in_words(compare_runs(whole[0], whole[1:]))
-    assert {row.verdict for row in words.rows} == {""}
+    (blocks,) = pair_blocks(compare_runs(whole[0], whole[1:]))
+    assert {row.verdict for row in blocks.numbers.rows} == {""}
 
 
 def test_names_from_runs_stay_text_in_every_format() -> None:
@@ -263,7 +266,7 @@ def test_names_from_runs_stay_text_in_every_format() -> None:
     for text in (render_comparison(comparison), comparison_card(comparison), comparison.to_markdown()):
         assert "<img src=x" not in text
     assert faults(comparison.to_json()) == [] and card(comparison, 80)
-    assert comparison.to_markdown().count("### ") == 2
+    assert comparison.to_markdown().count(" against A: ") == 2
 
 
 def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comparison, tmp_path: Path) -> None:

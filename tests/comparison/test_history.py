@@ -20,8 +20,7 @@ from rlscope.comparison import history
 from rlscope.comparison.history import COLUMNS, RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
 from rlscope.reports.page.history import render_list
-from rlscope.reports.terminal.history import as_text, on_terminal
-from rlscope.reports.text.history import SCOPES
+from rlscope.reports.text.history import SCOPES, as_text, on_terminal
 from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
 from tests.trace_folder import small_run

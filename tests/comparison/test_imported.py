@@ -13,7 +13,7 @@ from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.warnings import CompareWarningKind
-from rlscope.reports.text.comparison import runs_in_words
+from rlscope.reports.text.comparison import compared_runs
 from rlscope.trace.imported import Imported
 from tests.comparison.made_runs import made_run
 
@@ -40,7 +40,7 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(tmp_path: Pa
     rate = pair.differences.row("tokens_per_s")
     assert rate.change == 0.0 and rate.interval is not None and not rate.is_significant
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS, CompareWarningKind.SAME_STEPS]
-    assert all("at an unknown date" in each.about for each in runs_in_words(compared))
+    assert all("at an unknown date" in each.value for each in compared_runs(compared).facts)
 
 
 def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run() -> None:

@@ -147,14 +147,15 @@ def _every_format(folder: Path) -> None:
     from rich.console import Console
 
     import rlscope
+    from rlscope.reports.card import card_blocks
     from rlscope.reports.page.html import render
-    from rlscope.reports.terminal.card import print_card
+    from rlscope.reports.terminal import print_blocks
 
     analysis = rlscope.analyze(folder)
     json.loads(analysis.to_json())
     analysis.to_markdown().encode()
     render(analysis).encode()
-    print_card(analysis, Console(file=io.StringIO(), force_terminal=True))
+    print_blocks(card_blocks(analysis), Console(file=io.StringIO(), force_terminal=True))
     checked = rlscope.check(folder)
     for form in ("text", "json", "markdown", "junit", "github"):
         checked.to_text(form).encode()

@@ -17,7 +17,8 @@ from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
 from rlscope.importers.steps import has_trainer_steps, tells_samplers
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.card import card_blocks
+from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.verdict import gap_lines, why
 from rlscope.trace.store import open_run
 
@@ -159,7 +160,7 @@ def test_throughput_and_totals_are_shown_as_the_framework_reports_them(
     assert analysis.throughput.achieved_tokens_per_s is None
     (reported,) = analysis.throughput.reported
     assert (reported.name, reported.steps, reported.mean, reported.max) == ("perf/throughput", 20, 4000.0, 4000.0)
-    print_card(analysis, Console(width=120))
+    print_blocks(card_blocks(analysis), Console(width=120))
     card = capsys.readouterr().out
     assert "As reported by prime-rl, perf/throughput: mean 4,000, max 4,000, 20 steps" in card
     assert "0 tokens in 0 samples" not in card

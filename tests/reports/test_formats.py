@@ -13,12 +13,13 @@ from rich.console import Console
 from rlscope import format as fmt
 from rlscope.analysis.result import LedgerState
 from rlscope.errors import RlscopeError
+from rlscope.reports.card import card_blocks, digest_blocks
 from rlscope.reports.documents.analysis import as_document
-from rlscope.reports.markdown import as_markdown
+from rlscope.reports.markdown import markdown
 from rlscope.reports.page import png
 from rlscope.reports.page.html import render
 from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import brief_of
 from tests.kept import analysis_of as kept_analysis
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
@@ -55,7 +56,7 @@ def words(text):
 
 def card(analysis):
     out = StringIO()
-    print_card(analysis, Console(file=out, width=120))
+    print_blocks(card_blocks(analysis), Console(file=out, width=120))
     return out.getvalue()
 
 
@@ -80,7 +81,7 @@ def said_figures(analysis):
     said = [brief.headline, brief.spent, brief.achieved.value, brief.achieved.note]
     said += [f"{cause.gpu_time} {cause.share}" for cause in brief.causes]
     if brief.choice is not None:
-        said += [value for _, values in brief.choice.rows for value in values]
+        said += [value for _, *values in brief.choice.table.rows for value in values]
     return figures_of(" ".join(said))
 
 
@@ -91,7 +92,7 @@ def test_every_format_holds_the_same_figures(name):
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
         "card": card(analysis),
-        "Markdown": markdown_text(as_markdown(analysis)),
+        "Markdown": markdown_text(markdown(digest_blocks(analysis))),
         "page": " ".join(page_of(name).texts),
         "picture": svg_text(as_svg(analysis)),
     }
@@ -106,7 +107,7 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     assert [cause.gpu_time for cause in brief.causes] == losses[:3]
     assert brief.spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
     assert brief.headline == document["verdict"]["headline"] and brief.next_step == document["verdict"]["next"]
-    rows = dict(brief.choice.rows)
+    rows = {name: values for name, *values in brief.choice.table.rows}
     best = document["recommendation"]["best"]
     assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *best["gain_ratio"].values())
     assert rows["trainer GPUs"] == [
@@ -118,7 +119,7 @@ def test_the_figures_of_the_document_are_those_of_the_words():
 def test_every_format_says_the_verdict_and_what_to_do_next_in_the_same_words(name):
     analysis = analysis_of(name)
     brief = brief_of(analysis)
-    for text in (as_markdown(analysis), page_of(name).text):
+    for text in (markdown(digest_blocks(analysis)), page_of(name).text):
         assert brief.headline in text and brief.next_step in markdown_text(text)
     flat = words(re.sub("[│╭╮╰╯─]", " ", card(analysis)))
     assert brief.headline in flat and brief.next_step in flat
@@ -129,8 +130,8 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
     brief, terminal = brief_of(analysis), words(card(analysis))
     page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
     losses = brief.stretch[:1].lower() + brief.stretch[1:]
-    markdown = markdown_text(as_markdown(analysis))
-    assert f"**GPU time, whole run:** {brief.spent}" in markdown and f"losses, {losses}" in markdown
+    digest = markdown_text(markdown(digest_blocks(analysis)))
+    assert f"**GPU time, whole run:** {brief.spent}" in digest and f"losses, {losses}" in digest
     assert f"GPU time {brief.spent}, whole run" in terminal
     assert f"whole run, {brief.spent}" in page and f"Losses {brief.stretch}" in page
     spent = f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
@@ -226,7 +227,7 @@ def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(t
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():
     hostile = replace(hostile_analysis(), model=short_model())
-    text = as_markdown(hostile)
+    text = markdown(digest_blocks(hostile))
     assert "<img" not in text and "</script" not in text
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(as_svg(hostile)).iter()}
     assert tags == {"svg", "defs", "pattern", "rect", "line", "text"}
@@ -236,7 +237,7 @@ def test_hostile_strings_stay_text_in_markdown_and_picture():
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():
     named = "@everyone | [x](http://evil.example) `a` **b**\n# c"
     made = full_analysis(run_id=named)
-    text = as_markdown(made)
+    text = markdown(digest_blocks(made))
     assert "@everyone" not in text and "http://evil" not in text and "\n# c" not in text
     widths = {line.count("|") - line.count(r"\|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {4}

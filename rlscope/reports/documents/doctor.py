@@ -1,9 +1,13 @@
 """The checks of `rlscope doctor`, which are its JSON document."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlscope.document import Document
+from rlscope.reports import blocks
+from rlscope.reports.answer import InBlocks
+from rlscope.reports.blocks import Block, Bullets, Checks, Part
 from rlscope.reports.text.doctor import Check
 
 
@@ -20,10 +24,23 @@ class OtherFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorReport(Document):
+class DoctorReport(InBlocks, Document):
     """Output of `rlscope doctor --json`: the data that a run has, and the data that each result lacks."""
 
     checks: tuple[Check, ...]
     """All data that the analysis can use, in the order in which it is needed."""
     beside: tuple[OtherFile, ...]
     """Files next to the given one."""
+
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The checks, then the files beside the given one."""
+        yield Checks([_check(each) for each in self.checks])
+        if self.beside:
+            files = [f"{file.path}: {file.kind}; {file.how}" for file in self.beside]
+            yield Part("Other files in the folder, perhaps of the same run", [Bullets(files, "·")])
+
+
+def _check(check: Check) -> blocks.Check:
+    lines = (f"would add: {check.adds}", f"to get it: {check.how}") if check.how else ()
+    return blocks.Check(check.name, {"there": True, "missing": False}.get(check.status), check.found, lines)

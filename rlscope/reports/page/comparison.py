@@ -1,30 +1,31 @@
-"""Renders a comparison as a self-contained HTML file, as a card for a notebook, and as a picture for a slide.
+"""A comparison as an HTML page, which adds charts of all runs on one scale, as a card, and as a picture for a slide."""
 
-The page, card and picture use the same words; the page adds charts of all runs on one scale, and every breakdown.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
-from markupsafe import Markup
 
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
-from rlscope.reports.blocks import Block, Charts, Differences, Fold, Heading, Paragraph, Table
+from rlscope.reports.blocks import Block, Charts, Part, RoleBar, Roles
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
-from rlscope.reports.page.html import content_policy, page_scripts, with_pictures
+from rlscope.reports.page.html import notebook, page, page_scripts, with_pictures
 from rlscope.reports.page.png import FONT, broken_lines, drawn_bar, drawn_png
-from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
+from rlscope.reports.page.templating import filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
-from rlscope.reports.text.brief import RoleBar
-from rlscope.reports.text.comparison import PairWords, basis_words, letter_of, pairs_in_words, runs_in_words, state_bars
-from rlscope.reports.text.states import STATES, role_order
+from rlscope.reports.text.comparison import (
+    PairBlocks,
+    basis_words,
+    compared_runs,
+    letter_of,
+    pair_blocks,
+    state_bars,
+)
+from rlscope.reports.text.states import role_order
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
@@ -44,13 +45,22 @@ class _Section(NamedTuple):
 def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
     figures = list(figures_of(compared).values())
-    html = filled("comparison.html", **_words(compared, figures))
+    pairs = pair_blocks(compared)
+    title = " against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name))
+    words = dict[str, object](
+        answers=[pair.answer for pair in pairs],
+        spent=_spent(compared),
+        runs=compared_runs(compared),
+        sections=[*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
+    )
+    html = page("comparison.html", title, words, page_scripts(_SCRIPTS))
     return with_pictures(html, {each.anchor: each for each in figures if each.spec})
 
 
 def comparison_card(compared: RunComparison) -> str:
     """Return the top of the page as an HTML fragment without scripts."""
-    return filled("comparison_card.html", **{**_words(compared, []), "style": Markup(asset("card.css"))})
+    pairs = [block for pair in pair_blocks(compared) for block in (pair.answer, pair.numbers)]
+    return notebook([*pairs, _spent(compared), compared_runs(compared)])
 
 
 def comparison_png(compared: RunComparison) -> bytes:
@@ -58,45 +68,8 @@ def comparison_png(compared: RunComparison) -> bytes:
     return drawn_png(_picture(compared))
 
 
-def _words(compared: RunComparison, figures: list[Drawn]) -> dict[str, object]:
-    """Return the contents of the page, by their names in the template."""
-    scripts = page_scripts(_SCRIPTS) if figures else ()
-    basis, pairs = _basis(compared), pairs_in_words(compared)
-    return {
-        "version": metadata.version("rlscope"),
-        "title": " against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name)),
-        "runs": runs_in_words(compared),
-        "pairs": pairs,
-        "bars": _bars(compared, basis),
-        "basis": basis_words(basis),
-        "sections": [*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
-        "states": STATES,
-        "style": Markup(asset("report.css")),
-        "chart_config": Markup(asset(CHART_CONFIG)),
-        "scripts": scripts,
-        "policy": content_policy(scripts),
-    }
-
-
-def _numbers(number: int, pair: PairWords) -> _Section:
-    anchor = f"pair-{number}"
-    return _Section(anchor, f"{pair.title}, in numbers", pair.title, list(_pair_blocks(anchor, pair)))
-
-
-def _pair_blocks(anchor: str, pair: PairWords) -> Iterator[Block]:
-    letter = pair.title.split()[0]
-    yield Paragraph(f"{pair.stretch} {_SIGNIFICANT}", "note")
-    yield Differences(pair.title, letter, pair.rows)
-    if pair.causes:
-        has_share = any(each.share for each in pair.causes)
-        columns = ("", "A", letter, "gain alone, per A's model", *(["share of the change"] if has_share else []))
-        rows = [(*each[:3], each.expected or "not predicted", each.share) for each in pair.causes]
-        yield Heading("Changes")
-        yield Table("Changes", columns, [row[: len(columns)] for row in rows], "stacks")
-    if pair.breakdowns:
-        parts = [(Heading(each.title), Differences(each.title, letter, each.rows)) for each in pair.breakdowns]
-        title = "Breakdown of the change: step period, GPU time, staleness and tokens"
-        yield Fold(f"{anchor}-parts", title, [block for part in parts for block in part])
+def _numbers(number: int, pair: PairBlocks) -> _Section:
+    return _Section(f"pair-{number}", pair.part.title, pair.title, pair.part.blocks)
 
 
 def _charts(figures: Sequence[Drawn]) -> _Section:
@@ -108,6 +81,11 @@ def _charts(figures: Sequence[Drawn]) -> _Section:
 def _basis(compared: RunComparison) -> Basis:
     """Return "steady" if every pair was compared in steady state, else "whole"."""
     return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
+
+
+def _spent(compared: RunComparison) -> Part:
+    basis = _basis(compared)
+    return Part(f"GPU time, {basis_words(basis)}", [Roles(_bars(compared, basis))])
 
 
 def _bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
@@ -212,10 +190,6 @@ def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
     return pl.concat(parts).filter(pl.col("reward_mean").is_not_null()) if parts else None
 
 
-_SIGNIFICANT: Final = (
-    'Each interval covers its own row only. "Significant" means after correction for testing all rows, and only if the '
-    "halves of neither run differ by more."
-)
 _NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final[Mapping[str, Figure]] = {
@@ -252,20 +226,20 @@ _FIGURES: Final[Mapping[str, Figure]] = {
 
 def _picture(compared: RunComparison) -> str:
     """Return the picture as SVG, with strings from the runs escaped."""
-    pair = pairs_in_words(compared)[0]
+    pair = pair_blocks(compared)[0]
     bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
     legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)
-    runs = [f"{run.letter}: {run.name}, {run.about}" for run in runs_in_words(compared)[:2]]
+    runs = [f"{letter}: {about}" for letter, about, _ in compared_runs(compared).facts[:2]]
     return filled(
         "comparison.svg",
         font=FONT,
         runs=[line for run in runs for line in broken_lines(run, 14, 1200, 1)],
-        label=f"{pair.title}: {pair.label}",
-        headline=broken_lines(pair.headline, 32, 1200, 2, bold=True),
-        why=broken_lines(pair.promise or pair.causes_sentence, 16, 1200, 2),
-        notes=broken_lines(" ".join(pair.warnings), 14, 1200, 1),
-        rows=pair.rows[:_ROWS_IN_PICTURE],
-        letter=pair.title.split()[0],
+        label=pair.answer.label,
+        headline=broken_lines(pair.answer.headline, 32, 1200, 2, bold=True),
+        why=broken_lines(pair.answer.reasons[-1].value, 16, 1200, 2),
+        notes=broken_lines(" ".join(pair.answer.warnings), 14, 1200, 1),
+        rows=pair.numbers.rows[:_ROWS_IN_PICTURE],
+        letter=pair.numbers.letter,
         bars=[drawn_bar(bar, _BAR_PX, legend_lines) for bar in bars],
         bar_step_px=bar_step_px,
     )

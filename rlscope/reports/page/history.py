@@ -1,23 +1,16 @@
 """A list of runs as one HTML file without external resources, and as a table for a notebook."""
 
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Final, NamedTuple
-
-from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.comparison.history import RunEntry
-from rlscope.reports.page.html import content_policy
-from rlscope.reports.page.templating import asset, filled
-from rlscope.reports.text.history import SHOWN, TITLES, cells, notes
+from rlscope.reports.page.html import page
+from rlscope.reports.page.templating import filled
+from rlscope.reports.text.history import NUMBERS, SHOWN, TITLES, cells, notes
 
-_NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
-
-
-class _Column(NamedTuple):
-    title: str
-    is_number: bool
+_BAR: Final = SHOWN.index("tokens_per_s")
+"""Place of the column with a bar, which is as long as the rate relative to the largest one."""
 
 
 class _Row(NamedTuple):
@@ -29,22 +22,16 @@ class _Row(NamedTuple):
 
 def render_list(entries: Sequence[RunEntry], folder: str) -> str:
     """Return the report as one string."""
-    return _filled(entries, folder, is_page=True)
+    runs = fmt.counted(len(entries), "run", "runs")
+    return page("history.html", f"{runs} in {folder}", _words(entries))
 
 
-def list_table(entries: Sequence[RunEntry], folder: str) -> str:
+def list_table(entries: Sequence[RunEntry]) -> str:
     """Return the table alone."""
-    return _filled(entries, folder, is_page=False)
+    return filled("history_table.html", **_words(entries))
 
 
-def _in_words(values: list[str]) -> list[str]:
-    """Return the cells with the bottleneck in words instead of the value that filters use."""
-    return [
-        value.replace("_", " ") if name == "bottleneck" else value for name, value in zip(SHOWN, values, strict=True)
-    ]
-
-
-def _filled(entries: Sequence[RunEntry], folder: str, *, is_page: bool) -> str:
+def _words(entries: Sequence[RunEntry]) -> dict[str, object]:
     most = max((each.tokens_per_s or 0.0 for each in entries), default=0.0)
     rows = [
         _Row(
@@ -54,15 +41,12 @@ def _filled(entries: Sequence[RunEntry], folder: str, *, is_page: bool) -> str:
         )
         for each in entries
     ]
-    return filled(
-        "history.html",
-        is_page=is_page,
-        version=metadata.version("rlscope"),
-        folder=folder,
-        columns=[_Column(TITLES.get(column, column), column in _NUMBERS) for column in SHOWN],
-        rows=rows,
-        how_many=fmt.counted(len(entries), "run", "runs"),
-        notes=notes(entries),
-        style=Markup(asset("report.css")),
-        policy=content_policy(()),
-    )
+    columns = [(TITLES.get(column, column), column in NUMBERS) for column in SHOWN]
+    return {"columns": columns, "bar": _BAR, "rows": rows, "notes": notes(entries)}
+
+
+def _in_words(values: list[str]) -> list[str]:
+    """Return the cells with the bottleneck in words instead of the value that filters use."""
+    return [
+        value.replace("_", " ") if name == "bottleneck" else value for name, value in zip(SHOWN, values, strict=True)
+    ]

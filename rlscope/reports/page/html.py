@@ -24,20 +24,20 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
-from rlscope.reports.blocks import Block, Bullets, Fact, Heading, Nothing, Paragraph
+from rlscope.reports.blocks import Answer, Block, Bullets, Fact, Facts, Nothing, Paragraph, Part, Roles
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
 from rlscope.reports.sections.appendix import queries_section
-from rlscope.reports.sections.findings import callouts
 from rlscope.reports.sections.throughput import per_gpu_facts
 from rlscope.reports.text.actions import COLUMNS, ActionRow, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, brief_of
+from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
-from rlscope.reports.text.verdict import below_actions
+from rlscope.reports.text.verdict import actions_of, below_actions
 from rlscope.text_out import write_file
 
 PAGE_MAX_BYTES: Final = 3_000_000
@@ -182,20 +182,17 @@ def _narrow(row: ActionRow) -> ActionRow:
 
 def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
     """Return the page without its charts. A column of actions is left out if it is empty."""
-    run, scripts, first = analysis.run, page_scripts(), first_screen(analysis)
+    run, first = analysis.run, first_screen(analysis)
     rows = [_narrow(row) for row in first.brief.actions]
     columns = [place for place in filled_columns(rows) if COLUMNS[place] != COLUMNS.setting]
-    return filled(
-        "report.html",
-        version=metadata.version("rlscope"),
+    words = dict[str, object](
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
         duration=fmt.duration(run.duration_s or None),
         first=first,
-        found=callouts(analysis),
+        found=callouts(analysis, actions_of(analysis)),
         sections=made,
         has_data_quality=any(each.section.anchor == DATA_QUALITY for each in made),
-        states=STATES,
         actions_title=ACTIONS_TITLE,
         action_columns=[COLUMNS[place] for place in columns],
         # The setting stands beside the action.
@@ -203,10 +200,22 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
         how_to_verify=below_actions(analysis),
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
+    )
+    return page("report.html", f"{first.brief.label} · {run.run_id}", words, page_scripts())
+
+
+def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:
+    """Return a page with its styles and scripts; the template extends `page.html`."""
+    return filled(
+        template,
+        title=title,
+        version=metadata.version("rlscope"),
+        states=STATES,
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,
         policy=content_policy(scripts),
+        **words,
     )
 
 
@@ -223,7 +232,7 @@ def _with_not_shown(made: _Made, not_shown: Sequence[str]) -> _Made:
     if made.section.anchor != DATA_QUALITY or not not_shown:
         return made
     said = [Paragraph(made.left_out)] if made.left_out else made.blocks
-    return _Made(made.section, [*said, Heading("Not shown"), Bullets(not_shown)])
+    return _Made(made.section, [*said, Part("Not shown", [Bullets(not_shown)])])
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
@@ -270,10 +279,31 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def card(analysis: AnalysisResult) -> str:
+def notebook_card(analysis: AnalysisResult) -> str:
     """Return the card: verdict, GPU time by role, recommended layout, and the facts beside them."""
-    style = Markup(asset("card.css"))
-    return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"), style=style)
+    brief, facts = first_screen(analysis)
+    reasons = [
+        *([Fact("Why", brief.why)] if brief.needs_why else []),
+        Fact("Next", brief.next_step.replace(" (below)", "")),
+    ]
+    choice = [Paragraph(brief.no_choice, "note")]
+    if brief.choice is not None:
+        choice = [Part(brief.choice.headline, [brief.choice.table, Paragraph(brief.choice.why, "note")])]
+    return notebook(
+        [
+            Answer(brief.label, brief.headline, reasons, brief.alarm or ""),
+            Part("GPU time, whole run", [Roles(brief.roles)]),
+            *choice,
+            Facts(facts),
+            Paragraph(f"{'!' if brief.gaps else '✓'} {brief.quality}", "note"),
+            Paragraph(f"{brief.run_id} · {brief.about}", "note"),
+        ]
+    )
+
+
+def notebook(shown: Iterable[Block]) -> str:
+    """Return the blocks as an HTML fragment with its own style and without scripts."""
+    return filled("card.html", blocks=shown, version=metadata.version("rlscope"), style=Markup(asset("card.css")))
 
 
 class Charts:

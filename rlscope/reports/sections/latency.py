@@ -13,6 +13,7 @@ from rlscope.reports.charts import sampling
 from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
 from rlscope.reports.figure import Figure, drawn, drawn_frame
 from rlscope.reports.sections.workers import slow_engine_of
+from rlscope.reports.text.findings import PASSES_BY_ENGINE
 from rlscope.reports.text.names import FORMS, GRADES
 
 
@@ -47,9 +48,8 @@ _FITTED: Final = Figure(
     "Forward pass time by batch size, measured and fitted, steady state",
     "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
-MEASURED: Final = "Forward pass time by batch size, per engine, whole run"
 _MEASURED: Final = Figure(
-    MEASURED,
+    PASSES_BY_ENGINE,
     "Flat: a larger batch costs almost no time. Rising: each additional request adds time. Healthy: all engines on the "
     "same curve.",
     "pass_latency", "pass_mean_s", sampling.pass_latency, "no engine wrote engine steps",

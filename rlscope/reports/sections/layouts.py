@@ -1,21 +1,20 @@
 """Predicted throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
-from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.step_bounds import StepBounds
-from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Heading, Instead, Nothing, Paragraph, Table
+from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Part
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
-from rlscope.reports.text import step_bounds
+from rlscope.reports.text.step_bounds import bounds_part
 
 
 def one_staleness(frontier: pl.DataFrame) -> str:
@@ -32,46 +31,14 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
     result, run = analysis.model, analysis.run
     if not isinstance(result, ModelResult):
         reason = model_words.no_result_sentence(result)
-        return [Nothing(reason)] if analysis.step_bounds is None else _bounds(analysis.step_bounds, reason)
+        return [Nothing(reason)] if analysis.step_bounds is None else [bounds_part(analysis.step_bounds, reason)]
     frames = sweep_frame(result), frontier_frame(result)
     sweep = drawn_frame(_SWEEP._replace(reading=sweep_reading(frames[0])), "figure-sweep", frames[0], run)
     frontier, same = drawn_frame(_FRONTIER, "figure-frontier", frames[1], run), one_staleness(frames[1])
     charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
-    more = [*_sensitivity(result), *_finish(result, run), *_remarks(result)]
+    more = [model_words.sensitivity_part(result), model_words.finish_part(result, run)]
+    more += [Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])]
     return [*charts, Fold("layouts-more", "Sensitivity, time to finish, and assumptions", more)]
-
-
-def _bounds(bounds: StepBounds, reason: str) -> Sequence[Block]:
-    """Return what the phases of a step show without a model."""
-    rows = step_bounds.bound_rows(bounds)
-    return [
-        Heading(step_bounds.TITLE),
-        Paragraph(f"{step_bounds.phases_sentence(bounds.phases)} {reason}"),
-        *([Table(step_bounds.TITLE, step_bounds.COLUMNS, rows, "stacks")] if rows else []),
-    ]
-
-
-def _sensitivity(result: ModelResult) -> Iterator[Block]:
-    title = model_words.SENSITIVITY_TITLE
-    yield Heading(title)
-    yield Table(title, ("", "predicted change", ""), model_words.sensitivity_rows(result))
-    yield Paragraph(model_words.sensitivity_sentence(result), "note")
-
-
-def _finish(result: ModelResult, run: RunFacts) -> Iterator[Block]:
-    title, rows = "Time to finish", model_words.finish_rows(result)
-    yield Heading(title)
-    if rows:
-        columns = ("", "time", "GPU time", "price") if rows[0].price else ("", "time", "GPU time")
-        yield Table(title, columns, [row[: len(columns)] for row in rows])
-    yield Paragraph(model_words.finish_sentence(result, run), "note")
-
-
-def _remarks(result: ModelResult) -> Iterator[Block]:
-    lines = model_words.remarks(result)
-    if lines:
-        yield Heading("Warnings and assumptions")
-        yield Bullets(lines)
 
 
 def sweep_reading(frame: pl.DataFrame) -> str:

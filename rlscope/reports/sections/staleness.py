@@ -8,7 +8,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Fold, Heading, Instead, Paragraph
+from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Fold, Instead, Paragraph, Part
 from rlscope.reports.charts import staleness
 from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.origin import reported_staleness
@@ -106,11 +106,9 @@ def _costs(analysis: AnalysisResult, parts: Sequence[Drawn]) -> Iterator[Block]:
     if sources:
         yield Paragraph(f"Version source: {sources}.", "note")
     yield from parts
-    yield Heading("Cost of staleness")
-    yield Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
     figures = [] if effective is None else _price_figures(analysis)
-    if figures:
-        yield Charts(figures)
+    price = Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
+    yield Part("Cost of staleness", [price, *([Charts(figures)] if figures else [])])
 
 
 def _facts(analysis: AnalysisResult, effective: float | None) -> list[Fact]:

@@ -18,12 +18,15 @@ from rlscope.model.forecast.recommend import (
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
+from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
 from rlscope.reports.text.actions import age_text, gain_words, layout_words
-from rlscope.reports.text.model import OBSERVABLES
+from rlscope.reports.text.model import OBSERVABLES, remarks
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 from rlscope.reports.text.price import costly_words
 
+TITLE: Final = "Recommended layout"
 CURRENT: Final = "current"
+_LAYOUTS_SHOWN: Final = 6
 _SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
 """Steps that another run needs to measure how training scales: a few to warm up, then a steady state."""
 
@@ -41,11 +44,6 @@ class LayoutRow(NamedTuple):
     """Over the current layout, with its interval; empty for the current layout."""
     staleness: str
     remark: str
-
-    @property
-    def layout(self) -> str:
-        """Trainer GPUs : sampler GPUs × running requests per engine."""
-        return f"{self.trainer_gpus} : {self.sampler_gpus} × {self.running}"
 
 
 def headline(model: ModelResult) -> str:
@@ -119,7 +117,7 @@ def why(model: ModelResult) -> str:
 
 
 def why_beside_rows(model: ModelResult) -> str:
-    """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
+    """The reason beside the rows of the layouts, which hold the odds; with what other runs say about scaling."""
     is_open = model.recommendation.advice in ("change", "probe")
     scaling = [scaling_sentence(model)] if model.others else []
     return " ".join([reason(model), *_missed(model), *(_doubts(model) if is_open else []), *scaling])
@@ -135,17 +133,6 @@ def _missed(model: ModelResult) -> list[str]:
         f"{fmt.count(len(off))} of {fmt.count(len(known))} predicted quantities of this run are off ({names}), so gains"
         " may be off by more than their intervals say."
     ]
-
-
-def measure_first(model: ModelResult) -> str | None:
-    """Return the measurement to make before changing the layout, as an imperative without a full stop; None if none."""
-    advised = model.recommendation
-    if advised.reason == "too_short":
-        return f"record at least {STEPS_TO_PREDICT} steps in steady state and analyze again"
-    if advised.advice != "probe":
-        return None
-    known = _most_doubtful(advised)
-    return "record more steps in steady state" if known is None else _measure(known, model)
 
 
 def gain_text(gain_ratio: Estimate | None) -> str:
@@ -185,9 +172,38 @@ def mark_of(model: ModelResult, forecast: Forecast) -> str:
     return {"change": "recommended", "probe": "to try"}.get(model.recommendation.advice, "best other")
 
 
-def chosen_rows(model: ModelResult) -> list[LayoutRow]:
-    """The current layout, and the recommended or best other one if there is one."""
-    return layout_rows(model, shown=2)
+def advice_part(model: ModelResult) -> Part:
+    """Return the advice and why, the layouts behind it, and what limits it."""
+    # A change or a probe is the first line of the table of actions.
+    is_ranked = model.recommendation.advice in ("change", "probe")
+    columns = (
+        "",
+        "trainer : sampler\nGPUs × max running",
+        "steady\ntokens/s",
+        "predicted\ngain",
+        "staleness\np95",
+        "",
+    )
+    rows = [
+        (
+            row.mark,
+            f"{row.trainer_gpus} : {row.sampler_gpus} × {row.running}",
+            row.rate.removesuffix(" tokens/s"),
+            row.gain,
+            row.staleness,
+            row.remark,
+        )
+        for row in layout_rows(model, _LAYOUTS_SHOWN)
+    ]
+    return Part(
+        TITLE,
+        [
+            *([] if is_ranked else [Paragraph(headline(model), "headline")]),
+            Paragraph(why(model)),
+            Table("Layouts", columns, rows, numbers=frozenset({1, 2, 3, 4})),
+            Bullets(remarks(model)),
+        ],
+    )
 
 
 def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:

@@ -13,7 +13,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Fact, StateStyle
+from rlscope.reports.blocks import Fact, RoleBar, RolePart, Table
 from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
@@ -47,35 +47,12 @@ class CauseRow(NamedTuple):
     """Empty without a price."""
 
 
-class RolePart(NamedTuple):
-    """One state in the bar of a role."""
-
-    state: StateStyle
-    label: str
-    share: str
-    share_ratio: float
-
-
-class RoleBar(NamedTuple):
-    """Where the GPU time of a role went."""
-
-    role: str
-    gpu_time: str
-    money: str
-    parts: list[RolePart]
-    """All states, work first; their shares add up to 1."""
-    named: list[RolePart]
-    """The largest few, which are labeled."""
-
-
 class RecommendedLayout(NamedTuple):
     """The recommended layout beside the current one."""
 
     headline: str
     why: str
-    columns: list[str]
-    """The marks of the layouts: the current one, and the other if there is one."""
-    rows: list[tuple[str, list[str]]]
+    table: Table
     """A row per property, with a value per layout."""
 
 
@@ -88,9 +65,9 @@ class Brief(NamedTuple):
     label: str
     alarm: str | None
     headline: str
-    is_unknown: bool
-    """No bottleneck was found; `why` then says what data is missing."""
     why: str
+    needs_why: bool
+    """Whether nothing but `why` explains the verdict: no loss is listed, or no bottleneck was found."""
     next_step: str
     actions: list[ActionRow]
     """Actions in order; empty if nothing is ranked."""
@@ -120,15 +97,15 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
     known = isinstance(result, ModelResult)
-    steady = judged_states(analysis) if run.window is not None else {}
+    steady, lost = judged_states(analysis) if run.window is not None else {}, _causes(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
         label=verdict_words.label(analysis),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
-        is_unknown=analysis.verdict.bottleneck == "unknown",
         why=verdict_words.why(analysis),
+        needs_why=analysis.verdict.bottleneck == "unknown" or not lost,
         next_step=verdict_words.next_step(analysis),
         actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
@@ -137,7 +114,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         steady_roles=_steady_roles(analysis, steady),
         margin=verdict_words.margin(analysis),
         stretch=verdict_words.stretch(analysis),
-        causes=_causes(analysis),
+        causes=lost,
         choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
         no_choice=""
         if known
@@ -254,7 +231,7 @@ def _cause(loss: Loss, run: RunFacts) -> CauseRow:
 
 
 def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout:
-    chosen = advice.chosen_rows(result)
+    chosen = advice.layout_rows(result, shown=2)
     rows = [
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
@@ -267,12 +244,9 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
             *_gain_rows(result),
             ("sample staleness p95", [row.staleness for row in chosen]),
         ]
-    return RecommendedLayout(
-        _choice_headline(result, actions),
-        advice.why_beside_rows(result),
-        [row.mark for row in chosen],
-        rows,
-    )
+    cells = [(name, *values) for name, values in rows]
+    table = Table("Current and recommended layout", ["", *(row.mark for row in chosen)], cells)
+    return RecommendedLayout(_choice_headline(result, actions), advice.why_beside_rows(result), table)
 
 
 def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
@@ -311,9 +285,10 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Throughput", rate, f"{measured}No prediction")
     if result.prediction is None or not result.prediction.compared:
         return Fact("Throughput", rate, f"{measured}Too few steps to check a prediction")
-    heldout, row = result.prediction, model_words.compared_rows(result)[0]
+    heldout = result.prediction
+    _, *rates, _ = model_words.compared_row(heldout.compared[0])
     steps = fmt.count(heldout.held_out_steps)
-    predicted, found = (each.removesuffix(" tokens/s") for each in (row.predicted, row.achieved))
+    predicted, found = (each.removesuffix(" tokens/s") for each in rates)
     tested = (
         f"Checked on the last {steps} steps: predicted {predicted}, measured "
         f"{found}{' (90% intervals)' if '(' in found else ''}, "

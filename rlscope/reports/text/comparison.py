@@ -1,4 +1,4 @@
-"""Words of a comparison: the page, card, Markdown, picture and JSON take them from here, so that they agree.
+"""A comparison in blocks: the page, card, Markdown, picture and JSON take their words from here, so that they agree.
 
 The baseline is called A, the other runs B, C and so on. This module only formats differences; it computes none.
 """
@@ -15,9 +15,21 @@ from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.model.forecast.price import NOTABLE_RATIO
-from rlscope.reports.blocks import DifferenceRow
+from rlscope.reports.blocks import (
+    Answer,
+    Block,
+    DifferenceRow,
+    Differences,
+    Fact,
+    Facts,
+    Fold,
+    Paragraph,
+    Part,
+    RoleBar,
+    Table,
+)
 from rlscope.reports.text.actions import gain_words
-from rlscope.reports.text.brief import RoleBar, role_bar
+from rlscope.reports.text.brief import role_bar
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.price import share_words
 from rlscope.reports.text.states import role_order, state_label
@@ -74,53 +86,21 @@ _WORTH_NAMING: Final = 0.005
 """Minimum change of a state's share of its role's GPU time that the sentence mentions."""
 
 
-class ChangeCauseWords(NamedTuple):
-    """A cause, as text."""
-
-    name: str
-    before: str
-    after: str
-    expected: str
-    """Gain from this cause alone, according to A's model; empty if the model cannot predict it."""
-    share: str
-    """Share of the measured change; empty if unknown."""
+_SIGNIFICANT: Final = (
+    'Each interval covers its own row only. "Significant" means after correction for testing all rows, and only if the '
+    "halves of neither run differ by more."
+)
 
 
-class BreakdownWords(NamedTuple):
-    """A breakdown, as text; the last row is the total."""
+class PairBlocks(NamedTuple):
+    """The comparison of one run with the baseline."""
 
     title: str
-    rows: list[DifferenceRow]
-
-
-class PairWords(NamedTuple):
-    """The comparison of one run with the baseline, as text."""
-
-    title: str
-    label: str
-    headline: str
-    warnings: list[str]
-    why: str
-    """Where the GPU time went; empty if no share changed."""
-    causes_sentence: str
-    causes: list[ChangeCauseWords]
-    promise: str
-    """The predicted gain and the measured one; empty if no gain was predicted."""
-    rows: list[DifferenceRow]
-    breakdowns: list[BreakdownWords]
-    stretch: str
-
-
-class RunWords(NamedTuple):
-    """A run in the list of compared runs."""
-
-    letter: str
-    name: str
-    about: str
-
-
-TESTED: Final = "significant"
-"""Title of the column that says whether a difference is significant."""
+    answer: Answer
+    numbers: Differences
+    """Every quantity of both runs."""
+    part: Part
+    """The numbers, the settings that changed, and the breakdowns."""
 
 
 def letter_of(index: int) -> str:
@@ -128,9 +108,15 @@ def letter_of(index: int) -> str:
     return ascii_uppercase[index] if index < len(ascii_uppercase) else f"#{index + 1}"
 
 
-def runs_in_words(compared: RunComparison) -> list[RunWords]:
+def comparison_blocks(compared: RunComparison) -> list[Block]:
+    """Return the whole comparison: the answers, the runs, then the numbers."""
+    pairs = pair_blocks(compared)
+    return [*(pair.answer for pair in pairs), compared_runs(compared), *(pair.part for pair in pairs)]
+
+
+def compared_runs(compared: RunComparison) -> Facts:
     """Return the runs, the baseline first."""
-    return [RunWords(letter_of(index), run.name, _about(run)) for index, run in enumerate(compared.runs)]
+    return Facts([Fact(letter_of(n), f"{run.name}: {_about(run)}") for n, run in enumerate(compared.runs)])
 
 
 def _about(run: ComparedRun) -> str:
@@ -147,30 +133,40 @@ def _about(run: ComparedRun) -> str:
     return ", ".join(parts)
 
 
-def pairs_in_words(compared: RunComparison) -> list[PairWords]:
+def pair_blocks(compared: RunComparison) -> list[PairBlocks]:
     """Return the comparison of every other run with the baseline."""
     return [_pair(compared.baseline, pair, letter_of(index)) for index, pair in enumerate(compared.pairs, start=1)]
 
 
-def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
-    found = pair.differences
-    rate = found.row("tokens_per_s")
+def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
+    found, title = pair.differences, f"{letter} against A"
     rows = [_row(row) for row in found.rows if row.difference.before is not None or row.difference.after is not None]
-    return PairWords(
-        title=f"{letter} against A",
-        label=label(rate),
-        headline=headline(rate, letter),
-        warnings=[
-            *([_power(rate)] if _power(rate) else []),
-            *(warning_words(each, letter) for each in pair.warnings),
-        ],
-        why=_why(pair),
-        causes_sentence=causes_sentence(pair, letter),
-        causes=[_cause(each) for each in pair.attribution.causes],
-        promise="" if pair.attribution.promise is None else promise_sentence(pair.attribution.promise),
-        rows=_verdicts_filled([*rows, *(_learning(row) for row in found.learning)]),
-        breakdowns=[breakdown_words(each) for each in found.breakdowns if each.name in _TITLES],
-        stretch=_stretch(baseline, pair, letter),
+    numbers = Differences(title, letter, _verdicts_filled([*rows, *(_learning(row) for row in found.learning)]))
+    breakdowns = [breakdown_block(each, letter) for each in found.breakdowns if each.name in _TITLES]
+    parts = [Part(each.title, [each]) for each in breakdowns]
+    more = "Breakdown of the change: step period, GPU time, staleness and tokens"
+    shown = [
+        Paragraph(f"{_stretch(baseline, pair, letter)} {_SIGNIFICANT}", "note"),
+        numbers,
+        *([Part("Changes", [_changes_table(pair.attribution, letter)])] if pair.attribution.causes else []),
+        *([Fold(f"breakdown-{letter.lower()}", more, parts)] if parts else []),
+    ]
+    return PairBlocks(title, _answer(pair, letter, title), numbers, Part(f"{title}, in numbers", shown))
+
+
+def _answer(pair: Pair, letter: str, title: str) -> Answer:
+    rate, promise = pair.differences.row("tokens_per_s"), pair.attribution.promise
+    reasons = {
+        "Why": _why(pair),
+        "Cause": causes_sentence(pair, letter),
+        "Prediction": "" if promise is None else promise_sentence(promise),
+    }
+    warnings = (_power(rate), *(warning_words(each, letter) for each in pair.warnings))
+    return Answer(
+        f"{title}: {label(rate)}",
+        headline(rate, letter),
+        [Fact(*reason) for reason in reasons.items() if reason[1]],
+        warnings=[warning for warning in warnings if warning],
     )
 
 
@@ -232,14 +228,21 @@ def cause_name(cause: ChangeCause) -> str:
     return _CAUSES.get(cause.name, cause.name)
 
 
-def _cause(cause: ChangeCause) -> ChangeCauseWords:
-    return ChangeCauseWords(
-        cause_name(cause),
-        cause.before,
-        cause.after,
-        "" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio),
-        "" if cause.share_ratio is None else fmt.percent(cause.share_ratio),
-    )
+def _changes_table(attribution: Attribution, letter: str) -> Table:
+    """Return the causes, with the gain from each alone and its share of the change, as far as the model knows them."""
+    rows = [
+        (
+            cause_name(cause),
+            cause.before,
+            cause.after,
+            "not predicted" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio),
+            "" if cause.share_ratio is None else fmt.percent(cause.share_ratio),
+        )
+        for cause in attribution.causes
+    ]
+    columns = ("", "A", letter, "gain alone, per A's model", "share of the change")
+    shown = len(columns) - (not any(row[-1] for row in rows))
+    return Table("Changes", columns[:shown], [row[:shown] for row in rows], "stacks")
 
 
 def causes_sentence(pair: Pair, letter: str) -> str:
@@ -480,8 +483,8 @@ _NOTHING: Final = 0.0005
 """Minimum share of the total at which the row "other" is shown."""
 
 
-def breakdown_words(each: Breakdown) -> BreakdownWords:
-    """Return the rows of a breakdown, with its small parts in one row."""
+def breakdown_block(each: Breakdown, letter: str) -> Differences:
+    """Return the rows of a breakdown, with its small parts in one row; the last row is the total."""
     title, write, signed = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     # The parts of a product are factors: none is negligible, and they do not add up.
@@ -494,7 +497,7 @@ def breakdown_words(each: Breakdown) -> BreakdownWords:
         rows.append(DifferenceRow("other", write(before), write(after), signed(change), "", ""))
     total = (write(each.before), write(each.after), signed(each.change))
     rows = _verdicts_filled([*rows, DifferenceRow("total", *total, "", "")])
-    return BreakdownWords(f"{title}, {each.role}" if each.role else title, rows)
+    return Differences(f"{title}, {each.role}" if each.role else title, letter, rows)
 
 
 def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> DifferenceRow:

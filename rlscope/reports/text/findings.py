@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rlscope import format as fmt
-from rlscope.analysis.result import EvidenceValue, Finding
+from rlscope.analysis.result import AnalysisResult, EvidenceValue, Finding, RunFacts
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
 from rlscope.frameworks import framework_of
+from rlscope.reports.blocks import Callout
 from rlscope.reports.text.states import state_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
 """Actions on the settings that limit how far samplers run ahead."""
 _RULES: Final = {rule.name: rule for rule in RULES}
+PASSES_BY_ENGINE: Final = "Forward pass time by batch size, per engine, whole run"
+"""Title of the chart that shows a slow engine."""
 
 
 WITHOUT_TURNS: Final = frozenset({"starved_trainer", "lockstep", "overproduction"})
@@ -74,6 +77,33 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
         return own
     place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
     return f"{place} addresses this. {actions.imperative(ranked[against[0] - 1])}. {rule.besides}".rstrip()
+
+
+def callouts(analysis: AnalysisResult, ranked: "Sequence[Action]") -> list[Callout]:
+    """Return the findings, the most expensive first; ranked: the ranked actions."""
+    run = analysis.run
+    return [
+        Callout(
+            anchor=f"finding-{number}",
+            severity=each.severity,
+            title=title(each),
+            cost="" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s),
+            when=_interval(each, run),
+            text=sentence(each),
+            remedy=remedy(each, ranked, run.settings.get("framework")),
+            chart=("figure-pass-latency", PASSES_BY_ENGINE) if each.rule == "straggling_engine" else None,
+        )
+        for number, each in enumerate(analysis.findings, 1)
+    ]
+
+
+def _interval(finding: Finding, run: RunFacts) -> str:
+    if finding.start_ns is None or finding.end_ns is None:
+        return ""
+    start_s, end_s = (finding.start_ns - run.started_ns) / 1e9, (finding.end_ns - run.started_ns) / 1e9
+    if start_s <= 0 and end_s >= run.duration_s:
+        return "over the whole run"
+    return f"from {fmt.duration(start_s)} to {fmt.duration(end_s)} into the run"
 
 
 def _addresses(action: "Action", rule: FindingRule) -> bool:

@@ -12,10 +12,6 @@ from rlscope.reports.blocks import Ledger, LedgerRole, LedgerRow
 from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
 
-GPU_TIME: Final = "whole run"
-SHARE: Final = "% of run"
-STEADY_SHARE: Final = "% of steady state"
-"""Titles of the columns, below the GPU time of a role."""
 DROPPED: Final = "dropped samples (included above)"
 """Label of the part of all generation whose samples were dropped, below the states."""
 
@@ -64,7 +60,7 @@ def _rows(
         if state.underfilled_gpu_ns is not None:
             ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
             gpu_time, unknown = fmt.gpu_time(state.underfilled_gpu_ns / 1e9), "–" if steady else ""
-            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, unknown, gpu_time, "", is_part=True)
+            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, unknown, gpu_time, "", "row above")
     if generating:
         yield from _dropped_row(analysis, generating, steady)
 
@@ -95,4 +91,4 @@ def _dropped_row(
     steady_share = dropped * sum(ratio for (state, _), ratio in steady.items() if state in GENERATING)
     gpu_time = fmt.gpu_time(whole * sum(state.gpu_s for state in generating))
     shown = fmt.percent(steady_share) if steady else ""
-    yield LedgerRow(state_of("discarded"), DROPPED, fmt.percent(share), share, shown, gpu_time, "", is_part=True)
+    yield LedgerRow(state_of("discarded"), DROPPED, fmt.percent(share), share, shown, gpu_time, "", "rows above")

@@ -1,4 +1,4 @@
-"""Rows and sentences of a model result, the same for terminal and page.
+"""Tables and sentences of a model result, the same for terminal and page.
 
 Predicted against measured, losses from the upper bound to the measured throughput, time to finish, sensitivities. The
 recommendation is in `advice.py`.
@@ -27,6 +27,7 @@ from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
 from rlscope.model.policies import Delivery, Dispatch, QueueOrder, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
+from rlscope.reports.blocks import Paragraph, Part, Table
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
     CAUSES,
@@ -35,11 +36,12 @@ from rlscope.reports.text.names import (
     WARNINGS,
     CauseWords,
     other_run_lines,
+    preemption_sentence,
     scaling_sentence,
 )
 
-REPLAY_TITLE: Final = "Measured and replayed, current layout, steady state"
-PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
+_REPLAY: Final = "Measured and replayed, current layout, steady state"
+_PREDICTION: Final = "Predicted and measured, held-out steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
 BOUND: Final = "upper bound, predicted"
 MEASURED: Final = "measured, steady state"
@@ -48,25 +50,6 @@ MEASURED: Final = "measured, steady state"
 _SMALL_RATIO: Final = 0.002
 # Of the bound: rounding error of a difference of equal rates.
 _NOTHING_RATIO: Final = 1e-6
-
-
-class ComparedRow(NamedTuple):
-    """One quantity."""
-
-    name: str
-    predicted: str
-    achieved: str
-    remark: str
-
-
-class ReplayRow(NamedTuple):
-    """One quantity of the current layout."""
-
-    name: str
-    measured: str
-    replayed: str
-    difference: str
-    """Replayed against measured; empty if either is missing."""
 
 
 class LossRow(NamedTuple):
@@ -86,26 +69,20 @@ class LossRow(NamedTuple):
         return sign + fmt.tokens_per_second(abs(self.lost_tokens_per_s))
 
 
-class FinishRow(NamedTuple):
-    """The remaining steps in one layout."""
-
-    layout: str
-    duration: str
-    gpu_time: str
-    price: str
-    """Empty without a price per GPU-hour."""
-
-
 def no_result_sentence(result: NoModelResult) -> str:
     """Why there is no model result."""
     return f"No model result: {result.reason}."
 
 
-def compared_rows(model: ModelResult) -> list[ComparedRow]:
-    """Predicted against measured; empty if no steps were held out."""
-    if model.prediction is None:
-        return []
-    return [_compared(each) for each in model.prediction.compared]
+def prediction_part(model: ModelResult) -> Part:
+    """Predicted against measured; the sentence alone if no steps were held out."""
+    sentence = prediction_sentence(model)
+    if model.prediction is None or not model.prediction.compared:
+        return Part(_PREDICTION, [Paragraph(sentence, "note")])
+    columns = ("", "predicted", "measured", "measured vs\npredicted")
+    rows = [compared_row(each) for each in model.prediction.compared]
+    ranges = "Ranges in brackets are 90% intervals. “As predicted” means that they overlap."
+    return Part(_PREDICTION, [Table(_PREDICTION, columns, rows, "compared"), Paragraph(f"{sentence} {ranges}", "note")])
 
 
 def prediction_sentence(model: ModelResult) -> str:
@@ -131,16 +108,25 @@ def _longer_steps(prediction: Prediction) -> float:
     return rate.held_out.value * period.held_out.value / (rate.predicted.value * period.predicted.value) - 1.0
 
 
-def replay_rows(model: ModelResult) -> list[ReplayRow]:
-    """Every quantity of the current layout, measured and replayed."""
-    return [_replay_row(each) for each in model.replay.compared]
+def replay_part(model: ModelResult, *, is_short: bool = False) -> Part:
+    """Return the quantities of the current layout, measured and replayed.
 
-
-def short_replay_rows(model: ModelResult) -> list[ReplayRow]:
-    """The rate, what the trainers wait for, the mean staleness, and every quantity that is off."""
-    wanted = [*_SHORT_REPLAY, *model.replay.out_of_tolerance]
-    waits = [each.name for each in model.replay.compared if each.name == "wait_staleness_cap_ratio" and each.measured]
-    return [_replay_row(each) for each in model.replay.compared if each.name in (*wanted, *waits)]
+    is_short: only the rate, what the trainers wait for, the mean staleness, and every quantity that is off.
+    """
+    compared = model.replay.compared
+    if is_short:
+        wanted = {*_SHORT_REPLAY, *model.replay.out_of_tolerance}
+        wanted |= {each.name for each in compared if each.name == "wait_staleness_cap_ratio" and each.measured}
+        compared = tuple(each for each in compared if each.name in wanted)
+    columns = ("", "measured", "replayed", "replayed vs\nmeasured")
+    scope = "Measured over the steady state; times are shares of all GPUs of that side."
+    return Part(
+        _REPLAY,
+        [
+            Table(_REPLAY, columns, [_replay_row(each) for each in compared], "compared"),
+            Paragraph(f"{replay_sentence(model)} {scope}", "note"),
+        ],
+    )
 
 
 def replay_sentence(model: ModelResult) -> str:
@@ -183,7 +169,8 @@ def _stated(replay: Replay) -> str:
     return f"; the best of {tried} schedulings that fit the recorded facts" if tried > 1 else ""
 
 
-def _replay_row(observable: Observable) -> ReplayRow:
+def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
+    """Return name, measured and replayed value, and their difference, which is empty if either is missing."""
     write, difference = _OBSERVABLE_WRITERS[observable.unit], ""
     if observable.misfit_ratio is not None:
         difference = fmt.signed_percent(observable.misfit_ratio)
@@ -194,7 +181,7 @@ def _replay_row(observable: Observable) -> ReplayRow:
         difference = sign + write(abs(observable.difference))
     measured = "not recorded" if observable.measured is None else write(observable.measured)
     replayed = "not predicted" if observable.replayed is None else write(observable.replayed)
-    return ReplayRow(OBSERVABLES[observable.name], measured, replayed, difference)
+    return OBSERVABLES[observable.name], measured, replayed, difference
 
 
 _SAME_RATIO: Final = 0.02
@@ -264,26 +251,28 @@ def loss_rows(model: ModelResult) -> list[LossRow]:
     return rows
 
 
-def finish_rows(model: ModelResult) -> list[FinishRow]:
-    """Time for the remaining steps in the current and the recommended layout; empty if unknown."""
-    finish = model.finish
+def finish_part(model: ModelResult, run: RunFacts) -> Part:
+    """Return the time for the remaining steps in the current and the recommended layout; the reason if unknown."""
+    title, finish, note = "Time to finish", model.finish, Paragraph(_finish_sentence(model, run), "note")
     if finish is None:
-        return []
+        return Part(title, [note])
     spans = {"current layout": finish.current}
     if finish.best is not finish.current:
         spans["recommended layout"] = finish.best
-    return [
-        FinishRow(
+    rows = [
+        (
             layout,
             fmt.with_interval(_hours, *time.hours),
             fmt.gpu_time(time.gpu_hours * 3600.0),
-            "" if time.price is None else fmt.significant(time.price),
+            *([] if time.price is None else [fmt.significant(time.price)]),
         )
         for layout, time in spans.items()
     ]
+    columns = ("", "time", "GPU time", "price")[: len(rows[0])]
+    return Part(title, [Table(title, columns, rows), note])
 
 
-def finish_sentence(model: ModelResult, run: RunFacts) -> str:
+def _finish_sentence(model: ModelResult, run: RunFacts) -> str:
     """The remaining steps and the price used; that all are done; or why the time is unknown."""
     finish = model.finish
     if finish is None and run.total_steps and run.steps >= run.total_steps:
@@ -296,7 +285,13 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
     return f"{text}." if price is None else f"{text}; priced at {fmt.significant(price)} per GPU-hour."
 
 
-def baseline_sentence(model: ModelResult) -> str:
+def gap_sentences(model: ModelResult) -> list[str]:
+    """Return the upper bound and what limits the batches, below the losses."""
+    told = (_baseline_sentence(model), _batch_sentence(model), preemption_sentence(model))
+    return [sentence for sentence in told if sentence]
+
+
+def _baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both predicted."""
     low, high = (fmt.tokens_per_second(each) for each in (model.gap.bound_spread.low, model.gap.bound_spread.high))
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
@@ -337,7 +332,7 @@ def _limit_alone(model: ModelResult) -> str:
     return f" Raising the request limit alone gains {gained}: another limit is reached first."
 
 
-def batch_sentence(model: ModelResult) -> str | None:
+def _batch_sentence(model: ModelResult) -> str | None:
     """Return the decoding time lost to small batches, or why it is unknown; None if nothing was decoded."""
     efficiency = model.efficiency
     if efficiency is None:
@@ -385,8 +380,8 @@ def _rough_staleness(model: ModelResult) -> str | None:
     off = next((each for each in model.replay.out_of_tolerance if each in ("staleness_p95", "staleness_mean")), None)
     if off is None:
         return None
-    row = _replay_row(next(each for each in model.replay.compared if each.name == off))
-    return f"Predictions of staleness are rough: {row.name} was {row.measured} and is replayed as {row.replayed}."
+    name, measured, replayed, _ = _replay_row(next(each for each in model.replay.compared if each.name == off))
+    return f"Predictions of staleness are rough: {name} was {measured} and is replayed as {replayed}."
 
 
 def _runs_below_limit(model: ModelResult) -> bool:
@@ -397,7 +392,8 @@ def _runs_below_limit(model: ModelResult) -> bool:
     return advises and any(each.grade in ("measured", "interpolated") for each in more)
 
 
-def _compared(compared: ComparedPrediction) -> ComparedRow:
+def compared_row(compared: ComparedPrediction) -> tuple[str, str, str, str]:
+    """Return a quantity, its prediction and its measurement, and whether they agree."""
     name, achieved = compared.quantity, compared.held_out
     predicted = compared.predicted
     interval = _with_interval(name, Estimate(predicted.value, predicted.low, predicted.high))
@@ -406,7 +402,7 @@ def _compared(compared: ComparedPrediction) -> ComparedRow:
     has_interval = compared.held_out.low < compared.held_out.high
     beyond = f"{off}, beyond the margin of error" if off and has_interval else off
     remark = agreement(compared) if compared.agrees else beyond
-    return ComparedRow(QUANTITIES[name], interval, _with_interval(name, achieved), remark)
+    return QUANTITIES[name], interval, _with_interval(name, achieved), remark
 
 
 def agreement(compared: ComparedPrediction) -> str:
@@ -445,24 +441,14 @@ def _hours(hours: float | None) -> str:
     return fmt.duration(None if hours is None else hours * 3600.0)
 
 
-SENSITIVITY_TITLE: Final = "Sensitivity: throughput change per 1%"
+def sensitivity_part(model: ModelResult) -> Part:
+    """Return the changes of throughput, the largest first; quantities without effect last, with the reason."""
+    title, columns = "Sensitivity: throughput change per 1%", ("", "predicted change", "")
+    rows = [_sensitivity_row(each) for each in model.sensitivities]
+    return Part(title, [Table(title, columns, rows), Paragraph(_sensitivity_sentence(model), "note")])
 
 
-class SensitivityRow(NamedTuple):
-    """One quantity."""
-
-    name: str
-    gain: str
-    """Predicted change of trained tokens per second, with its interval."""
-    remark: str
-
-
-def sensitivity_rows(model: ModelResult) -> list[SensitivityRow]:
-    """The largest change first; quantities without effect last, with the reason."""
-    return [_row(each) for each in model.sensitivities]
-
-
-def sensitivity_sentence(model: ModelResult) -> str:
+def _sensitivity_sentence(model: ModelResult) -> str:
     """Explain the figures, and whether they are approximate."""
     text = (
         "Predicted change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
@@ -472,14 +458,11 @@ def sensitivity_sentence(model: ModelResult) -> str:
     return f"{text} Approximate: a limit applies that the closed forms only approximate." if rough else text
 
 
-def _row(sensitivity: Sensitivity) -> SensitivityRow:
+def _sensitivity_row(sensitivity: Sensitivity) -> tuple[str, str, str]:
     gain = sensitivity.gain_ratio
     text = fmt.NO_DATA if gain is None else fmt.with_interval(fmt.signed_hundredths, *gain)
-    return SensitivityRow(
-        _NAMES[sensitivity.quantity],
-        text,
-        _NO_EFFECT[sensitivity.no_effect_reason] if sensitivity.no_effect_reason else "",
-    )
+    remark = _NO_EFFECT[sensitivity.no_effect_reason] if sensitivity.no_effect_reason else ""
+    return _NAMES[sensitivity.quantity], text, remark
 
 
 _NAMES: Final[Mapping[SensitivityQuantity, str]] = {

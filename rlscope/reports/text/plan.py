@@ -7,17 +7,18 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast
-from rlscope.model.forecast.plan import PlanResult, coarse_granularity, gain_over, hours_of
+from rlscope.model.forecast.plan import PlanResult, UnknownCost, coarse_granularity, gain_over, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
+from rlscope.reports.blocks import Block, Bullets, Frame, Paragraph, Part, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words, layout_words
 from rlscope.reports.text.names import EXCLUSIONS, REASONS, REGIMES
 from rlscope.reports.text.price import costly_words
 
-NOTHING_MEASURED = (
+_NOTHING_MEASURED: Final = (
     "Estimated from data sheets, nothing was measured: often off by a third or more. Record about 20 steps and run "
     "`rlscope analyze`."
 )
@@ -127,7 +128,7 @@ _NEGLIGIBLE_RATIO: Final = 0.005
 _EXCLUDED_SHOWN: Final = 4
 
 
-class UnknownWords(NamedTuple):
+class _UnknownWords(NamedTuple):
     """A quantity that is unknown before a run."""
 
     name: str
@@ -135,18 +136,18 @@ class UnknownWords(NamedTuple):
     """Measurement, as an imperative without a full stop."""
 
 
-UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
-    "weight_bandwidth": UnknownWords("speed of small batches", "time an engine with a few requests"),
-    "compute": UnknownWords("speed of large batches", "time an engine with as many requests as fit"),
-    "kv_bandwidth": UnknownWords("cost of long contexts", "time an engine with long contexts"),
-    "pass_overhead": UnknownWords("time between passes", "time an engine with one request"),
-    "curve_shape": UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
-    "prefill": UnknownWords("speed of prefill", "time an engine on prompts only"),
-    "training_rate": UnknownWords("training speed", "time a few training steps on synthetic samples"),
-    "expert_routing": UnknownWords("cost of expert routing", "time a few training steps on synthetic samples"),
-    "trainer_scaling": UnknownWords("scaling of training", "time training steps on two numbers of GPUs"),
-    "weight_update": UnknownWords("time of a weight update", "time one publication of weights"),
-    "lengths": UnknownWords("response lengths", "sample a few hundred responses"),
+UNKNOWNS: Final[Mapping[Unknown, _UnknownWords]] = {
+    "weight_bandwidth": _UnknownWords("speed of small batches", "time an engine with a few requests"),
+    "compute": _UnknownWords("speed of large batches", "time an engine with as many requests as fit"),
+    "kv_bandwidth": _UnknownWords("cost of long contexts", "time an engine with long contexts"),
+    "pass_overhead": _UnknownWords("time between passes", "time an engine with one request"),
+    "curve_shape": _UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
+    "prefill": _UnknownWords("speed of prefill", "time an engine on prompts only"),
+    "training_rate": _UnknownWords("training speed", "time a few training steps on synthetic samples"),
+    "expert_routing": _UnknownWords("cost of expert routing", "time a few training steps on synthetic samples"),
+    "trainer_scaling": _UnknownWords("scaling of training", "time training steps on two numbers of GPUs"),
+    "weight_update": _UnknownWords("time of a weight update", "time one publication of weights"),
+    "lengths": _UnknownWords("response lengths", "sample a few hundred responses"),
 }
 _REASONS: Final[Mapping[Reason, str]] = {
     **REASONS,
@@ -159,28 +160,20 @@ _REASONS: Final[Mapping[Reason, str]] = {
 _NOTHING_DROPPED: Final = Price(dropped_ratio=Estimate(0.0, 0.0, 0.0), longest_trained_ratio=Estimate(1.0, 1.0, 1.0))
 
 
-class PlanRow(NamedTuple):
-    """One layout."""
-
-    mark: str
-    layout: str
-    rate: str
-    """With its interval if it has draws."""
-    odds: str
-    """Probability of being the fastest; empty without draws."""
-    staleness: str
-    step: str
-    remark: str
-    """Limit of the layout, or why it is infeasible."""
-    excluded: bool
-
-
-class UnknownRow(NamedTuple):
-    """An unknown quantity: its effect on the rate, and the cost of not knowing it."""
-
-    name: str
-    rate: str
-    regret: str
+def plan_blocks(planned: PlanResult, file: PlanFile) -> list[Block]:
+    """Return the whole answer."""
+    lines = [*why(planned), *filter(None, [cost_line(planned, file)])]
+    answer = [
+        Paragraph(f"{headline(planned)}.", "headline"),
+        *map(Paragraph, lines),
+        Paragraph(_NOTHING_MEASURED, "note"),
+    ]
+    return [
+        Frame("Plan", answer, "" if planned.best is not None else "alarm"),
+        _layouts_part(planned),
+        *([_unknowns_part(planned)] if planned.unknown_costs else []),
+        Part("Assumptions", [Bullets(assumption_lines(planned), "·")]),
+    ]
 
 
 def headline(planned: PlanResult) -> str:
@@ -203,8 +196,25 @@ def why(planned: PlanResult) -> list[str]:
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
-def plan_rows(planned: PlanResult, shown: int) -> list[PlanRow]:
-    """The best layout, the fastest others, the present one, then a few infeasible ones."""
+def _layouts_part(planned: PlanResult) -> Part:
+    shown = shown_layouts(planned)
+    columns = (
+        "",
+        "trainer : sampler\nGPUs × max running",
+        "predicted\ntokens/s",
+        "fastest\nin",
+        "staleness\np95",
+        "step time",
+        "limited by",
+    )
+    rows, faint = [_row(planned, each) for each in shown], {n for n, each in enumerate(shown) if each.excluded}
+    table = Table("Layouts", columns, rows, "", frozenset({1, 2, 3, 4, 5}), frozenset({5}), frozenset(faint))
+    notes = _sweep_lines(planned, len(planned.candidates) - len(rows))
+    return Part("Layouts", [table, *(Paragraph(line, "note") for line in notes)])
+
+
+def shown_layouts(planned: PlanResult, shown: int = 10) -> list[Forecast]:
+    """Return the best layout, the fastest others, the present one, then a few infeasible ones."""
     best = [] if planned.best is None else [planned.best]
     usable = [each for each in planned.candidates if each.excluded is None and each is not planned.best]
     ordered = [*best, *usable]
@@ -214,10 +224,10 @@ def plan_rows(planned: PlanResult, shown: int) -> list[PlanRow]:
     if planned.asked is not None and all(each.layout != planned.asked.layout for each in kept):
         kept.append(planned.asked)
     excluded = [each for each in planned.candidates if each.excluded and each is not planned.present]
-    return [_row(planned, each) for each in (*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN])]
+    return [*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN]]
 
 
-def sweep_lines(planned: PlanResult, left_out: int) -> list[str]:
+def _sweep_lines(planned: PlanResult, left_out: int) -> list[str]:
     """Notes on the sweep; left_out: candidates that the table does not show."""
     lines = [f"{fmt.counted(left_out, 'split', 'splits')} not shown: slower or infeasible."]
     step = coarse_granularity(planned.plan).gpus_per_trainer_replica
@@ -229,23 +239,23 @@ def sweep_lines(planned: PlanResult, left_out: int) -> list[str]:
     return lines if left_out else lines[1:]
 
 
-def unknown_rows(planned: PlanResult) -> list[UnknownRow]:
-    """The unknowns, the most important first."""
-    return [
-        UnknownRow(
+def _unknowns_part(planned: PlanResult) -> Part:
+    """Return the unknowns, the most important first, and which of them to measure."""
+    title, columns = "Uncertainties", ("", "effect on\nthroughput", "cost of not\nknowing it")
+    rows = [
+        (
             UNKNOWNS[each.unknown].name,
             _range(each.rate_ratio),
             "none" if each.regret_ratio < _NEGLIGIBLE_RATIO else fmt.percent(each.regret_ratio),
         )
         for each in planned.unknown_costs
     ]
+    table = Table(title, columns, rows, numbers=frozenset({1, 2}))
+    return Part(title, [table, Paragraph(measure_first(planned.unknown_costs[0]), "note")])
 
 
-def measure_first(planned: PlanResult) -> str | None:
-    """Return the measurement to make before choosing the layout, as a sentence; None without unknowns."""
-    first = next(iter(planned.unknown_costs), None)
-    if first is None:
-        return None
+def measure_first(first: UnknownCost) -> str:
+    """Return the measurement to make before choosing the layout, as a sentence."""
     words = UNKNOWNS[first.unknown]
     if first.regret_ratio < _NEGLIGIBLE_RATIO:
         return "No single measurement would change the recommended layout much."
@@ -383,7 +393,7 @@ def _memory_sentences(planned: PlanResult) -> list[str]:
     ]
 
 
-def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
+def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
     layout, rate, timing = forecast.layout, advice.rate_of(forecast, planned.present), forecast.timing
     drawn = forecast.drawn_tokens_per_s is not None
     marks = (
@@ -391,13 +401,12 @@ def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
         "best" if forecast is planned.best else "",
         "asked" if planned.asked is not None and layout == planned.asked.layout else "",
     )
-    return PlanRow(
-        mark=" ".join(filter(None, marks)),
-        layout=f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.max_running)}",
-        rate="" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate),
-        odds=fmt.percent(planned.best_probability.get(layout)) if drawn else "",
-        staleness=fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
-        step="" if timing is None else fmt.duration(timing.step_s),
-        remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else REGIMES[timing.regime],
-        excluded=forecast.excluded is not None,
+    return (
+        " ".join(filter(None, marks)),
+        f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.max_running)}",
+        "" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate).replace(" tokens/s", ""),
+        fmt.percent(planned.best_probability.get(layout)) if drawn else "",
+        fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
+        "" if timing is None else fmt.duration(timing.step_s),
+        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else REGIMES[timing.regime],
     )

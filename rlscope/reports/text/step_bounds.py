@@ -1,13 +1,14 @@
 """Bounds from the phases of a step, in words: the gain of each change, what that assumes, what would narrow it."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.step_bounds import Change, Requirement, StepBound, StepBounds, StepPhases
+from rlscope.reports.blocks import Paragraph, Part, Table
 from rlscope.reports.text.states import state_of
 
-TITLE: Final = "What changes could gain: bounds from the phases of a step"
+_TITLE: Final = "What changes could gain: bounds from the phases of a step"
 _NO_GAIN_RATIO: Final = 1.005
 """Least throughput ratio that is named as one: smaller ones are today's throughput to the printed digits."""
 _WHAT: Final[Mapping[Change, str]] = {
@@ -25,26 +26,16 @@ _ENGINES: Final = "the engines' logs (--engine-log)"
 _SAMPLERS: Final = f"{_ENGINES}, which show how long samplers are busy in a step"
 
 
-class BoundRow(NamedTuple):
-    """One change."""
-
-    change: str
-    throughput: str
-    """Range of the throughput, over today's."""
-    assumption: str
-    narrowed_by: str
-
-
-COLUMNS: Final = BoundRow("change", "throughput over today's", "assumes", "narrowed by")
-
-
-def bound_rows(bounds: StepBounds) -> list[BoundRow]:
-    """Return a row per change."""
+def bounds_part(bounds: StepBounds, reason: str = "") -> Part:
+    """Return the phases of a step and what each change could gain; reason: why there is no model, in a sentence."""
     phases = bounds.phases
-    return [
-        BoundRow(change_words(each, phases), range_words(each), assumption(each, phases), narrowed_by(each, phases))
+    columns = ("change", "throughput over today's", "assumes", "narrowed by")
+    rows = [
+        (change_words(each, phases), range_words(each), assumption(each, phases), narrowed_by(each, phases))
         for each in bounds.bounds
     ]
+    shown = [Table(_TITLE, columns, rows, "stacks")] if rows else []
+    return Part(_TITLE, [Paragraph(f"{phases_sentence(phases)} {reason}".rstrip()), *shown])
 
 
 def change_words(bound: StepBound, phases: StepPhases) -> str:

@@ -1,4 +1,4 @@
-"""A run in progress as text: the facts of one poll, and the lines that `rlscope watch` prints without a terminal."""
+"""A run in progress: the blocks of its screen, and the lines that `rlscope watch` prints without a terminal."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,15 +7,19 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
-from rlscope.analysis.result import Alert
+from rlscope.analysis.result import SEVERITIES, Alert
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.format import printable
+from rlscope.reports.blocks import Bar, Bars, Block, Bullets, Callout, Fact, Facts, Paragraph, Part
 from rlscope.reports.text import causes
-from rlscope.reports.text.states import role_order, state_label
+from rlscope.reports.text.states import role_order, state_label, state_of
 
 # Often enough to see progress, rarely enough for a log kept for days.
 _STATUS_EVERY_NS: Final = 60_000_000_000
 _MOST_STATES: Final = 3
+"""States of a role in a line."""
+_MOST_BARS: Final = 5
+"""States of a role on a screen."""
 
 
 def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
@@ -80,6 +84,33 @@ def state_words(look: Look) -> str:
     if look.view.facts is None:
         return "waiting for the run to start"
     return f"run {look.view.facts.run_id}" + (" has ended" if look.view.ended else "")
+
+
+def screen(look: Look) -> list[Block]:
+    """Return what a terminal shows after one poll: firing alerts, facts, and the states of each role."""
+    facts = look.view.facts
+    silences = silence_words(facts) if facts is not None else []
+    notes = [*silences, *look.troubles, *look.view.problems]
+    head = Paragraph(f"{state_words(look)}  {fmt.instant(look.view.now_ns)}", "headline")
+    told: list[Block] = [Bullets(notes)] if notes else []
+    if facts is None:
+        return [head, *told]
+    rows = [Fact(name, value) for name, value in fact_rows(facts, moment_ns(look))]
+    return [head, *_firing(look), *told, Facts(rows), *(_side(side) for side in sides_of(facts))]
+
+
+def _firing(look: Look) -> list[Block]:
+    # What fired until the end of the run stays on the last screen.
+    firing = [alert for alert in look.view.alerts if alert.end_ns is None or look.view.ended]
+    gravest = sorted(firing, key=lambda alert: -SEVERITIES.index(alert.severity))
+    shown = [Callout("", each.severity, alert_words(each, moment_ns(look)), "", "", "", "") for each in gravest]
+    return [*shown] or [Paragraph("no alerts")]
+
+
+def _side(side: SideState) -> Part:
+    states = sorted(side.state_ratios.items(), key=lambda item: -item[1])[:_MOST_BARS]
+    bars = [Bar(state_label(name, None), fmt.percent(ratio), ratio, kind=state_of(name).kind) for name, ratio in states]
+    return Part(side_name(side), [Bars(bars) if bars else Paragraph(fmt.NO_DATA, "note")])
 
 
 class Lines:

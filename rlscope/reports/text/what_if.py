@@ -3,7 +3,7 @@
 Both columns are predicted; measured values are in the analysis.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.forecast.change import NO_LIMIT, update_seconds
@@ -11,20 +11,23 @@ from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
+from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words
+from rlscope.reports.text.model import sensitivity_part
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 from rlscope.reports.text.price import costly_words, share_words
 
 
-class WhatIfRow(NamedTuple):
-    """One property of the run."""
-
-    name: str
-    now: str
-    changed: str
-    difference: str
-    """Empty for properties without a difference."""
+def what_if_blocks(model: ModelResult, answer: WhatIf) -> list[Block]:
+    """Return the answer, its assumptions, and the sensitivities of the current layout."""
+    lines = what_if_lines(model, answer)
+    return [
+        Paragraph(headline(answer), "headline"),
+        Table("The run with the change", ("", "current", "changed", "difference"), what_if_rows(answer)),
+        *([Bullets(lines)] if lines else []),
+        sensitivity_part(model),
+    ]
 
 
 def headline(answer: WhatIf) -> str:
@@ -37,13 +40,16 @@ def headline(answer: WhatIf) -> str:
     return f"Predicted throughput: {gain_words(answer.gain_ratio)}{f'; {price}' if price else ''}"
 
 
-def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
-    """The current run beside the changed one; only the changed inputs if it is infeasible."""
+def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
+    """Return name, current value, changed value and difference by property; inputs alone if the change is infeasible.
+
+    The difference is empty for a property without one.
+    """
     columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
-    rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
+    rows = list(zip(_ROWS, *columns, _differences(answer), strict=True))
     layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
     if not any(each.price.dropped_ratio and each.price.dropped_ratio.high for each in (answer.now, answer.predicted)):
-        figures = [row for row in figures if row.name not in _DROPS]
+        figures = [row for row in figures if row[0] not in _DROPS]
     return [*layout, *_inputs(answer), *(figures if answer.obstacle is None else [])]
 
 
@@ -73,7 +79,7 @@ def _warning(warning: ModelWarning, model: ModelResult) -> str:
     return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 
 
-def _inputs(answer: WhatIf) -> list[WhatIfRow]:
+def _inputs(answer: WhatIf) -> list[tuple[str, ...]]:
     """Changed inputs besides the layout."""
     change, calibration = answer.asked, answer.calibration
     system = calibration.system
@@ -98,7 +104,7 @@ def _inputs(answer: WhatIf) -> list[WhatIfRow]:
             fmt.count,
         ),
     )
-    return [WhatIfRow(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
+    return [(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 
 
 def _or_none(cap: int | None) -> str:

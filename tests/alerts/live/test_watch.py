@@ -582,10 +582,11 @@ def drawn(look: Look, width: int = 100) -> str:
 
     from rich.console import Console
 
-    from rlscope.reports.terminal.watch import screen
+    from rlscope.reports.terminal import on_terminal
+    from rlscope.reports.text.watch import screen
 
     console = Console(file=StringIO(), width=width, force_terminal=False, color_system=None)
-    console.print(screen(look))
+    console.print(on_terminal(screen(look), width))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from rlscope.pipeline import analyze
+from rlscope.reports.card import card_blocks
 from rlscope.reports.page.html import render
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.terminal import print_blocks
 from tests.reports.page.test_html import Page
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
@@ -85,7 +86,7 @@ def test_a_run_without_a_worker_file_says_that_its_gpu_time_is_not_known(tmp_pat
         train_steps=steps(4),
     )
     analysis, card = analyze(run), StringIO()
-    print_card(analysis, Console(file=card, width=200))
+    print_blocks(card_blocks(analysis), Console(file=card, width=200))
     page = Page(render(analysis))
     (straggler,) = [each for each in analysis.findings if each.rule == "straggling_engine"]
     assert straggler.cost_gpu_s is None

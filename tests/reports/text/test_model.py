@@ -1,3 +1,4 @@
+import re
 import typing
 from dataclasses import replace
 
@@ -168,9 +169,9 @@ def test_a_first_action_against_another_cause_says_why():
 @pytest.mark.parametrize(("reason", "columns"), [("worthwhile", 2), ("unsure", 2), ("small_gain", 1)])
 def test_a_kept_layout_stands_alone_without_the_gain_of_another(reason: Reason, columns: int):
     choice = brief_of(analysed(with_reason(reason))).choice
-    assert choice is not None and len(choice.columns) == columns
-    assert {len(values) for _, values in choice.rows} == {columns}
-    assert any(name == "predicted gain" for name, _ in choice.rows) is (columns == 2)
+    assert choice is not None and len(choice.table.columns) == columns + 1
+    assert {len(row) for row in choice.table.rows} == {columns + 1}
+    assert any(row[0] == "predicted gain" for row in choice.table.rows) is (columns == 2)
 
 
 def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():
@@ -190,25 +191,22 @@ def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follo
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
     made = with_reason("unsure", uncertainties=(GainUncertainty(doubt, 0.1),))
-    assert "Largest uncertainty: " in advice.why(made)
-    assert advice.measure_first(made) in advice.why(made)
+    assert re.search(r"Largest uncertainty: .+\. To reduce it, (run|record) .+\.", advice.why(made))
 
 
 def test_a_stretch_that_is_too_short_needs_steps_before_anything_else():
     made = with_reason("too_short", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == "record at least 20 steps in steady state and analyze again"
     assert "that takes 20 steps" in advice.why(made) and "Largest uncertainty" not in advice.why(made)
 
 
 def test_a_doubt_without_a_spread_is_none():
     made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
     assert "Largest uncertainty" not in advice.why(made)
-    assert advice.measure_first(made) == "record more steps in steady state"
 
 
 def test_the_layout_to_measure_is_named():
     made = with_reason("unsure", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == "record 15 steps with 4 trainer GPUs and pass that run with --also"
+    assert "To reduce it, record 15 steps with 4 trainer GPUs and pass that run with --also." in advice.why(made)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +292,7 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
     )
     steps = (GapStep("running_limit", bar_tokens_per_s, 1000.0),)
     gap = Gap(1000.0 + bar_tokens_per_s, steps, 1000.0, Estimate(1100.0, 1000.0, 1200.0))
-    told = model_words.baseline_sentence(replace(made, gap=gap, forecasts=Forecasts(today, (other,))))
+    told = model_words.gap_sentences(replace(made, gap=gap, forecasts=Forecasts(today, (other,))))[0]
     assert words in told if words else "limit alone" not in told
 
 
@@ -331,10 +329,10 @@ def test_a_large_bar_of_the_running_limit_says_what_the_limit_alone_brings(bar_t
 def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_it_is_off(
     quantity, predicted, achieved, row
 ):
-    made = changing_model()
-    compared = (ComparedPrediction(quantity, Estimate(*predicted), Estimate(*achieved)),)
-    (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
-    assert (found.name, found.remark) == row
+    name, _, _, remark = model_words.compared_row(
+        ComparedPrediction(quantity, Estimate(*predicted), Estimate(*achieved))
+    )
+    assert (name, remark) == row
 
 
 @pytest.mark.parametrize(
@@ -357,18 +355,18 @@ def test_steps_of_other_sizes_explain_a_rate_and_a_period_that_are_off_alike(ste
 
 
 def test_a_stretch_too_short_compares_nothing_and_says_so():
-    assert model_words.compared_rows(short_model()) == []
-    assert "too short" in model_words.prediction_sentence(short_model())
+    (note,) = model_words.prediction_part(short_model()).blocks
+    assert "too short" in note.text
     assert names.WARNINGS[ModelWarning.SHORT_STRETCH] in model_words.remarks(short_model())
 
 
 def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     made = changing_model()
-    today, best = advice.chosen_rows(made)
+    today, best = advice.layout_rows(made, shown=2)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
     assert best.gain == fmt.with_interval(fmt.gain, *made.recommendation.gain_ratio)
     tried = with_reason("too_short")
-    assert advice.chosen_rows(tried)[1].mark == "to try"
+    assert advice.layout_rows(tried, shown=2)[1].mark == "to try"
 
 
 def test_without_another_layout_there_is_one_row_and_no_odds():
@@ -422,17 +420,17 @@ def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
 
 
 def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
-    rows = model_words.finish_rows(changing_model())
-    assert [row.layout for row in rows] == ["current layout", "recommended layout"]
-    finish = changing_model().finish
-    assert rows[0].price == fmt.significant(finish.current.hours.value * 8 * 2.5)
-    run = full_analysis().run
-    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model(), run)
-    assert model_words.finish_rows(short_model()) == []
-    assert model_words.finish_sentence(short_model(), run) == "Unknown: run.json does not give the number of steps."
+    run, finish = full_analysis().run, changing_model().finish
+    table, note = model_words.finish_part(changing_model(), run).blocks
+    assert [row[0] for row in table.rows] == ["current layout", "recommended layout"]
+    assert table.rows[0][-1] == fmt.significant(finish.current.hours.value * 8 * 2.5)
+    assert "400 steps left on 8 GPUs" in note.text
+    (note,) = model_words.finish_part(short_model(), run).blocks
+    assert note.text == "Unknown: run.json does not give the number of steps."
     free = {name: replace(getattr(finish, name), price=None) for name in ("current", "best")}
     unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None, **free))
-    assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
+    table, _ = model_words.finish_part(unpriced, run).blocks
+    assert "price" not in table.columns and {len(row) for row in table.rows} == {3}
 
 
 @pytest.mark.parametrize(
@@ -446,16 +444,17 @@ def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
 )
 def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: str):
     run = replace(full_analysis().run, steps=120, total_steps=total_steps)
-    assert model_words.finish_sentence(replace(changing_model(), finish=None), run) == sentence
+    (note,) = model_words.finish_part(replace(changing_model(), finish=None), run).blocks
+    assert note.text == sentence
 
 
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith("and all decoding time in steady state was in such batches.")
+    assert model_words._batch_sentence(efficient).endswith("and all decoding time in steady state was in such batches.")
     unseen = "The run's batches were too small to show where batches become efficient."
-    assert model_words.batch_sentence(replace(made, efficiency=None)) == unseen
-    assert "% of the decoding time in steady state." in model_words.batch_sentence(made)
+    assert model_words._batch_sentence(replace(made, efficiency=None)) == unseen
+    assert "% of the decoding time in steady state." in model_words._batch_sentence(made)
 
 
 @pytest.mark.parametrize(
@@ -469,14 +468,14 @@ def test_efficient_batches_that_the_run_does_not_show_are_said_to_be_unknown(war
     made = changing_model()
     curve = replace(made.calibration.curve, warnings=warnings)
     unknown = replace(made, efficiency=None, calibration=replace(made.calibration, curve=curve))
-    assert model_words.batch_sentence(unknown) == said
+    assert model_words._batch_sentence(unknown) == said
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
     asked = model_run(observed(12), None, replace(QUESTION, most_staleness=6))
     today = asked.forecasts.today
     assert today.staleness.sample_p95 > 6 and today.excluded is None
-    assert advice.chosen_rows(asked)[0].mark == "current"
+    assert advice.layout_rows(asked, shown=2)[0].mark == "current"
     assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
 
 
@@ -520,7 +519,8 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
         staleness_mean=(2.0, 1.5),
         queued_samples=(None, 8),
     )
-    rows = {row.name: row[1:] for row in model_words.replay_rows(model)}
+    table, _ = model_words.replay_part(model).blocks
+    rows = {name: tuple(values) for name, *values in table.rows}
     assert rows["trained throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
     assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
     assert rows["mean token staleness"] == ("2 versions", "1.5 versions", "−0.5 versions")
@@ -540,7 +540,8 @@ def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> Non
 
 def test_the_terminal_shows_the_rate_the_wait_the_staleness_and_what_is_furthest_off() -> None:
     model = replayed(tokens_per_s=(1_000.0, 950.0), queued_samples=(10.0, 90.0))
-    assert [row.name for row in model_words.short_replay_rows(model)] == [
+    table, _ = model_words.replay_part(model, is_short=True).blocks
+    assert [row[0] for row in table.rows] == [
         "trained throughput",
         "queue depth",
         "trainers waiting for samples",

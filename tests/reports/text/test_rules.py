@@ -9,10 +9,11 @@ from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.analysis.result import Alert, AnalysisResult
 from rlscope.reports import check
+from rlscope.reports.card import card_blocks, digest_blocks
 from rlscope.reports.documents.analysis import as_document
-from rlscope.reports.markdown import as_markdown
+from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.terminal import print_blocks
 from tests.reports.analysis_fixture import full_analysis
 
 QUIET = full_analysis()
@@ -31,7 +32,7 @@ FIRED = replace(
 def card(analysis: AnalysisResult) -> str:
     console = Console(width=100, file=io.StringIO())
     with console.capture() as captured:
-        print_card(analysis, console)
+        print_blocks(card_blocks(analysis), console)
     return captured.get()
 
 
@@ -56,7 +57,7 @@ def test_json_lists_what_fired_as_measured() -> None:
 
 
 def test_markdown_lists_what_fired_under_a_heading_in_the_words_of_check() -> None:
-    lines = as_markdown(FIRED).splitlines()
+    lines = markdown(digest_blocks(FIRED)).splitlines()
     below = lines[lines.index("#### Alerts, built-in rules") + 2 :]
     assert below[:4] == [
         "| severity | rule | when | what | cost |",
@@ -65,7 +66,7 @@ def test_markdown_lists_what_fired_under_a_heading_in_the_words_of_check() -> No
         "| warning | trainers\\_idle | from 1 min to 1 min 30 s | 40.0%; \\[red\\]&lt;b&gt;idle&lt;/b&gt; 40%\\[/red\\]"
         " | 7.5 GPU-s |",
     ]
-    assert "Alerts" not in as_markdown(QUIET)
+    assert "Alerts" not in markdown(digest_blocks(QUIET))
     outcomes = [
         RuleOutcome(rule, tuple(alert for alert in FIRED.alerts if alert.rule == rule.name), 9, 9)
         for rule in built_in_rules().rules

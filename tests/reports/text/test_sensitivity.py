@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.sensitivity import Sensitivity
-from rlscope.reports.text.model import sensitivity_rows, sensitivity_sentence
+from rlscope.reports.text.model import sensitivity_part
 from tests.reports.model_fixture import changing_model
 
 SENSITIVITIES = (
@@ -17,7 +17,8 @@ SENSITIVITIES = (
 
 
 def test_a_sensitivity_has_its_change_or_why_there_is_none():
-    assert [tuple(row) for row in sensitivity_rows(replace(changing_model(), sensitivities=SENSITIVITIES))] == [
+    table, _ = sensitivity_part(replace(changing_model(), sensitivities=SENSITIVITIES)).blocks
+    assert table.rows == [
         ("faster training", "+0.98% (+0.97% to +0.99%)", ""),
         ("shorter responses", "−0.22%", ""),
         ("faster forward passes", "0%", "not the bottleneck"),
@@ -29,5 +30,4 @@ def test_a_sensitivity_has_its_change_or_why_there_is_none():
 def test_sensitivities_from_rough_closed_forms_are_called_approximate():
     sure = replace(changing_model(), sensitivities=SENSITIVITIES)
     rough = replace(sure, sensitivities=tuple(replace(each, is_rough=True) for each in SENSITIVITIES))
-    assert "Approximate" not in sensitivity_sentence(sure)
-    assert "Approximate" in sensitivity_sentence(rough)
+    assert ["Approximate" in sensitivity_part(made).blocks[-1].text for made in (sure, rough)] == [False, True]

@@ -6,7 +6,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from rlscope.analysis.result import Finding
-from rlscope.reports.terminal.card import print_card
+from rlscope.reports.card import card_blocks
+from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text import findings
 from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
@@ -14,7 +15,7 @@ from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostil
 
 def card(analysis, width=80, **options):
     out = StringIO()
-    print_card(analysis, Console(file=out, width=width, **options))
+    print_blocks(card_blocks(analysis), Console(file=out, width=width, **options))
     return out.getvalue()
 
 

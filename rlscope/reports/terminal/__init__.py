@@ -1,1 +1,0 @@
-"""Terminal output of the commands: the verdict card, model results, and the watch view."""

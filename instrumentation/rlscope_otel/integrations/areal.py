@@ -27,29 +27,23 @@ with its resume after an abort, `stats_tracker`, in one process, with workflows 
 HTTP servers. Not run: PPOTrainer, a single controller, several ranks, real servers.
 """
 
-from types import ModuleType
-from typing import Any
-
-from rlscope_otel.integrations import areal_episodes, areal_rollouts, areal_trainer
-from rlscope_otel.integrations.areal_workers import WORKERS, now_ns
+from rlscope_otel.integrations import areal_workers
+from rlscope_otel.integrations.areal_workers import WORKERS
 from rlscope_otel.integrations.host import recording_wanted
-from rlscope_otel.integrations.loading import when_loaded
-from rlscope_otel.integrations.seams import Seams, Watch
+from rlscope_otel.integrations.loading import WatchedModules, once_loaded, watch_modules
+from rlscope_otel.integrations.seams import Seams
 
 _EXECUTOR = "areal.infra.workflow_executor"
-_WATCHED: dict[str, dict[str, dict[str, Watch]]] = {
+_WATCHED: WatchedModules = {
     _EXECUTOR: {
-        "WorkflowExecutor": areal_episodes.EXECUTOR,
-        "BatchTaskDispatcher": {**areal_episodes.DISPATCHER, **areal_rollouts.DISPATCHER},
-        "": areal_episodes.MODULE,
+        "WorkflowExecutor": areal_workers.EXECUTOR,
+        "BatchTaskDispatcher": areal_workers.DISPATCHER,
+        "": areal_workers.MODULE,
     },
-    "areal.infra.remote_inf_engine": {"RemoteInfEngine": {**areal_episodes.ENGINE, **areal_rollouts.ENGINE}},
-    "areal.infra.controller.rollout_controller": {"RolloutController": areal_rollouts.CONTROLLER},
-    "areal.infra.staleness_manager": {"StalenessManager": areal_rollouts.MANAGER},
+    "areal.infra.remote_inf_engine": {"RemoteInfEngine": areal_workers.ENGINE},
+    "areal.infra.controller.rollout_controller": {"RolloutController": areal_workers.CONTROLLER},
+    "areal.infra.staleness_manager": {"StalenessManager": areal_workers.MANAGER},
 }
-"""By module and class (none: the module itself) the functions to watch."""
-
-_watched_modules: set[str] = set()
 
 
 def instrument(rollout_gpus: int = 0) -> None:
@@ -60,18 +54,6 @@ def instrument(rollout_gpus: int = 0) -> None:
     if not recording_wanted():
         return
     WORKERS.rollout_gpus = rollout_gpus
-    seams = Seams(WORKERS.faults, now_ns)
-    areal_episodes.EPISODES.seams = seams
-    for name in _WATCHED.keys() - _watched_modules:
-        _watched_modules.add(name)
-        when_loaded(name, lambda module: _watch(module, seams), WORKERS.faults)
-    if "areal.utils.stats_tracker" not in _watched_modules:
-        _watched_modules.add("areal.utils.stats_tracker")
-        when_loaded("areal.utils.stats_tracker", areal_trainer.watch_scopes, WORKERS.faults)
-
-
-def _watch(module: ModuleType, seams: Seams) -> None:
-    for class_name, functions in _WATCHED[module.__name__].items():
-        owner: Any = getattr(module, class_name) if class_name else module
-        for function, watch in functions.items():
-            seams.watch(owner, function, watch)
+    seams = areal_workers.EPISODES.seams = Seams(WORKERS.faults, areal_workers.now_ns)
+    watch_modules(_WATCHED, lambda: seams, WORKERS.faults)
+    once_loaded("areal.utils.stats_tracker", areal_workers.watch_scopes, WORKERS.faults)

@@ -5,6 +5,10 @@ warning and an inactive run.
 """
 
 import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
 from typing import Any
 
 from rlscope_otel import exits, settings
@@ -42,6 +46,28 @@ def live_run(worker_id: str | None = None) -> Run | None:
     """The run that this process is recording, of that worker when one is named; None without one."""
     runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
     return next((run for run in runs if worker_id in (None, run.worker_id)), None)
+
+
+def now_ns() -> int:
+    """The time of this process's run; the wall clock before it has one."""
+    run = live_run()
+    return time.time_ns() if run is None else run.now_ns()
+
+
+def version_of(*distributions: str) -> str | None:
+    """Return the version of the first of these distributions that is installed; None if none is."""
+    for distribution in distributions:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+def or_none(read: Callable[[], Any]) -> Any:
+    """Return a value of the host; None if this version lacks it or has another form."""
+    try:
+        return read()
+    except Exception:  # Another version's attributes may fail in any way.
+        return None
 
 
 def leave_samples_to_framework() -> None:

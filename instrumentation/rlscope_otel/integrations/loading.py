@@ -1,4 +1,4 @@
-"""Runs code once the host has imported a module.
+"""Runs code, such as a hook that watches functions, once the host has imported a module.
 
 A plug-in is loaded before the modules that it watches, and importing them itself would load a framework into processes
 that do not need it.
@@ -7,13 +7,49 @@ that do not need it.
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.seams import Seams, Watch
 
 Then = Callable[[ModuleType], None]
+WatchedModules = Mapping[str, Mapping[str, Mapping[str, Watch]]]
+"""By module and class (none: the module itself) the functions to watch."""
+
+_awaited: set[str] = set()
+
+
+def watch_modules(watched: WatchedModules, seams: Callable[[], Seams], faults: Faults) -> None:
+    """Watch functions of the host's modules, whether loaded already or later; each module once per process.
+
+    seams: gives the watcher of a module's functions.
+    """
+    for name, classes in watched.items():
+        once_loaded(name, partial(_watch, classes, seams), faults)
+
+
+def once_loaded(name: str, then: Then, faults: Faults) -> None:
+    """Call `then` with a module as soon as it is loaded, as `when_loaded` does, for the first caller in the process."""
+    if name not in _awaited:
+        _awaited.add(name)
+        when_loaded(name, then, faults)
+
+
+def _watch(classes: Mapping[str, Mapping[str, Watch]], seams: Callable[[], Seams], module: ModuleType) -> None:
+    own = seams()
+    for class_name, functions in classes.items():
+        owner: Any = _actor_class(getattr(module, class_name)) if class_name else module
+        for function, watch in functions.items():
+            own.watch(owner, function, watch)
+
+
+def _actor_class(found: Any) -> Any:
+    """The class whose methods an actor runs: Ray's decorator leaves a handle in its place."""
+    ray_metadata = getattr(found, "__ray_metadata__", None)
+    return found if ray_metadata is None else ray_metadata.modified_class
 
 
 def when_loaded(name: str, then: Then, faults: Faults) -> None:

@@ -25,13 +25,11 @@ and tested with objects that have the same fields.
 
 import os
 import sys
-from importlib import metadata
-from types import ModuleType
 from typing import Any
 
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import host_run, live_run, recording_wanted
-from rlscope_otel.integrations.loading import when_loaded
+from rlscope_otel.integrations.host import host_run, live_run, now_ns, recording_wanted, version_of
+from rlscope_otel.integrations.loading import WatchedModules, watch_modules
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.recorder import Run
 
@@ -40,7 +38,6 @@ _NS_PER_S = 1_000_000_000
 _TIMES = ("wait_for_batch", "load_data", "forward_backward", "broadcast_weights", "save_ckpt")
 
 _faults = Faults()
-_installed: set[str] = set()
 
 
 class RlscopeMonitor:
@@ -110,25 +107,8 @@ def install() -> None:
     """Add monitor and observer to prime-rl, whether loaded already or later. A no-op without a run folder, or again."""
     if not recording_wanted():
         return
-    seams = Seams(_faults, _now_ns)
-    places = {
-        "prime_rl.monitors": ("", "setup", Watch(after=_add_monitor)),
-        "prime_rl.orchestrator.watcher": ("WeightWatcher", "__init__", Watch(after=_add_observer)),
-        "prime_rl.orchestrator.orchestrator": ("Orchestrator", "__init__", Watch(before=_begin_orchestrator)),
-    }
-    for name, (class_name, function, watch) in places.items():
-        if name not in _installed:
-            _installed.add(name)
-            when_loaded(name, lambda module, at=(class_name, function, watch): _watch(seams, module, *at), _faults)
-
-
-def _watch(seams: Seams, module: ModuleType, class_name: str, function: str, watch: Watch) -> None:
-    seams.watch(getattr(module, class_name) if class_name else module, function, watch)
-
-
-def _now_ns() -> int:
-    run = live_run()
-    return 0 if run is None else run.now_ns()
+    seams = Seams(_faults, now_ns)
+    watch_modules(_WATCHED, lambda: seams, _faults)
 
 
 def _add_monitor(call: Call) -> None:
@@ -146,17 +126,13 @@ def _add_observer(call: Call) -> None:
 
 
 def _begin_orchestrator(call: Call) -> None:
-    config = call.args[1] if len(call.args) > 1 else call.kwargs["config"]
+    config = call.argument(1, "config")
     known = {"framework": "prime-rl", "staleness_policy": "drop", "max_staleness": config.max_off_policy_steps}
     host_run("controller", **_identity(), config=known)
 
 
 def _identity() -> dict[str, Any]:
-    try:
-        version = metadata.version("prime-rl")
-    except metadata.PackageNotFoundError:
-        version = None
-    return {"framework": "prime-rl", "framework_version": version}
+    return {"framework": "prime-rl", "framework_version": version_of("prime-rl")}
 
 
 def _sample(run: Run, episode: Any, trace: Any) -> None:
@@ -211,3 +187,10 @@ def _step(run: Run, metrics: Any, step: int) -> None:
         run.publish_weights(step, str(step)).between(*starts["broadcast_weights"])
     if metrics["time/save_ckpt"] > 0:
         run.checkpoint().between(*starts["save_ckpt"])
+
+
+_WATCHED: WatchedModules = {
+    "prime_rl.monitors": {"": {"setup": Watch(after=_add_monitor)}},
+    "prime_rl.orchestrator.watcher": {"WeightWatcher": {"__init__": Watch(after=_add_observer)}},
+    "prime_rl.orchestrator.orchestrator": {"Orchestrator": {"__init__": Watch(before=_begin_orchestrator)}},
+}

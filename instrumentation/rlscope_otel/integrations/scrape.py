@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rlscope_otel.errors import SetupError
-from rlscope_otel.integrations.engine_readings import Reading, readings_of
-from rlscope_otel.integrations.prometheus_page import points_of
+from rlscope_otel.integrations.engine_readings import Reading, points_of, readings_of
 from rlscope_otel.recorder import Run
 from rlscope_otel.start import start_run
 

@@ -28,6 +28,10 @@ class Call:
     memo: Any = None
     """Value that `before` passes to `after`."""
 
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, however the host passed it. `self` of a method is position 0."""
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
 
 Watcher = Callable[[Call], None]
 ItemWatcher = Callable[[Call, Any], None]

@@ -5,8 +5,8 @@ nothing. Everything is recorded in the scheduler's process: the first rank of ea
 which owns the GPUs of its tensor- and pipeline-parallel ranks; the other ranks record nothing.
 
 Recorded: a row for each batch, from its launch, or from the end of the batch before it where they overlap, until its
-result was processed, so `busy_ns` includes the host's work on the result; samples (`sglang_requests.py`), weight
-updates (`sglang_weights.py`), pauses as waits for weights, idle time as waits for requests. Pass the number of
+result was processed, so `busy_ns` includes the host's work on the result; samples (`sglang_scheduler.py`), weight
+updates (`sglang_scheduler.py`), pauses as waits for weights, idle time as waits for requests. Pass the number of
 the publication (1, 2, ...) as the `weight_version` of an update.
 
 Not recorded: the tokenizer's process, embedding requests, LoRA adapters, start-up, waits for a prefill worker or for a
@@ -27,9 +27,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import host_run, recording_wanted
+from rlscope_otel.integrations.host import host_run, or_none, recording_wanted
 from rlscope_otel.integrations.seams import Call
-from rlscope_otel.integrations.sglang_scheduler import Recorder, or_none
+from rlscope_otel.integrations.sglang_scheduler import Recorder
 
 _SCHEDULER: Final = "sglang.srt.managers.scheduler.Scheduler"
 _UPDATER: Final = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"

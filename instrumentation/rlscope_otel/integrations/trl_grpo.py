@@ -30,8 +30,8 @@ from rlscope_otel.integrations.trl_trainer import (
     add_config,
     end_phase,
     finite,
+    hook_of,
     model_facts,
-    start_trainer_run,
 )
 from rlscope_otel.recorder import Run
 
@@ -183,7 +183,7 @@ class GrpoHook:
 
     def _losing(self, call: Call) -> None:
         if self._trainer.model.training:
-            self._loss_inputs = call.args[2] if len(call.args) > 2 else call.kwargs["inputs"]
+            self._loss_inputs = call.argument(2, "inputs")
 
     def _lost(self, call: Call) -> None:
         self._loss_inputs = None
@@ -221,17 +221,7 @@ def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
 
     The run is `run`, else this process's run, else one started from the environment, as `colocated`.
     """
-    if id(trainer) in _hooks:
-        return _hooks[id(trainer)]
-    run = start_trainer_run("colocated", run)
-    if not run.active:
-        return None
-    try:
-        hook = _hooks[id(trainer)] = GrpoHook(trainer, run)
-    except Exception as error:  # Another version's trainer may be anything.
-        run.faults.note("trl_grpo", repr(error))
-        return None
-    return hook
+    return hook_of(trainer, "colocated", run, GrpoHook, _hooks)
 
 
 def _weighted(values: list[float], weights: list[float]) -> float | None:

@@ -6,10 +6,10 @@ gradient norm, entropy and clip ratio come from the log, and only if it covers a
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlscope_otel import run_file
 from rlscope_otel.errors import SetupError
@@ -128,10 +128,26 @@ class Steps:
         row.between(step.start_ns, step.end_ns)
 
 
-def start_trainer_run(role: str, run: Run | None) -> Run:
-    """`run`, else this process's run, else one started from the environment."""
-    version = getattr(sys.modules.get("trl"), "__version__", None)
-    return host_run(role, framework="trl", framework_version=version) if run is None else run
+_Hook = TypeVar("_Hook")
+
+
+def hook_of(
+    trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run], _Hook], hooks: dict[int, _Hook]
+) -> _Hook | None:
+    """The hook of a trainer, made at the first call: in `run`, else in the process's run. None without a run."""
+    if id(trainer) in hooks:
+        return hooks[id(trainer)]
+    if run is None:
+        version = getattr(sys.modules.get("trl"), "__version__", None)
+        run = host_run(role, framework="trl", framework_version=version)
+    if not run.active:
+        return None
+    try:
+        hook = hooks[id(trainer)] = make(trainer, run)
+    except Exception as error:  # Another version's trainer may be anything.
+        run.faults.note(f"trl {role}", repr(error))
+        return None
+    return hook
 
 
 def add_config(run: Run, config: Mapping[str, object]) -> None:

@@ -31,28 +31,21 @@ real; the servers, the model workers and the weight transfer were simulated. Not
 validation, checkpoints, hybrid replicas and dynamic scheduling, v1 trainers, one_step_off.
 """
 
-from types import ModuleType
-from typing import Any
-
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations import verl_queue, verl_rollouter, verl_samples, verl_trainer
-from rlscope_otel.integrations.host import leave_samples_to_framework, recording_wanted
-from rlscope_otel.integrations.loading import when_loaded
-from rlscope_otel.integrations.seams import Seams, Watch
-from rlscope_otel.integrations.verl_processes import actor_class, now_ns
+from rlscope_otel.integrations import verl_actors
+from rlscope_otel.integrations.host import leave_samples_to_framework, now_ns, recording_wanted
+from rlscope_otel.integrations.loading import WatchedModules, watch_modules
+from rlscope_otel.integrations.seams import Seams
 
 _ASYNC = "verl.experimental.fully_async_policy"
-_WATCHED: dict[str, dict[str, dict[str, Watch]]] = {
-    "verl.workers.rollout.llm_server": {"LLMServerClient": verl_samples.CLIENT},
-    "verl.experimental.agent_loop.agent_loop": {"AgentLoopWorker": verl_samples.WORKER},
-    f"{_ASYNC}.message_queue": {"MessageQueue": verl_queue.QUEUE, "MessageQueueClient": verl_trainer.CLIENT},
-    f"{_ASYNC}.fully_async_rollouter": {"FullyAsyncRollouter": verl_rollouter.ROLLOUTER},
-    f"{_ASYNC}.fully_async_trainer": {"FullyAsyncTrainer": verl_trainer.TRAINER},
-    f"{_ASYNC}.detach_utils": {"": verl_trainer.ASSEMBLY},
+_WATCHED: WatchedModules = {
+    "verl.workers.rollout.llm_server": {"LLMServerClient": verl_actors.SERVER_CLIENT},
+    "verl.experimental.agent_loop.agent_loop": {"AgentLoopWorker": verl_actors.AGENT_LOOP_WORKER},
+    f"{_ASYNC}.message_queue": {"MessageQueue": verl_actors.QUEUE, "MessageQueueClient": verl_actors.QUEUE_CLIENT},
+    f"{_ASYNC}.fully_async_rollouter": {"FullyAsyncRollouter": verl_actors.ROLLOUTER},
+    f"{_ASYNC}.fully_async_trainer": {"FullyAsyncTrainer": verl_actors.TRAINER},
+    f"{_ASYNC}.detach_utils": {"": verl_actors.ASSEMBLY},
 }
-"""By module and class (none: the module itself) the functions to watch."""
-
-_watched_modules: set[str] = set()
 
 
 def activate() -> None:
@@ -64,17 +57,7 @@ def activate() -> None:
     if not recording_wanted():
         return
     leave_samples_to_framework()
-    faults = Faults()
-    for name in _WATCHED.keys() - _watched_modules:
-        _watched_modules.add(name)
-        when_loaded(name, lambda module: _watch(module, Seams(Faults(), now_ns)), faults)
-
-
-def _watch(module: ModuleType, seams: Seams) -> None:
-    for class_name, functions in _WATCHED[module.__name__].items():
-        owner: Any = actor_class(getattr(module, class_name)) if class_name else module
-        for function, watch in functions.items():
-            seams.watch(owner, function, watch)
+    watch_modules(_WATCHED, lambda: Seams(Faults(), now_ns), Faults())
 
 
 activate()

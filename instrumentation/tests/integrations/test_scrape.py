@@ -13,8 +13,7 @@ import pytest
 from rlscope_otel import ManualClock, Run, start_run
 from rlscope_otel.clock import RunClock
 from rlscope_otel.integrations import scrape
-from rlscope_otel.integrations.engine_readings import Reading, readings_of
-from rlscope_otel.integrations.prometheus_page import Point, points_of
+from rlscope_otel.integrations.engine_readings import Point, Reading, points_of, readings_of
 
 PAGES = Path(__file__).parent / "pages"
 VLLM, SGLANG = (PAGES / name for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))

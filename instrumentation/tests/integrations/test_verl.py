@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run
-from rlscope_otel.integrations import verl, verl_processes, verl_queue, verl_rollouter
+from rlscope_otel.integrations import loading, verl, verl_actors
 
 Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000
@@ -193,7 +193,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """verl is loaded, and our module watches it; nothing records yet."""
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
-    monkeypatch.setattr(verl, "_watched_modules", set())
+    monkeypatch.setattr(loading, "_awaited", set())
     for name, members in MODULES.items():
         module = ModuleType(name)
         for member in members:
@@ -243,7 +243,7 @@ async def resumed(self: Any, request_id: str, **request: Any) -> TokenOutput:
 
 
 def test_without_a_run_folder_verl_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verl, "_watched_modules", set())
+    monkeypatch.setattr(loading, "_awaited", set())
     monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(addition_process=addition_process))
     importlib.reload(verl)
     assert sys.modules[UTILS].addition_process is addition_process
@@ -341,10 +341,10 @@ def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run
 
 
 def test_a_group_is_named_only_by_a_string_of_its_own():
-    assert verl_queue.uid_in(pickle.dumps("uid_sample_0_17")) == "uid_sample_0_17"
-    assert verl_queue.uid_in(pickle.dumps(b"uid_sample_0_17")) is None
-    assert verl_queue.uid_in(pickle.dumps("see uid_sample_0_17")) is None
-    assert verl_queue.uid_in(None) is None
+    assert verl_actors.uid_in(pickle.dumps("uid_sample_0_17")) == "uid_sample_0_17"
+    assert verl_actors.uid_in(pickle.dumps(b"uid_sample_0_17")) is None
+    assert verl_actors.uid_in(pickle.dumps("see uid_sample_0_17")) is None
+    assert verl_actors.uid_in(None) is None
 
 
 def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recording: Run, rows: Rows):
@@ -449,7 +449,7 @@ def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
 
     async def pass_a_version() -> None:
         await rollouter._streaming_generation_main()
-        verl_rollouter._stretch.since_ns = start_ns
+        verl_actors._stretch.since_ns = start_ns
         CLOCK.advance(2 * SECOND_NS)
         rollouter.staleness_samples = stale
         rollouter.paused = await rollouter._should_pause_generation()
@@ -470,7 +470,7 @@ def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: 
     rollouter = rollouter_of()
     rollouter.idle_start_time = time.time()
     CLOCK.advance(SECOND_NS)
-    verl_rollouter._stretch.since_ns = recording.now_ns()
+    verl_actors._stretch.since_ns = recording.now_ns()
     CLOCK.advance(SECOND_NS)
     rollouter.paused = True
     asyncio.run(rollouter.reset_staleness())
@@ -505,7 +505,7 @@ def test_each_side_owns_its_gpus_and_tells_the_settings(run_dir: Path, start: An
 
 
 def test_where_the_engines_record_themselves_the_rollouter_owns_no_gpu(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verl_rollouter, "engines_are_recorded", lambda config: True)
+    monkeypatch.setattr(verl_actors, "engines_are_recorded", lambda config: True)
     rollouter_of()
     (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
     assert (found["role"], found["gpu_count"]) == ("controller", 0)
@@ -526,9 +526,9 @@ def test_an_engine_is_recorded_where_our_plug_in_for_it_is_installed(
 ):
     monkeypatch.setenv("RLSCOPE_VERL_ENGINES", told)
     installed = {group: [SimpleNamespace(name="rlscope")]}
-    monkeypatch.setattr(verl_processes.metadata, "entry_points", lambda group: installed.get(group, []))
+    monkeypatch.setattr(verl_actors.metadata, "entry_points", lambda group: installed.get(group, []))
     config = {"actor_rollout_ref": {"rollout": {"name": engine}}}
-    assert verl_processes.engines_are_recorded(config) == recorded
+    assert verl_actors.engines_are_recorded(config) == recorded
 
 
 def test_the_watchers_can_be_sent_to_another_process():

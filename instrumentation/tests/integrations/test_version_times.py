@@ -1,5 +1,5 @@
 import pytest
-from rlscope_otel.integrations.version_times import VersionTimes
+from rlscope_otel.integrations.versions import VersionTimes
 
 # Four tokens from 100 to 500: one each at 200, 300, 400 and 500.
 START_NS, END_NS, TOKENS = 100, 500, 4

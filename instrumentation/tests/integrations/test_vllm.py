@@ -18,7 +18,7 @@ import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run, exits
 from rlscope_otel.integrations import vllm as hook
-from rlscope_otel.integrations import vllm_requests, vllm_steps, vllm_worker
+from rlscope_otel.integrations import vllm_passes, vllm_requests
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -326,7 +326,7 @@ def test_prompt_tokens_are_those_that_no_pass_has_sampled(new, cached, scheduled
         sum(scheduled.values()),
         drafts,
     )
-    assert vllm_steps.prefill_tokens_of(output) == prompt_tokens
+    assert vllm_passes.prefill_tokens_of(output) == prompt_tokens
 
 
 def test_a_schedule_without_tokens_is_no_pass(core, run, rows):
@@ -657,11 +657,11 @@ def test_ids_are_left_alone_where_vllm_does_not_lengthen_them(monkeypatch):
     settings = ModuleType("vllm.envs")
     monkeypatch.setitem(sys.modules, "vllm.v1.engine", named)
     monkeypatch.setitem(sys.modules, "vllm.envs", settings)
-    assert vllm_worker.ids_have_suffix()
+    assert hook.ids_have_suffix()
     settings.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION = True
-    assert not vllm_worker.ids_have_suffix()
+    assert not hook.ids_have_suffix()
     del named.EngineCoreRequest, settings.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION
-    assert not vllm_worker.ids_have_suffix()
+    assert not hook.ids_have_suffix()
 
 
 class InProcess:
@@ -875,11 +875,11 @@ def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeyp
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
     parallel = SimpleNamespace(world_size=2, data_parallel_index=3)
-    assert vllm_worker.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine-dp3"
+    assert hook.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine-dp3"
     for live in exits.live_runs():
         live.stop()
     parallel.data_parallel_index = 0
-    assert vllm_worker.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine"
+    assert hook.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine"
 
 
 @pytest.mark.parametrize(
@@ -891,7 +891,7 @@ def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeyp
     ],
 )
 def test_the_size_of_the_cache_is_what_vllm_says_or_its_blocks(cache, tokens):
-    assert vllm_worker.kv_capacity_tokens(cache) == tokens
+    assert hook.kv_capacity_tokens(cache) == tokens
 
 
 def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(core, run):

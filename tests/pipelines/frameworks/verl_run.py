@@ -163,10 +163,10 @@ class AgentWorker(AgentLoopWorker):
 
     def __init__(self, config, llm_client) -> None:
         # This class comes here by value: what it shares with verl in this process is imported in this process.
-        from rlscope_otel.integrations import verl_processes
+        from rlscope_otel.integrations import verl_actors
         from verl.experimental.agent_loop import agent_loop
 
-        verl_processes.begin("controller", config)
+        verl_actors.begin("controller", config)
         self.config, self.llm_client = config, llm_client
         self.rollout_config = config.actor_rollout_ref.rollout
         self.tokenizer, self.processor, self.hf_model_type = tokenizer(), None, None
@@ -181,10 +181,10 @@ class Rollouter(FullyAsyncRollouter.__ray_metadata__.modified_class):
     """verl's, with prompts of its own and one agent worker; its constructor would load data sets and engines."""
 
     def __init__(self, config, client, seed: int) -> None:
-        from rlscope_otel.integrations import verl_rollouter
+        from rlscope_otel.integrations import verl_actors
         from rlscope_otel.integrations.seams import Call
 
-        verl_rollouter.ROLLOUTER["__init__"].before(Call((self, config), {}, 0))
+        verl_actors.ROLLOUTER["__init__"].before(Call((self, config), {}, 0))
         self.config = config
         random.seed(seed)
         # Every sixth takes longer than the steps between two versions, and so is interrupted.
@@ -236,10 +236,10 @@ class Trainer(FullyAsyncTrainer.__ray_metadata__.modified_class):
     """verl's, without the ranks that it would start."""
 
     def __init__(self, config, server, seconds_a_step: float) -> None:
-        from rlscope_otel.integrations import verl_trainer
+        from rlscope_otel.integrations import verl_actors
         from rlscope_otel.integrations.seams import Call
 
-        verl_trainer.TRAINER["__init__"].before(Call((self, config), {}, 0))
+        verl_actors.TRAINER["__init__"].before(Call((self, config), {}, 0))
         self.config, self.tokenizer = config, None
         self.global_steps = self.epoch = self.max_steps_duration = 0
         self.current_param_version, self.local_trigger_step, self.last_ckpt_version = 0, 1, 0

@@ -36,7 +36,8 @@ from generated_tables import (
     TRAINER_UPDATES,
 )
 from rlscope_otel import schema
-from rlscope_otel.parquet import write_table
+
+from tests.closed_files import write_table
 
 ENGINES: Final = 8
 TRAINERS: Final = 2

@@ -33,7 +33,8 @@ from typing import Final, NamedTuple
 from rlscope_otel.schema import TABLES
 
 from rlscope.trace.completeness import Completeness, check_files
-from rlscope.trace.files import list_table, read_manifest
+from rlscope.trace.files import list_table
+from rlscope.trace.manifest import read_manifest
 from rlscope.trace.worker_files import read_workers
 from tests.journals import rows_in
 

@@ -192,7 +192,7 @@ def check(
     if baseline is not None:
         from rlscope.comparison.gate import check_against
         from rlscope.importers.join import RunFolder
-        from rlscope.trace.files import RUN_FILE
+        from rlscope.trace.manifest import RUN_FILE
 
         document = Path(baseline)
         is_document = document.is_file() and document.suffix == ".json" and document.name != RUN_FILE

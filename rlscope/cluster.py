@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rlscope.errors import RlscopeError
-from rlscope.trace.files import RUN_FILE
+from rlscope.trace.manifest import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import Question, macros_sql, questions
 from rlscope.trace.shares import Argument, Partition, PartitionedRun, plan_shares

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel import journal
-from rlscope_otel.parquet import write_table
 from rlscope_otel.schema import FIRST_ROW_KEY, STAMP_KEYS, TABLES, arrow_schema
 
 from rlscope.trace.completeness import Completeness, check_files
-from rlscope.trace.files import TableFiles, list_table, read_manifest
+from rlscope.trace.files import TableFiles, list_table
+from rlscope.trace.manifest import read_manifest
 from rlscope.trace.worker_files import read_workers
+from tests.closed_files import write_table
 from tests.trace_folder import Row
 
 RUN_ID = "run"

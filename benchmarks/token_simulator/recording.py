@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from rlscope_otel import schema
 from rlscope_otel.batches import batch_of
-from rlscope_otel.parquet import write_table
+
+from tests.closed_files import write_table
 
 from .requests import Group, Request
 from .world import Layout, World

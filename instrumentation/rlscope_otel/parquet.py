@@ -1,16 +1,10 @@
-"""Writes complete Parquet files in the trace format: a temporary name first, then renamed, never overwriting.
-
-It does not decide when to write (`closing.py`) nor what the columns are (`schema.py`).
-"""
+"""The encodings of closed files. `closing.py` decides when to write one, and `schema.py` has the columns."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyarrow ships no types; it is confined to the modules that convert, read and write.
 
-import os
-import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,28 +13,11 @@ Stamp = Mapping[str, str | int]
 """Where a file belongs, by `schema.STAMP_KEYS`."""
 
 
-def write_table(table: pa.Table, path: Path, stamp: Stamp | None = None) -> int:
-    """Write one complete file; a reader never sees a part of it, and a failure leaves nothing under its name.
-
-    The Arrow schema is not stored a second time: for small files it would be half of the bytes. Returns the CRC-32 of
-    the file as it was written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, sink = path.with_name(f".{path.name}.part"), pa.BufferOutputStream()
-    with open_writer(sink, table.schema, stamp) as writer:
-        writer.write_table(table)
-    content = sink.getvalue()
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    return zlib.crc32(content)
-
-
 def open_writer(target: pa.NativeFile, arrow_schema: pa.Schema, stamp: Stamp | None) -> pq.ParquetWriter:
-    """A writer of one file with the encodings of the format."""
+    """Return a writer of one file with the encodings of the format.
+
+    The Arrow schema is not stored a second time: for small files it would be half of the bytes.
+    """
     leaves = list(_leaves(arrow_schema))
     texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
     integers = [leaf for leaf, leaf_type in leaves if pa.types.is_integer(leaf_type)]

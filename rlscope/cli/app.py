@@ -39,7 +39,8 @@ app = typer.Typer(
 
 def _note_small_run(context: typer.Context, path: Path) -> Path:
     """Return the run folder that a path stands for. Unless quiet, note on stderr if it is too small for a cluster."""
-    from rlscope.trace.files import run_folder, small_run_note
+    from rlscope.trace.files import small_run_note
+    from rlscope.trace.manifest import run_folder
 
     folder = run_folder(path)
     is_asked = context.params.get("ray") is not None and not context.params.get("quiet")

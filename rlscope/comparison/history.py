@@ -21,7 +21,7 @@ from rlscope.analysis.result import AnalysisResult, at_least
 from rlscope.document import as_dict, load
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
 from rlscope.pipeline import analyze
-from rlscope.trace.files import RUN_FILE, run_folder, runs_below
+from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 _FORMAT: Final = 1
 """Format of the cache; entries of other formats are rebuilt."""

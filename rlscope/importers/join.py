@@ -13,8 +13,8 @@ from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.trace.files import RUN_FILE, run_folder
 from rlscope.trace.imported import Imported
+from rlscope.trace.manifest import RUN_FILE, run_folder
 from rlscope.trace.remote import fetch_run, is_remote, shown_address
 
 if TYPE_CHECKING:

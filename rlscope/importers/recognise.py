@@ -27,7 +27,7 @@ from rlscope.importers.steps import CARRIERS, carrier_of, has_same_steps, known_
 from rlscope.importers.timer_console import timer_console, timer_consoles
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
-from rlscope.trace.files import RUN_FILE, run_folder, runs_below
+from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
     *block_consoles(),

@@ -19,7 +19,7 @@ MOST_RUNS: Final = 10_000
 def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
     """Return the rows of a table in memory without those with an impossible value, and how many were left out.
 
-    The table has the contract's schema. NULLs are not checked here.
+    The table has the contract's schema. `lacking_values` checks NULLs.
     """
     wrong = np.zeros(rows.num_rows, np.bool_)
     for column in TABLES[table]:
@@ -34,6 +34,14 @@ def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
             wrong[_parents_of_wrong(held, column)] = True
     count = int(wrong.sum())
     return (rows.filter(pa.array(~wrong)), count) if count else (rows, 0)
+
+
+def lacking_values(rows: pa.Table, table: str) -> NDArray[np.bool_] | None:
+    """Return for each row whether it lacks a required value. None if no row does."""
+    required = [column.name for column in TABLES[table] if not column.nullable and rows[column.name].null_count]
+    if not required:
+        return None
+    return np.logical_or.reduce([rows[name].is_null().to_numpy() for name in required])
 
 
 def _computed(name: str, values: pa.Array | pa.ChunkedArray) -> Any:  # noqa: ANN401  # an array or a scalar, as the function has it

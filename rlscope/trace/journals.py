@@ -104,7 +104,7 @@ def decoded(table: str, read: Sequence[Batches]) -> pa.Table:
         if rows.num_rows != stated:
             raise ValueError(f"it holds {rows.num_rows:,} rows, but its seals state {stated:,}")
         rows.validate()
-        parts.append(_fitted(rows, table))
+        parts.append(fitted(rows, table))
     # A seal proves that nothing changed since it was written. Offsets and text could be wrong from the start. Those at
     # both ends of a batch are checked before the batches are joined, the others faster afterwards.
     joined = pa.concat_tables(parts).combine_chunks()
@@ -234,7 +234,7 @@ class JournalRows:
             read = read_batches(path, table)
         except FileNotFoundError:
             # The Parquet file that replaced it begins with the same rows.
-            return _fitted(pq.ParquetFile(path.with_suffix(".parquet")).read(), table).slice(0, count)
+            return fitted(pq.ParquetFile(path.with_suffix(".parquet")).read(), table).slice(0, count)
         if isinstance(read, str):
             raise ValueError(f"{path.name}: {read}")
         return decoded(table, [read]).slice(0, count)
@@ -277,7 +277,7 @@ def _shared(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _fitted(rows: pa.Table, table: str) -> pa.Table:
+def fitted(rows: pa.Table, table: str) -> pa.Table:
     """Return the rows with the columns and types of the format; missing columns are NULL."""
     return pa.Table.from_arrays([_column(rows, field) for field in _contract(table)], schema=_contract(table))
 

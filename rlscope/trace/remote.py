@@ -19,7 +19,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope import format as fmt
 from rlscope.errors import ArgumentError, LimitError, RlscopeError, RunFolderError
-from rlscope.trace.files import RUN_FILE
+from rlscope.trace.manifest import RUN_FILE
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -26,10 +26,11 @@ from rlscope.trace.clock_offsets import Clocks
 from rlscope.trace.clocks import ONE_CLOCK, FoundClocks, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
-from rlscope.trace.files import RunManifest, SkippedFile, StoredFile, TableFiles, list_table, read_manifest, table_of
+from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, list_table, table_of
 from rlscope.trace.imported import Imported
 from rlscope.trace.journals import JournalRows
 from rlscope.trace.locked import LockedConnection
+from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo

@@ -13,8 +13,9 @@ from rlscope_otel.schema import ROLES, TABLES, WORKER_ID_PATTERN
 
 from rlscope.errors import RunFolderError
 from rlscope.input_file import is_integer
-from rlscope.trace.files import SkippedFile, is_plain_name, name_in, read_json, unlisted
+from rlscope.trace.files import SkippedFile, is_plain_name, name_in, unlisted
 from rlscope.trace.footers import LATEST_NS
+from rlscope.trace.manifest import read_json
 
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column in bits."""

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rlscope_otel.parquet import write_table
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from tests import journals
+from tests.closed_files import write_table
 
 SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
 FILES_OF_A_TABLE: Final = 3

@@ -34,7 +34,8 @@ from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
-from rlscope.trace.files import RunManifest, SkippedFile, read_manifest
+from rlscope.trace.files import SkippedFile
+from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import KnownWorkers, read_workers

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES
 
-from rlscope.alerts.live.contract import lacking_values
 from rlscope.trace.footers import UNREADABLE
+from rlscope.trace.impossible_values import lacking_values
 from rlscope.trace.journals import Batches, Place, decoded
 
 _NEVER_NS: Final = 2**63 - 1

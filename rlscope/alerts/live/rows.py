@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
-from rlscope.alerts.live.contract import contract_rows, whole_rows
 from rlscope.alerts.live.pieces import Piece
-from rlscope.trace.impossible_values import possible_rows
+from rlscope.trace.impossible_values import lacking_values, possible_rows
+from rlscope.trace.journals import fitted
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """Maximum delay of a row that still counts. The rows around it are kept for this long."""
@@ -36,7 +36,7 @@ class LiveRows:
         """Rows that are not in their table yet. Joining them for each file would copy the table each time."""
         """Rows that were already read, with the format's schema and without rows that lack a value."""
         self._left_out: dict[tuple[str, str], int] = {}
-        self._marks = contract_rows(arrow_schema("engine_steps").empty_table(), "engine_steps")
+        self._marks = fitted(arrow_schema("engine_steps").empty_table(), "engine_steps")
         """One engine row of each worker: having any decides how its updates are counted."""
         self._marked: set[str] = set()
 
@@ -53,8 +53,11 @@ class LiveRows:
 
     def add(self, piece: Piece) -> pa.Table:
         """Read the rows of a piece and keep them. Raises OSError or ArrowException for a broken file."""
-        rows, left_out = whole_rows(contract_rows(piece.read(), piece.table), piece.table)
-        self.count_lacking(piece.table, left_out)
+        rows = fitted(piece.read(), piece.table)
+        lacks = lacking_values(rows, piece.table)
+        if lacks is not None:
+            self.count_lacking(piece.table, int(lacks.sum()))
+            rows = rows.filter(pa.array(~lacks))
         self.keep(piece.table, rows)
         return rows
 

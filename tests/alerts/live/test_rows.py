@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from rlscope_otel.schema import arrow_schema
 
-from rlscope.alerts.live.contract import contract_rows
 from rlscope.alerts.live.rows import CORRECTED_NS, JOINED_NS, LiveRows
+from rlscope.trace.journals import fitted
 from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, update_row
 
 S: Final = 1_000_000_000
@@ -25,7 +25,7 @@ def held(**tables: list[Row]) -> LiveRows:
 
 def keep(rows: LiveRows, table: str, own: list[Row]) -> None:
     whole = [{name: row.get(name) for name in arrow_schema(table).names} for row in own]
-    rows.keep(table, contract_rows(pa.Table.from_pylist(whole, arrow_schema(table)), table))
+    rows.keep(table, fitted(pa.Table.from_pylist(whole, arrow_schema(table)), table))
 
 
 def step(number: int, end_s: int) -> Row:

@@ -34,17 +34,23 @@ from rlscope.model.forecast.change import Change
 from rlscope.pipeline import DRAWN
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
-from tests.kept import analysis_of
+from tests.kept import analysis_of, analyze_kept
 from tests.planning.small_plan import SMALL_PLAN
 from tests.trace_folder import small_run
 
 ROOT = Path(__file__).parents[1]
 TRACE = ROOT / "sample_traces" / "vllm_trl"
 SECOND = 10**9
-COMMAND = """import sys
+COMMANDS = """import sys
 from rlscope.cli import app
-name, *rest = [{}]
-app([name, sys.argv[1], *rest], standalone_mode=False)"""
+for name, *rest in (
+    ("check", "--format", "json"),
+    ("check", "--fail-if", "queue.depth > 100000", "--fail-on-finding", "critical"),
+    ("query", "ledger"),
+    ("query", "SELECT 1"),
+    ("watch", "--plain"),
+):
+    app([name, sys.argv[1], *rest], standalone_mode=False)"""
 HEAVY = {"scipy", "altair", "jinja2", "vl_convert"}
 
 
@@ -111,20 +117,8 @@ def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:
     assert not loaded & {*HEAVY, "polars", "duckdb", "numpy", "pyarrow", "typer"}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import rlscope, sys; report = rlscope.check(sys.argv[1]); report.to_text(); report.to_text('json')",
-        "import rlscope, sys\nwith rlscope.open(sys.argv[1]) as run: run.query('ledger'); run.sql('SELECT 1')",
-        "import rlscope.cli, rlscope.alerts.live.watch",
-        COMMAND.format("'check'"),
-        COMMAND.format("'query', 'ledger'"),
-        COMMAND.format("'watch', '--plain'"),
-    ],
-    ids=["check", "open", "watch", "rlscope check", "rlscope query", "rlscope watch"],
-)
-def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(program: str, run_dir: Path) -> None:
-    loaded = modules_after(program, run_dir)
+def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(run_dir: Path) -> None:
+    loaded = modules_after(COMMANDS, run_dir)
     assert "duckdb" in loaded and not loaded & HEAVY
 
 
@@ -322,7 +316,10 @@ def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
             rlscope.analyze(TRACE, **arguments)
 
 
-def test_a_what_if_takes_a_folder_or_an_analysis_and_says_the_same(analysis: rlscope.Analysis) -> None:
+def test_a_what_if_takes_a_folder_or_an_analysis_and_says_the_same(
+    analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlscope.pipeline.analyze", analyze_kept)
     answer = analysis.what_if(engine_speed=2, max_running=None)
     assert answer.gain_ratio is not None and answer.obstacle is None
     assert answer.now is analysis.model.forecasts.today  # type: ignore[union-attr]

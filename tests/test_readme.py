@@ -17,6 +17,7 @@ import rlscope
 from rlscope.analysis.result import Bottleneck
 from rlscope.cli import app
 from rlscope.pipeline import analyze
+from tests.kept import analysis_of
 
 ROOT = Path(__file__).parent.parent
 README, HOOKS, COMMANDS, ACCURACY = (
@@ -97,7 +98,7 @@ def test_the_quoted_card_is_that_of_the_log_without_hooks(monkeypatch: pytest.Mo
 
 
 def test_the_key_that_is_taken_from_the_json_is_what_to_do_first() -> None:
-    document = json.loads(rlscope.analyze(ROOT / "sample_traces" / "vllm_trl", page=False).to_json())
+    document = json.loads(analysis_of("vllm_trl").to_json())
     (path,) = re.findall(r"--json - \| jq '?(\S+?)'?\s", COMMANDS)
     taken = reduce(lambda value, key: value[int(key) if key.isdigit() else key], re.findall(r"\w+", path), document)
     assert document["verdict"]["next"].startswith(taken["headline"])

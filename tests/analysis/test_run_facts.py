@@ -25,7 +25,7 @@ def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path: Path) -> N
             worker("f", "sampler", 29 * SECOND, 30 * SECOND, gpu_count=2),
         ],
     )
-    facts = analyze(run).run
+    facts = analyze(run, also_ask=()).run
     assert (facts.trainer_gpus, facts.sampler_gpus, facts.total_gpus) == (4, 4, 8)
 
 
@@ -41,7 +41,7 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
         samples=[sample_row(f"s{at}", "e", [(0, 0, 5)]) for at in steps],
         deliveries=[delivery_row(f"s{at}", "t", step=None if step is None else at, consumer_version=0) for at in steps],
     )
-    throughput = analyze(run).throughput
+    throughput = analyze(run, also_ask=()).throughput
     assert throughput.steady_tokens_per_s == steady_tokens_per_s
     assert throughput.achieved_tokens_per_s == 5.0
 
@@ -72,7 +72,7 @@ def test_without_recorded_deliveries_rates_count_what_the_trainer_counts(
 ) -> None:
     steps = [train_row("t", at * SECOND, (at + 1) * SECOND, at, tokens=tokens) for at in range(30)]
     run = write_run(tmp_path, [worker("t", "trainer", 0, 30 * SECOND)], train_steps=steps)
-    throughput = analyze(run).throughput
+    throughput = analyze(run, also_ask=()).throughput
     assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (rate, rate)
     assert throughput.counted_tokens == counted
 

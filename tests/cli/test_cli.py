@@ -221,6 +221,7 @@ def test_queries_lists_every_question_with_its_sentence() -> None:
         assert line.endswith(question.question)
 
 
+@pytest.mark.nightly
 def test_every_question_can_be_asked_by_its_name(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rlscope.open(run_dir) as run:
         monkeypatch.setattr(rlscope, "open", lambda *_: nullcontext(run))

@@ -92,20 +92,25 @@ def middle(planned: PlanResult) -> float:
 
 
 def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_too_small(tmp_path: Path) -> None:
-    """The example's batch on 512 GPUs, with a plan of 32 of them and one of a larger batch beside it."""
+    """The example's batch on 512 GPUs."""
     answer = planned_with(tmp_path, 512, 256)
     scaling = answer[1].scaling
     assert scaling is not None and (scaling.fewer_gpus, scaling.larger_batch) == (32, 4096)
-    few, larger = (planned_with(tmp_path, *each)[1] for each in ((32, 256), (512, 4096)))
-    rate = middle(answer[1])
-    assert scaling.gain_ratio == pytest.approx(rate / middle(few) - 1.0, abs=0.05) and scaling.gain_ratio < 0.3
-    assert scaling.larger_batch_gain_ratio == pytest.approx(middle(larger) / rate - 1.0, rel=0.1)
-    assert few.scaling is None
+    assert scaling.gain_ratio < 0.3
     text = " ".join(why(answer[1]))
     assert f"16 times the GPUs gain only {scaling.gain_ratio:.1%}: 32 would train about" in text
     assert "The batch of 256 samples is too small for 512 GPUs: with 4,096 samples per step they would" in text
     document = as_dict(plan_document(answer[1], answer[0]))
     assert document["scaling"]["batch_is_too_small"] is True and document["scaling"]["fewer_gpus"] == 32
+
+
+@pytest.mark.nightly
+def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_path: Path) -> None:
+    asked, few, larger = (planned_with(tmp_path, *each)[1] for each in ((512, 256), (32, 256), (512, 4096)))
+    rate, scaling = middle(asked), asked.scaling
+    assert scaling is not None and few.scaling is None
+    assert scaling.gain_ratio == pytest.approx(rate / middle(few) - 1.0, abs=0.05)
+    assert scaling.larger_batch_gain_ratio == pytest.approx(middle(larger) / rate - 1.0, rel=0.1)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
@@ -282,6 +287,6 @@ def test_whole_nodes_belong_to_one_side_of_a_layout(tmp_path: Path) -> None:
 def test_engines_larger_than_a_node_are_said_to_be_slower_than_modelled(
     tmp_path: Path, gpus: int, is_said: bool
 ) -> None:
-    plan = write(tmp_path, PLAN.replace("total = 6", f"total = 32\ngpus_per_engine = {gpus}"))
+    plan = write(tmp_path, PLAN.replace("total = 6", f"total = {gpus + 1}\ngpus_per_engine = {gpus}"))
     lines = assumption_lines(rlscope.plan(plan))
     assert any(f"Engines of {gpus} GPUs span nodes" in line for line in lines) == is_said

@@ -17,6 +17,7 @@ from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResul
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.model.warnings import ModelWarning
+from tests.kept import analyze_kept
 from tests.model.known_run import observed
 from tests.reports.analysis_fixture import full_analysis
 
@@ -67,7 +68,8 @@ def document(*arguments: str | Path) -> Any:
     return json.loads(invoke(*arguments, "--json", "-").stdout)
 
 
-def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract() -> None:
+def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlscope.pipeline.analyze", analyze_kept)
     found = document(TRACE, "--engine-speed", "2")
     assert {"asked", "current", "predicted", "sensitivity"} <= set(found)
     assert set(found["current"]) == set(found["predicted"]) == SIDE

@@ -28,8 +28,8 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
-NIGHTLY: Final = 6
-"""One in so many is left to `make test`: of every recorder two."""
+NIGHTLY: Final = 12
+"""One in so many is left to `make test`: of every recorder one or two."""
 Tally = Counter[tuple[str, Verdict]]
 
 

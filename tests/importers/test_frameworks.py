@@ -116,7 +116,7 @@ def prime_rl_pair(folder: Path, kept: list[int]) -> tuple[Path, Path]:
 
 def shares(path: Path, with_file: Path) -> dict[tuple[str, str], float]:
     options = import_options(with_files=[with_file])
-    analysis = analyze(path, options=options)
+    analysis = analyze(path, options=options, page=False)
     return {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
 
 
@@ -134,7 +134,7 @@ def test_the_two_logs_of_prime_rl_join_on_one_clock(tmp_path: Path) -> None:
 def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_a_verdict_with_a_caveat(tmp_path: Path) -> None:
     trainer, orchestrator = prime_rl_pair(tmp_path, [0, *range(1, 99, 2), 99])
     options = import_options(with_files=[orchestrator])
-    analysis = analyze(trainer, options=options)
+    analysis = analyze(trainer, options=options, page=False)
     found = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
     assert found["trainer", "waiting_for_samples"] == pytest.approx(0.4, abs=1e-9)
     assert found["sampler", "generating"] == pytest.approx(0.6, abs=0.02)

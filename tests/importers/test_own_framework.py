@@ -108,7 +108,7 @@ def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: 
 
 def test_generation_is_the_trainer_s_wait_if_samplers_have_their_own_gpus(tmp_path: Path) -> None:
     options = import_options(phases=PHASES, gpus="trainer=4,sampler=4")
-    analysis = analyze(metrics(tmp_path / "m.jsonl"), options=options)
+    analysis = analyze(metrics(tmp_path / "m.jsonl"), options=options, page=False)
     shares = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
     assert shares["trainer", "waiting_for_samples"] == pytest.approx(0.6)
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (4, 4)

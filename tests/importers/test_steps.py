@@ -274,7 +274,7 @@ def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
     assert imported.coverage == {"trainer": 0.93}
     assert imported.is_incomplete and imported.thinned_evenly == ()
     assert "contains 93 of 100 steps; missing: 7, 50-55" in (imported.refusal or "")
-    assert analyze(tmp_path / "run").verdict.bottleneck == "unknown"
+    assert analyze(tmp_path / "run", page=False).verdict.bottleneck == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_any_line_can_be_missing(tmp_path: Path, deleted: int) -> None:
 
 def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
     path = console(tmp_path / "a.log", range(1, 30), ASYNC, CONFIG)
-    analysis = analyze(path)
+    analysis = analyze(path, page=False)
     assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns > 0
     assert analysis.verdict.bottleneck == "samplers"
     assert analysis.path == path and analysis.page_path == Path("report.html")
@@ -488,7 +488,7 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
 ) -> None:
     metrics = {"timing_s/gen": gen_s, "timing_s/update_actor": 5.5, "timing_s/step": gen_s + 5.5}
     log = console(tmp_path / "a.log", range(9), {**metrics, "timing_s/generate_sequences": inside_s})
-    analysis = analyze(log)
+    analysis = analyze(log, page=False)
     share = f"{max(gen_s, 5.5) / (gen_s + 5.5):.1%} of the time"
     assert verdict_words.label(analysis) == f"Longest phase: {label}"
     assert verdict_words.headline(analysis).startswith(f"{label.capitalize()} takes {share}")

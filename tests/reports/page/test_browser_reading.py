@@ -1,6 +1,7 @@
 """The page as a reader meets it: its length, what folds and opens again, and whether labels and colours can be read."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,7 @@ from tests.reports.model_fixture import changing_model
 from tests.reports.page.test_browser import CONTRASTS
 from tests.reports.timeline_fixture import timeline_analysis
 
-NAMES = ("vllm_trl", "fleet", "made")
-MADE_FIRST = ["made", nightly("vllm_trl"), nightly("fleet")]
+NAMES = ["made", nightly("vllm_trl"), nightly("fleet")]
 """The made run has every chart."""
 OPEN_PX = {1280: 4_800, 390: 8_000}
 """The most that a page may be high before anything is unfolded, by its width."""
@@ -53,12 +53,17 @@ LABELS = """() => {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
+    """The path of a page by its name."""
     folder = tmp_path_factory.mktemp("reading")
-    made = {name: analysed(name) for name in NAMES if name != "made"}
-    made["made"] = replace(timeline_analysis(), model=changing_model())
-    for name, analysis in made.items():
-        (folder / f"{name}.html").write_text(render(analysis), encoding="utf-8")
-    return folder
+
+    @cache
+    def path(name):
+        analysis = replace(timeline_analysis(), model=changing_model()) if name == "made" else analysed(name)
+        written = folder / f"{name}.html"
+        written.write_text(render(analysis), encoding="utf-8")
+        return written
+
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def drawn(browser, files):
         if name not in opened:
             opened[name] = browser.new_page(viewport={"width": width, "height": 800})
             opened[name].set_default_timeout(20_000)
-            opened[name].goto((files / f"{name}.html").as_uri())
+            opened[name].goto(files(name).as_uri())
             opened[name].wait_for_selector("html[data-charts=all]", state="attached")
         sheet = opened[name]
         sheet.emulate_media(color_scheme="light", media="screen")
@@ -109,7 +114,7 @@ def test_the_answers_come_in_the_order_of_a_readers_questions(drawn, name):
     assert all(page.locator(f"#{each}.folds > details").count() == 1 for each in sections[len(order) :])
 
 
-@pytest.mark.parametrize("name", MADE_FIRST)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", OPEN_PX)
 def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_number_twice(drawn, name, width):
     page = drawn(name, width)
@@ -117,7 +122,7 @@ def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_numb
     assert page.evaluate(LABELS) == []
 
 
-@pytest.mark.parametrize("name", MADE_FIRST)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground_in_both_schemes_and_unfolded_too(drawn, name, scheme):
     page = drawn(name)
@@ -131,7 +136,7 @@ def test_axe_finds_no_violation_on_the_whole_page(browser, files):
     # The page's own policy allows no other script.
     context = browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.goto((files / "made.html").as_uri())
+    page.goto(files("made").as_uri())
     page.wait_for_selector("html[data-charts=all]", state="attached")
     page.evaluate("() => document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
     page.add_script_tag(path=axe)
@@ -243,7 +248,7 @@ def test_every_chart_has_a_text_alternative_and_its_numbers(drawn, name):
 def test_without_scripts_folds_open_and_the_switch_works(browser, files):
     context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.goto((files / "made.html").as_uri())
+    page.goto(files("made").as_uri())
     page.locator("#glossary summary").click()
     assert page.locator("#glossary dl").is_visible()
     page.locator(".spent input[value=whole]").check()

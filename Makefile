@@ -43,10 +43,10 @@ fast: $(VENV)/.installed ## the tests that are not slow
 # What differs between versions of Python and of what pip installs for them: locks, order of release, last digits.
 newer: $(VENV)/.installed ## tests that a newer Python may change; .ci/run sets PYTHON= and VENV= for them
 	$(PYTEST) -m "not nightly and not services" tests/trace/test_journals.py tests/model/decode tests/model/numerics \
-		tests/test_imports.py tests/test_format.py "tests/test_sample_traces.py::test_the_analysis_is_the_golden_one[fleet]"
+		tests/test_processors.py tests/test_format.py "tests/test_sample_traces.py::test_the_analysis_is_the_golden_one[fleet]"
 
 services: $(VENV)/.installed ## tests on Prometheus and Alertmanager, and of the packages that are built
-	$(PYTEST) -m services
+	$(PYTEST) -m services $$(grep -rl "mark\.services" --include="test_*.py" tests instrumentation/tests)
 
 faults: $(VENV)/.installed ## 2,000 mutations of recorded runs; what came of them is kept in benchmarks/faults.json
 	RLSCOPE_MUTATIONS=2000 RLSCOPE_MUTATIONS_TO=benchmarks/faults.json OPENBLAS_NUM_THREADS=1 \

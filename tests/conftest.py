@@ -53,12 +53,19 @@ SLOW: Final = (
 """Folders and modules that `make check` leaves to `make test`: they take more than four fifths of its time."""
 
 
+_SLOW_PATHS: Final = {ROOT / path for path in SLOW}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only the others run, the slow modules are not imported either, which each worker would do for itself."""
+    return True if "not slow" in config.option.markexpr and collection_path in _SLOW_PATHS else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow and put it first, so that no worker is left with it while the others have nothing to do."""
-    slow = {ROOT / path for path in SLOW}
-    if missing := sorted(str(path) for path in slow if not path.exists()):
+    if missing := sorted(str(path) for path in _SLOW_PATHS if not path.exists()):
         raise pytest.UsageError(f"SLOW in tests/conftest.py lists what does not exist: {', '.join(missing)}")
     for item in items:
-        if not slow.isdisjoint((item.path, *item.path.parents)):
+        if not _SLOW_PATHS.isdisjoint((item.path, *item.path.parents)):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

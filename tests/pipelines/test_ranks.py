@@ -27,7 +27,7 @@ def recorded(tmp_path_factory):
 
 
 def test_the_ranks_shares_add_up_to_every_step_and_each_rank_takes_part(recorded):
-    analysis, counted = analyze(recorded.run_dir), recorded.counted
+    analysis, counted = analyze(recorded.run_dir, also_ask=()), recorded.counted
     assert analysis.run.total_gpus == TRAINERS + 2
     steps = analysis.answers["training_steps"]
     assert steps["step"].to_list() == list(range(1, STEPS + 1))
@@ -49,7 +49,7 @@ def test_every_rank_says_the_same_versions_and_gradient_norm(recorded):
 
 
 def test_peers_wait_for_samples_with_the_lead_and_at_a_barrier_while_it_evaluates(recorded):
-    states = {(state.role, state.state, state.reason) for state in analyze(recorded.run_dir).ledger.states}
+    states = {(state.role, state.state, state.reason) for state in analyze(recorded.run_dir, also_ask=()).ledger.states}
     assert ("trainer", "waiting", "barrier") in states
     assert ("trainer", "waiting_for_samples", None) in states or ("trainer", "waiting_for_samples", "samples") in states
 

@@ -70,7 +70,7 @@ def endings(tmp_path_factory) -> dict[str, Ended]:
 def recorded(request, endings):
     ended = endings[request.param]
     assert ended.exit_status == 0, ended.stderr
-    return Recorded(request.param, ended, analyze(ended.run_dir))
+    return Recorded(request.param, ended, analyze(ended.run_dir, also_ask=()))
 
 
 def test_nothing_is_said_on_stderr(recorded):

@@ -25,7 +25,7 @@ LONG_ENOUGH = (
 def findings_of(run_dir, *flags):
     ended = run(run_dir, *LONG_ENOUGH, "--synchronous", "--learning-rate", "0.002", *flags)
     assert ended.exit_status == 0, ended.stderr
-    return {finding.rule: finding for finding in analyze(run_dir).findings}
+    return {finding.rule: finding for finding in analyze(run_dir, also_ask=()).findings}
 
 
 def test_samplers_that_never_take_the_output_head_over_are_found(tmp_path):
@@ -43,7 +43,7 @@ def test_tokens_on_old_context_and_steps_between_publications_do_not_look_like_o
     flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight-samples", "128", "--publish-every", "2")
     ended = run(tmp_path, *LONG_ENOUGH, *flags)
     assert ended.exit_status == 0, ended.stderr
-    analysis = analyze(tmp_path)
+    analysis = analyze(tmp_path, also_ask=())
     assert max(analysis.answers["fresh_gap"]["gap"]) < 1e-9
     aged = analysis.answers["version_moments"].filter(staleness=0)
     assert aged["ratio_variance"][0] > 1e-6

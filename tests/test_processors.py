@@ -12,7 +12,7 @@ import pytest
 from tests.kept import TRACES, analysis_of
 from tests.nightly import nightly
 
-PROGRAM: Final = """import sys, rlscope
+PROGRAM: Final = """import sys, rlscope, rlscope.reports.card, rlscope.reports.terminal
 print(rlscope.analyze(sys.argv[1], page=False).to_markdown(), "loaded:", *sys.modules)"""
 NOT_NEEDED: Final = {"pandas", "altair", "vl_convert", "jinja2", "opentelemetry", "psutil"}
 

@@ -303,8 +303,9 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
     published = _steps_per_version(before, after)
     if published is not None:
         pairs["publish_every"] = published
-    for role in before.devices.keys() & after.devices.keys():
-        pairs[f"{role} device"] = (before.devices[role], after.devices[role])
+    devices, other_devices = before.facts.devices, after.facts.devices
+    for role in devices.keys() & other_devices.keys():
+        pairs[f"{role} device"] = (devices[role], other_devices[role])
     for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
         if name not in _UNIMPORTANT:
             pairs.setdefault(name, (before.settings.get(name), after.settings.get(name)))

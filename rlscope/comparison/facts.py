@@ -140,9 +140,6 @@ class ComparedRun:
     facts: RunFacts
     layout: RunLayout
     bottleneck: Bottleneck
-    first_step: int | None
-    """First step in steady state."""
-    last_step: int | None
     steady_tokens_per_s: float | None
     whole: GpuTime
     """The whole run."""
@@ -152,8 +149,6 @@ class ComparedRun:
     promised: tuple[PromisedAction, ...]
     settings: Mapping[str, object]
     """The run's config, with nested entries under dotted names."""
-    devices: Mapping[str, str]
-    """GPU models by role, without roles whose model is not recorded."""
     table: StepTable | None = None
     """None without a steady state."""
     steady: GpuTime | None = None
@@ -197,15 +192,12 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         facts=facts,
         layout=_layout(analysis),
         bottleneck=analysis.verdict.bottleneck,
-        first_step=None if window is None else window.first_step,
-        last_step=None if window is None else window.last_step,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
         whole=_whole_time(analysis),
         whole_totals=_whole_totals(analysis),
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
-        devices=facts.devices,
         passes=answers.get("pass_latency"),
         learning=answers.get("training_metrics"),
         lengths=answers.get("response_lengths"),

@@ -121,9 +121,10 @@ def _model(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
 
 
 def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    for role in sorted(before.devices.keys() & after.devices.keys()):
-        if before.devices[role] != after.devices[role]:
-            yield CompareWarning(CompareWarningKind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
+    devices, other_devices = before.facts.devices, after.facts.devices
+    for role in sorted(devices.keys() & other_devices.keys()):
+        if devices[role] != other_devices[role]:
+            yield CompareWarning(CompareWarningKind.OTHER_DEVICE, role, devices[role], other_devices[role])
 
 
 def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
@@ -161,16 +162,14 @@ def _noise(differences: Differences) -> Iterator[CompareWarning]:
 
 
 def _steps(before: ComparedRun, after: ComparedRun, differences: Differences) -> Iterator[CompareWarning]:
-    ends = (before.first_step, before.last_step, after.first_step, after.last_step)
-    if differences.basis == "whole" or any(each is None for each in ends):
+    window, other = before.facts.window, after.facts.window
+    if differences.basis == "whole" or window is None or other is None:
         return
-    first, last, other_first, other_last = (int(each or 0) for each in ends)
-    shorter = min(last - first, other_last - other_first) + 1
-    common = min(last, other_last) - max(first, other_first) + 1
+    shorter = min(each.last_step - each.first_step for each in (window, other)) + 1
+    common = min(window.last_step, other.last_step) - max(window.first_step, other.first_step) + 1
     if common < _OVERLAP_RATIO * shorter:
-        yield CompareWarning(
-            CompareWarningKind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}"
-        )
+        ends = (f"{each.first_step} to {each.last_step}" for each in (window, other))
+        yield CompareWarning(CompareWarningKind.OTHER_STEPS, "steps", *ends)
 
 
 def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[CompareWarning]:

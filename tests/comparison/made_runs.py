@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rlscope.analysis.result import RunFacts
+from rlscope.analysis.result import RunFacts, SteadyWindow
 from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, StretchMeans
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
@@ -53,13 +53,15 @@ def made_run(
     layout = RunLayout(held.get("trainer", 0), held.get("sampler", 0), held.get("colocated", 0), None)
     facts = RunFacts(
         name, 0, float(periods.sum()), layout.gpus, layout.trainer_gpus, layout.sampler_gpus, layout.colocated_gpus,
-        count, int(samples_of.sum()), int(tokens_of.sum()), max_staleness=None, window=None, window_reason="",
+        count, int(samples_of.sum()), int(tokens_of.sum()), max_staleness=None,
+        window=SteadyWindow(0, length_ns, first_step, first_step + count - 1), window_reason="",
+        devices=dict(devices or {}),
     )  # fmt: skip
     return ComparedRun(
         name=name, facts=facts, layout=layout,
-        bottleneck="unknown", first_step=first_step, last_step=first_step + count - 1,
+        bottleneck="unknown",
         steady_tokens_per_s=rate, whole=time, whole_totals=totals, staleness_tokens=((0, int(tokens_of.sum())),),
-        promised=(), settings=dict(settings or {}), devices=dict(devices or {}),
+        promised=(), settings=dict(settings or {}),
         table=StepTable(
             steps, periods, samples_of, tokens_of, spent, flight + queued, flight, queued, tokens_of.astype(float),
             spent.get(WORK, np.zeros(count)), tokens_of,

@@ -109,18 +109,19 @@ def compare_document(compared: RunComparison) -> CompareDocument:
 
 
 def _summary(run: ComparedRun, letter: str) -> RunSummary:
+    window = run.facts.window
     return RunSummary(
         letter=letter,
         name=run.name,
         run_id=run.facts.run_id,
         started_ns=run.facts.started_ns,
         **run.layout._asdict(),
-        first_step=run.first_step,
-        last_step=run.last_step,
+        first_step=None if window is None else window.first_step,
+        last_step=None if window is None else window.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
         bottleneck=run.bottleneck,
         settings={name: plain(value) for name, value in run.settings.items()},
-        devices=run.devices,
+        devices=run.facts.devices,
     )
 
 

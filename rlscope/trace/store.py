@@ -153,7 +153,8 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
         given, rows, found, sessions = _created(connection, link, folder, tables, given)
-        kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
+        with _reading(folder):
+            kept = correct_tables(connection, given.workers, found, rows.kept)
         stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
         # A share of workers cannot detect a sample that another worker stored too, nor an id that was reused there.
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
@@ -199,7 +200,8 @@ def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
         window, unsure = stored.window, stored.unsure
         rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, JournalRows(), share)
         connection.from_arrow(workers_table(own)).create_view("workers")
-        _correct_clocks(connection, folder, stored.workers, stored.found, rows.kept)
+        with _reading(folder):
+            correct_tables(connection, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
         yield OpenPartition(folder, connection, {EXTENTS: {}})
@@ -276,7 +278,8 @@ def open_rows(
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(workers_table(documents)).create_view("workers")
-        kept = () if found is None else _correct_clocks(connection, folder, documents, found, (), workers_too=False)
+        with _reading(folder):
+            kept = () if found is None else correct_tables(connection, documents, found, (), workers_too=False)
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
         _lock_down(connection, scratch, folder)
@@ -303,6 +306,15 @@ def open_empty() -> DuckDBPyConnection:
     connection.from_arrow(pa.Table.from_batches([], WORKERS)).create_view("workers")
     _create_macros(connection, Path("queries"))
     return connection
+
+
+@contextmanager
+def _reading(folder: Path) -> Generator[None]:
+    """Raise UnreadableDataError if DuckDB cannot read a file of the run."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 @contextmanager
@@ -481,10 +493,12 @@ def _created(
     If a host's clock is far from the others and the offset cannot be estimated, its times are left out.
     """
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, given.journals)
-    sessions = _separated(connection, folder, given.workers, rows)
+    with _reading(folder):
+        sessions = keep_sessions_apart(connection, given.workers, rows.kept)
     connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
     # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
-    found = _estimated(connection, folder, sessions.workers if given.manifest.imported is None else ())
+    with _reading(folder):
+        found = estimate_run_clocks(connection, sessions.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
     hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
     if not apart or hosts - found.clocks.corrected <= found.clocks.references:
@@ -494,15 +508,6 @@ def _created(
     undo(connection, sessions, rows.kept)
     given = _read_files(folder, may_be_apart=False)
     return _created(connection, link, folder, tables, given)
-
-
-def _separated(
-    connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]], rows: _Rows
-) -> Sessions:
-    try:
-        return keep_sessions_apart(connection, workers, rows.kept)
-    except duckdb.Error as error:
-        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def _of_session(given: _Given, sessions: Sessions) -> _Given:
@@ -525,30 +530,8 @@ def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Fou
 
     Raises UnreadableDataError if the rows cannot be read.
     """
-    return _estimated(run.connection, run.folder, workers)
-
-
-def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
-    try:
-        return estimate_run_clocks(connection, workers)
-    except duckdb.Error as error:
-        raise UnreadableDataError.while_reading(folder, error) from error
-
-
-def _correct_clocks(
-    connection: DuckDBPyConnection,
-    folder: Path,
-    workers: Sequence[Mapping[str, object]],
-    found: FoundClocks,
-    kept: Sequence[str],
-    *,
-    workers_too: bool = True,
-) -> tuple[str, ...]:
-    """Correct the tables; return the names of those that are tables, not views."""
-    try:
-        return correct_tables(connection, workers, found, kept, workers_too=workers_too)
-    except duckdb.Error as error:
-        raise UnreadableDataError.while_reading(folder, error) from error
+    with _reading(run.folder):
+        return estimate_run_clocks(run.connection, workers)
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
@@ -599,13 +582,11 @@ def _without_broken(
 def _create_macros(connection: DuckDBPyConnection, folder: Path, split: PartitionedRun | None = None) -> None:
     """Create the macros, and the table that they depend on."""
     question = find_question(EXTENTS)
-    try:
+    with _reading(folder):
         if split is None:
             connection.sql(question.sql).create(EXTENTS)
         else:
             merge_answers(connection, question, split.answers(question, {}))
-    except duckdb.Error as error:
-        raise UnreadableDataError.while_reading(folder, error) from error
     connection.execute(macros_sql())
 
 

@@ -28,17 +28,17 @@ from tests.trace_folder import (
 )
 
 TRACES = sorted(path.parent for path in (Path(__file__).parents[2] / "sample_traces").glob("*/run.json"))
-OF_THE_DAY = ("fleet", "synchronous", "vllm_trl")
-"""Many engines, a loop that samples and trains in turn, and a real recording."""
+OF_THE_DAY = ("synchronous", "vllm_trl")
+"""A loop that samples and trains in turn, and a real recording."""
 SECOND = 10**9
 Export = Callable[..., ReadTrace]
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten seconds of two engines and a trainer, which publishes once."""
     return write_run(
-        tmp_path / "run",
+        tmp_path_factory.mktemp("runs") / "run",
         [
             worker("e0", "sampler", 0, 10 * SECOND, device_name="H100"),
             worker("e1", "sampler", 0, 10 * SECOND),
@@ -66,14 +66,20 @@ def run_dir(tmp_path: Path) -> Path:
     )
 
 
-@pytest.fixture
-def export(tmp_path: Path) -> Export:
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     """The trace of a run, read back."""
+    path = tmp_path_factory.mktemp("traces") / "run.pftrace"
 
     def exported(run_dir: Path, **part: Any) -> ReadTrace:
-        return read_trace(rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace", **part).path)
+        return read_trace(rlscope.export_perfetto(run_dir, path, **part).path)
 
     return exported
+
+
+@pytest.fixture(scope="module")
+def whole(run_dir: Path, export: Export) -> ReadTrace:
+    return export(run_dir)
 
 
 def ledger_of(folder: Path) -> Counter[tuple[str, str, str | None]]:
@@ -104,8 +110,8 @@ def test_the_states_of_a_recorded_run_are_its_ledger_to_the_nanosecond_and_every
     assert bool(starts) == any(each.category == "apply" for each in trace.slices)
 
 
-def test_workers_are_processes_with_their_role_host_gpus_and_device(run_dir: Path, export: Export) -> None:
-    assert export(run_dir).labels == {
+def test_workers_are_processes_with_their_role_host_gpus_and_device(whole: ReadTrace) -> None:
+    assert whole.labels == {
         "run run": [],
         "e0": ["sampler", "host-a", "1 GPU", "H100"],
         "e1": ["sampler", "host-a", "1 GPU"],
@@ -114,8 +120,8 @@ def test_workers_are_processes_with_their_role_host_gpus_and_device(run_dir: Pat
     }
 
 
-def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(run_dir: Path, export: Export) -> None:
-    states = export(run_dir).row("state", "t0")
+def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(whole: ReadTrace) -> None:
+    states = whole.row("state", "t0")
     assert [(each.name, each.category, each.details) for each in states] == [
         ("waiting_for_samples", "wait", {"reason": "samples"}),
         ("train", "work", {}),
@@ -124,8 +130,8 @@ def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(run_dir: Pat
     ]
 
 
-def test_a_publication_leads_to_each_engine_that_applies_it(run_dir: Path, export: Export) -> None:
-    updates = export(run_dir).row("weight updates")
+def test_a_publication_leads_to_each_engine_that_applies_it(whole: ReadTrace) -> None:
+    updates = whole.row("weight updates")
     published, first, second = updates
     assert [each.name for each in updates] == ["publish v1", "apply v1", "apply v1"]
     assert [each.process for each in updates] == ["t0", "e0", "e1"]
@@ -134,9 +140,8 @@ def test_a_publication_leads_to_each_engine_that_applies_it(run_dir: Path, expor
     assert first.details == {"version": 1, "paused": True}
 
 
-def test_samples_lie_on_tracks_of_their_own_with_their_versions(run_dir: Path, export: Export) -> None:
-    trace = export(run_dir)
-    first, second, third = trace.row("samples")
+def test_samples_lie_on_tracks_of_their_own_with_their_versions(whole: ReadTrace) -> None:
+    first, second, third = whole.row("samples")
     assert [(each.name, each.start_ns, each.end_ns) for each in (first, second, third)] == [
         ("a", 0, 2 * SECOND),
         ("b", SECOND, 9 * SECOND),
@@ -153,9 +158,8 @@ def test_a_sample_without_a_start_is_left_out_and_counted_in_the_trace(run_dir: 
     assert [each.name for each in read_trace(written.path).row("notes")] == list(written.notes)
 
 
-def test_counters_change_when_their_values_do_and_have_units(run_dir: Path, export: Export) -> None:
-    trace = export(run_dir)
-    assert trace.counters == {
+def test_counters_change_when_their_values_do_and_have_units(whole: ReadTrace) -> None:
+    assert whole.counters == {
         ("e0", "batch_size"): [(0, 2), (2 * SECOND, 1), (3 * SECOND, 0)],
         ("e0", "waiting_requests"): [(0, 0), (2 * SECOND, 5)],
         ("e0", "kv_used_tokens"): [(0, 70)],
@@ -164,7 +168,7 @@ def test_counters_change_when_their_values_do_and_have_units(run_dir: Path, expo
         ("run run", "staleness_p95"): [(5 * SECOND, 0)],
         ("run run", "staleness_max"): [(5 * SECOND, 0)],
     }
-    assert trace.units["e0", "batch_size"] == "requests" and trace.units["run run", "staleness_p95"] == "versions"
+    assert whole.units["e0", "batch_size"] == "requests" and whole.units["run run", "staleness_p95"] == "versions"
 
 
 def test_a_part_of_the_run_cuts_slices_and_begins_with_the_counters_as_they_were(run_dir: Path, export: Export) -> None:
@@ -229,8 +233,8 @@ def _long_run(folder: Path) -> Path:
     return write_run(folder, workers, engine_steps=passes, weight_updates=updates)
 
 
-def test_the_clock_of_the_trace_is_utc(run_dir: Path, export: Export) -> None:
-    first = export(run_dir).packets[0]
+def test_the_clock_of_the_trace_is_utc(whole: ReadTrace) -> None:
+    first = whole.packets[0]
     clocks = {each.clock_id: each.timestamp for each in first.clock_snapshot.clocks}
     assert clocks == {proto.BUILTIN_CLOCK_BOOTTIME: 0, proto.BUILTIN_CLOCK_REALTIME: 0}
 

@@ -9,6 +9,7 @@ import pytest
 import rlscope_otel
 
 from rlscope.pipeline import analyze
+from tests.nightly import nightly
 
 CAP = 2
 """Staleness above which a sample is dropped, versions."""
@@ -28,6 +29,12 @@ MANNERS = {
     "slow trainer": Manner(7, (0, 0, 0)),
     "straggler with expensive updates": Manner(2, (0, 1, 3)),
 }
+
+
+restarts = pytest.mark.parametrize(
+    "manner", [MANNERS["straggler with expensive updates"], *map(nightly, list(MANNERS.values())[:2])]
+)
+"""Of the loop that waits, drops and lags; of the others nightly."""
 
 
 @dataclass
@@ -150,7 +157,7 @@ def test_every_count_is_the_loop_s_own(manner: Manner, tmp_path: Path) -> None:
     assert_counted(tmp_path, loop.counts)
 
 
-@pytest.mark.parametrize("manner", MANNERS.values(), ids=MANNERS)
+@restarts
 def test_after_a_kill_and_a_restart_every_count_is_of_the_last_loop(manner: Manner, tmp_path: Path) -> None:
     killed = Loop(tmp_path, manner)
     killed.run(12)
@@ -161,7 +168,7 @@ def test_after_a_kill_and_a_restart_every_count_is_of_the_last_loop(manner: Mann
     assert_counted(tmp_path, loop.counts)
 
 
-@pytest.mark.parametrize("manner", MANNERS.values(), ids=MANNERS)
+@restarts
 def test_samplers_that_are_killed_and_started_again_are_counted_with_both_starts(
     manner: Manner, tmp_path: Path
 ) -> None:

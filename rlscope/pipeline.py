@@ -157,7 +157,8 @@ def analyze_run(
         data_quality=evidence.data_quality,
         answers=answers,
     )
-    if refusal or not analysis.hides_samplers:
+    is_unmodelled = run.imported is not None and isinstance(model, NoModelResult)
+    if refusal or not (analysis.hides_samplers or is_unmodelled):
         return analysis
     phases = step_phases(answers, grid.bucket_ns, judged, evidence.staleness)
     return replace(analysis, step_bounds=None if phases is None else step_bounds(phases))

@@ -12,6 +12,7 @@ from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
+from tests.importers import test_slime
 from tests.importers.test_steps import console
 
 STALENESS = "training/off_policy/trajectory_staleness/mean"
@@ -73,6 +74,17 @@ def test_how_steps_overlap_decides_what_a_cap_brings(
     (found,) = (each for each in bounds.bounds if each.change == "staleness_cap")
     ratios = found.throughput_ratio_low, found.throughput_ratio_high
     assert (*ratios, found.requires) == (pytest.approx(cap[0]), pytest.approx(cap[1]), cap[2])
+
+
+def test_a_log_that_shows_its_rollouts_but_no_lengths_has_bounds_too(tmp_path: Path) -> None:
+    """Steps of 46 s, 28 of them waits: a cap gains 46 / max(28, 18) at most, faster engines 46 / max(23, 18)."""
+    log = tmp_path / "job.log"
+    log.write_text("".join(test_slime.run_lines(test_slime.SEPARATE, steps=30)))
+    analysis = analyze(log, options=import_options(utc_offset="+00:00"), page=False)
+    bounds = analysis.step_bounds
+    assert not analysis.hides_samplers and bounds is not None
+    most = {each.change: each.throughput_ratio_high for each in bounds.bounds}
+    assert (most["staleness_cap"], most["double_generation"]) == pytest.approx((46 / 28, 2.0), rel=0.01)
 
 
 def test_a_log_that_supports_no_verdict_has_no_bounds(tmp_path: Path) -> None:

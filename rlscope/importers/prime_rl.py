@@ -29,6 +29,8 @@ from rlscope.importers.quantities import (
     number,
     whole,
 )
+from rlscope.importers.step_rows import INFERRED_GENERATION, UNKNOWN_SAMPLERS
+from rlscope.importers.steps import gpus_of, phase_value, stated_settings, whole_ratio
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import read_regular
@@ -37,27 +39,14 @@ from rlscope.trace.imported import Certainty
 _METRICS: Final = "metrics.jsonl"
 _STEP_FOLDER: Final = re.compile(r"step_(\d+)$")
 _TRAINER, _ORCHESTRATOR, _INFERENCE = "trainer", "orchestrator", "inference"
-_TRAINING_KEY: Final = "time/forward_backward"
-_PACKING_KEYS: Final = ("time/pack", "time/generate_completions")
+_TABLE: Final = framework("prime-rl")
+_PACKING: Final = ("time/pack", *_TABLE.phases["sampler"].known_by)
+"""Metrics of an orchestrator's row that ends a batch."""
 _LOGS: Final = ("logs/latest/inference.log", "logs/inference.log", "logs/inference.stdout")
 _CONFIGS: Final = ("*.toml", "config/*.toml", "configs/*.toml", "control/*.toml")
-_SETTINGS: Final[Mapping[str, str]] = {
-    "batch_size": "samples_per_step",
-    "group_size": "group_size",
-    "rollouts_per_example": "group_size",
-    "max_off_policy_steps": "max_staleness",
-    "max_async_level": "max_staleness",
-    "max_steps": "total_steps",
-    "num_train_gpus": "trainer_gpus",
-    "num_infer_gpus": "inference_gpus",
-    "tensor_parallel_size": "gpus_per_engine",
-    "tp": "gpus_per_engine",
-}
-"""Names of prime-rl's config settings, in any table, and rlscope's names for them."""
 _FITS_WITHIN: Final = 1.02
 _FITS_WITHIN_S: Final = 0.05
 """Tolerance: phases lie inside the step if their sum exceeds it by no more than this."""
-_WHOLE_GPUS_WITHIN: Final = 0.01
 _FINISH_REASONS: Final[Mapping[str, str]] = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 
 
@@ -73,6 +62,12 @@ class _Run:
     published: int | None = None
     trainer_gpus: int | None = None
     trainer_end_ns: int | None = None
+    waited: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """When the trainer waited for samples."""
+    updates: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Versions that the trainer published, and when."""
+    knows_inference: bool = False
+    """Whether the files show what the inference engines did."""
     steps: set[int] = field(default_factory=set[int])
     phases_inside: int = 0
     phases_before: int = 0
@@ -97,8 +92,8 @@ def _recognise(source: ImportSource) -> str | None:
 
 def _rows_of(text: str) -> str | None:
     rows = [line for line in text.splitlines() if '"time":' in line and '"step":' in line]
-    trainer = sum(1 for row in rows if f'"{_TRAINING_KEY}"' in row)
-    orchestrator = sum(1 for row in rows if any(f'"{key}"' in row for key in _PACKING_KEYS))
+    trainer = sum(1 for row in rows if any(f'"{name}"' in row for name in _TABLE.phases[_TRAINER].known_by))
+    orchestrator = sum(1 for row in rows if any(f'"{name}"' in row for name in _PACKING))
     if not trainer and not orchestrator:
         return None
     return f"{trainer} rows of a trainer and {orchestrator} of an orchestrator"
@@ -116,6 +111,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     if source.path.is_dir():
         _read_inference(run, folder, options, progress)
         _read_rollouts(run, folder / "rollouts", progress)
+    if not (run.knows_inference or run.samples or target.engines or target.knows_samplers):
+        _infer_inference(run)
     if not run.steps and not run.samples and not target.rows_of("activities"):
         raise ImportFileError.of(
             source.path,
@@ -128,7 +125,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 def _settings(folder: Path) -> dict[str, int]:
-    """Return the known settings from the configs beside the metrics; the first file that has a setting wins."""
+    """Return the whole numbers in the configs beside the metrics, in any table; the first file that has one wins."""
     found: dict[str, int] = {}
     for path in (path for pattern in _CONFIGS for path in sorted(folder.glob(pattern))):
         with suppress(OSError, ValueError, RecursionError):
@@ -140,19 +137,16 @@ def _take_settings(table: Mapping[str, Any], found: dict[str, int]) -> None:
     for name, value in table.items():
         if isinstance(value, dict):
             _take_settings(cast("dict[str, Any]", value), found)
-        elif name in _SETTINGS and isinstance(value, int) and 0 < value <= MOST_STEPS:
-            found.setdefault(_SETTINGS[name], value)
+        elif isinstance(value, int):
+            found.setdefault(name, value)
 
 
 def _add_workers(run: _Run, options: ImportOptions, settings: Mapping[str, int]) -> None:
-    target = run.target
-    known = dict(settings)
-    trainer = options.gpus.get("trainer", run.trainer_gpus or known.pop("trainer_gpus", None))
-    sampler = options.gpus.get("sampler", known.pop("inference_gpus", None))
-    known.pop("trainer_gpus", None)
-    target.add_config(**known)
-    target.add_worker(_TRAINER, "trainer", gpu_count=trainer)
-    target.add_worker(_INFERENCE, "sampler", gpu_count=sampler)
+    run.target.add_config(**stated_settings(settings, _TABLE))
+    trainer = options.gpus.get("trainer", run.trainer_gpus or gpus_of(settings, _TABLE, "trainer"))
+    run.target.add_worker(_TRAINER, "trainer", gpu_count=trainer)
+    sampler = options.gpus.get("sampler", gpus_of(settings, _TABLE, "sampler"))
+    run.target.add_worker(_INFERENCE, "sampler", gpu_count=sampler)
 
 
 # Metrics
@@ -170,14 +164,26 @@ def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
 
 def _take_row(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
     values = {name: value for name in row if (value := number(row[name], MOST)) is not None}
-    owner = _ORCHESTRATOR if any(key in row for key in _PACKING_KEYS) else _TRAINER
-    run.target.add_reported(framework("prime-rl"), owner, step, time_ns, values)
-    if _TRAINING_KEY in row:
-        _add_training_step(run, step, time_ns, row)
-    elif any(key in row for key in _PACKING_KEYS):
+    is_of_trainer = _is_of(_TRAINER, row)
+    is_batch = not is_of_trainer and any(name in row for name in _PACKING)
+    run.target.add_reported(_TABLE, _ORCHESTRATOR if is_batch else _TRAINER, step, time_ns, values)
+    if is_of_trainer:
+        _add_training_step(run, step, time_ns, row, values)
+    elif is_batch:
         _add_batch(run, step, time_ns, row)
     else:
-        _keep_facts(run, step, row)
+        _keep_facts(run, step, values)
+
+
+def _is_of(worker_id: str, row: Mapping[str, Any]) -> bool:
+    return any(name in row for name in _TABLE.phases[worker_id].known_by)
+
+
+def _durations(worker_id: str, row: Mapping[str, Any]) -> dict[PhaseKind, float]:
+    """Return the seconds of a row by kind of phase; 0 for phases that it lacks. Raises RefusedNumberError."""
+    process = _TABLE.phases[worker_id]
+    values = {name: amount(row[name], LONGEST_S) for name in process.names if row.get(name) is not None}
+    return {phase.kind: phase_value(phase, values) or 0.0 for phase in process.order}
 
 
 def _seconds(row: Mapping[str, Any], *names: str) -> float:
@@ -186,52 +192,59 @@ def _seconds(row: Mapping[str, Any], *names: str) -> float:
     return max(0.0, amount(stated, LONGEST_S if names[0].startswith("time/") else MOST))
 
 
-def _keep_facts(run: _Run, step: int, row: Mapping[str, Any]) -> None:
-    names = ("loss/mean", "optim/grad_norm", "entropy/all/mean", "perf/throughput", "perf/throughput_per_gpu")
-    facts = {name: value for name in names if (value := number(row.get(name), MOST)) is not None}
+def _keep_facts(run: _Run, step: int, values: Mapping[str, float]) -> None:
+    ratio = _TABLE.phases[_TRAINER].gpu_ratio or ("", "")
+    names = {*ratio, *(name for columns in _TABLE.columns.values() for name in columns)}
+    facts = {name: values[name] for name in names & values.keys()}
     if facts:
         run.facts.setdefault(step, {}).update(facts)
-    every, each = facts.get("perf/throughput"), facts.get("perf/throughput_per_gpu")
+    every, each = (facts.get(name) for name in ratio)
     if run.trainer_gpus is None and every and each:
-        gpus = every / each
-        run.trainer_gpus = round(gpus) if abs(gpus - round(gpus)) <= _WHOLE_GPUS_WITHIN * gpus else None
+        run.trainer_gpus = whole_ratio(every / each)
 
 
-def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
+def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any], values: Mapping[str, float]) -> None:
     """Lay out a step before the time of its row. Broadcast and checkpoint lie inside it, or before it as in 2025."""
-    _keep_facts(run, step, row)
-    step_s = _seconds(row, "time/step")
-    wait_s, load_s, train_s = (_seconds(row, name) for name in ("time/wait_for_batch", "time/load_data", _TRAINING_KEY))
-    publish_s, save_s = _seconds(row, "time/broadcast_weights"), _seconds(row, "time/save_ckpt")
-    inner_s = wait_s + load_s + train_s
-    is_inside = inner_s + publish_s + save_s <= step_s * _FITS_WITHIN + _FITS_WITHIN_S
+    _keep_facts(run, step, values)
+    durations = _durations(_TRAINER, row)
+    step_s = _seconds(row, *_TABLE.phases[_TRAINER].step)
+    publish_s, save_s = durations[PhaseKind.UPDATE], durations[PhaseKind.CHECKPOINT]
+    is_inside = sum(durations.values()) <= step_s * _FITS_WITHIN + _FITS_WITHIN_S
     start_ns = time_ns - to_ns(step_s)
     if run.trainer_end_ns is not None:
         # Two kinds of clocks are in use and rows are written a little late, so make sure that steps never overlap.
         start_ns = max(start_ns, run.trainer_end_ns)
     at_ns = start_ns
-    if not is_inside:
+    if is_inside:
+        run.phases_inside += publish_s + save_s > 0
+    else:
         run.phases_before += 1
         earliest_ns = run.trainer_end_ns or 0
-        at_ns = max(earliest_ns, start_ns - to_ns(publish_s + save_s))
-        at_ns = _publish(run, step, at_ns, to_ns(publish_s))
-        at_ns = _act(run, _TRAINER, PhaseKind.CHECKPOINT, at_ns, to_ns(save_s))
-    else:
-        run.phases_inside += publish_s + save_s > 0
+        at_ns = _publish_and_save(run, step, max(earliest_ns, start_ns - to_ns(publish_s + save_s)), durations)
     first_ns = min(start_ns, at_ns)
-    at_ns = _act(run, _TRAINER, PhaseKind.WAIT_SAMPLES, max(at_ns, start_ns), to_ns(wait_s))
+    waited_ns = max(at_ns, start_ns)
+    at_ns = _act(run, _TRAINER, PhaseKind.WAIT_SAMPLES, waited_ns, to_ns(durations[PhaseKind.WAIT_SAMPLES]))
+    run.waited.append((waited_ns, at_ns))
     version = run.published if run.published is not None else step - 1
     run.taken[step] = (at_ns, version)
-    at_ns = _act(run, _TRAINER, PhaseKind.OTHER, at_ns, to_ns(load_s))
-    trained_ns = at_ns + to_ns(train_s)
+    at_ns = _act(run, _TRAINER, PhaseKind.OTHER, at_ns, to_ns(durations[PhaseKind.OTHER]))
+    trained_ns = at_ns + to_ns(durations[PhaseKind.TRAIN])
     _add_optimizer_step(run, step, (at_ns, trained_ns), (version, step if is_inside and publish_s else version))
-    at_ns = trained_ns
-    if is_inside:
-        at_ns = _publish(run, step, at_ns, to_ns(publish_s))
-        at_ns = _act(run, _TRAINER, PhaseKind.CHECKPOINT, at_ns, to_ns(save_s))
+    at_ns = _publish_and_save(run, step, trained_ns, durations) if is_inside else trained_ns
     run.trainer_end_ns = max(time_ns, at_ns)
     run.target.extend_worker(_TRAINER, first_ns, run.trainer_end_ns)
     run.steps.add(step)
+
+
+def _publish_and_save(run: _Run, version: int, start_ns: int, durations: Mapping[PhaseKind, float]) -> int:
+    """Add a publication and a checkpoint, and return their end."""
+    at_ns, publish_ns = start_ns, to_ns(durations[PhaseKind.UPDATE])
+    if publish_ns > 0:
+        at_ns += publish_ns
+        run.target.add_update(_TRAINER, "publish", version, start_ns, at_ns)
+        run.updates.append((version, start_ns, at_ns))
+        run.published = version
+    return _act(run, _TRAINER, PhaseKind.CHECKPOINT, at_ns, to_ns(durations[PhaseKind.CHECKPOINT]))
 
 
 def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions: tuple[int, int]) -> None:
@@ -248,9 +261,10 @@ def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions
             "version_out": versions[1],
             "samples": int(batch.get("samples", 0)) or None,
             "tokens": int(batch.get("tokens", 0)) or None,
-            "loss": facts.get("loss/mean"),
-            "grad_norm": facts.get("optim/grad_norm"),
-            "entropy": facts.get("entropy/all/mean"),
+            **{
+                column: next((facts[name] for name in names if name in facts), None)
+                for column, names in _TABLE.columns.items()
+            },
         },
     )
 
@@ -261,21 +275,14 @@ def _act(run: _Run, worker: str, kind: PhaseKind, start_ns: int, length_ns: int)
     return start_ns + max(0, length_ns)
 
 
-def _publish(run: _Run, version: int, start_ns: int, length_ns: int) -> int:
-    if length_ns <= 0:
-        return start_ns
-    run.target.add_update(_TRAINER, "publish", version, start_ns, start_ns + length_ns)
-    run.published = version
-    return start_ns + length_ns
-
-
 def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
     """Add the orchestrator's metrics of a batch: waits, the tokens to train on, and in files of 2025 the generation."""
     run.target.add_worker(_ORCHESTRATOR, "controller", gpu_count=0)
-    step_s = _seconds(row, "time/step")
-    wait_s = _seconds(row, "time/wait_for_policy", "time/wait_for_weight_ckpt")
-    update_s, generate_s = _seconds(row, "time/update_weights"), _seconds(row, "time/generate_completions")
-    after_s = _seconds(row, "time/pack") + _seconds(row, "time/save_ckpt")
+    step_s = _seconds(row, *_TABLE.phases[_ORCHESTRATOR].step)
+    held, durations = _durations(_ORCHESTRATOR, row), _durations("sampler", row)
+    wait_s = held[PhaseKind.WAIT_CAP] or durations[PhaseKind.WAIT_CAP]
+    update_s, generate_s = durations[PhaseKind.UPDATE], durations[PhaseKind.GENERATE]
+    after_s = held[PhaseKind.OTHER] + durations[PhaseKind.CHECKPOINT]
     if generate_s:
         at_ns = time_ns - to_ns(max(step_s, wait_s + update_s + generate_s))
         at_ns = _act(run, _ORCHESTRATOR, PhaseKind.WAIT_CAP, at_ns, to_ns(wait_s))
@@ -283,6 +290,7 @@ def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> No
         version = int(_seconds(row, "progress/ckpt_step")) if "progress/ckpt_step" in row else step
         if update_s:
             run.target.add_update(_INFERENCE, "apply", version, at_ns, updated_ns)
+        run.knows_inference = True
         end_ns = _act(run, _INFERENCE, PhaseKind.GENERATE, updated_ns, to_ns(generate_s))
         run.target.extend_worker(_INFERENCE, at_ns, end_ns)
     else:
@@ -312,6 +320,19 @@ def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: P
         run.engine = run.target.engines[0]
     else:
         run.target.note("No file states which engine answered a model call, so there are no results by engine.")
+
+
+def _infer_inference(run: _Run) -> None:
+    """Add what the trainer's rows imply: engines generate while it waits for samples, and apply what it publishes."""
+    if not run.waited or run.trainer_end_ns is None:
+        return
+    run.target.extend_worker(_INFERENCE, run.waited[0][0], run.trainer_end_ns)
+    for span in run.waited:
+        run.target.add_phase(_INFERENCE, PhaseKind.GENERATE, *span)
+    for update in run.updates:
+        run.target.add_update(_INFERENCE, "apply", *update)
+    run.target.say_origin("activities", Certainty.INFERRED, INFERRED_GENERATION)
+    run.target.note(UNKNOWN_SAMPLERS)
 
 
 # Rollouts

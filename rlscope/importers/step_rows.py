@@ -30,7 +30,11 @@ _FEWEST_OF_A_PART: Final = 5
 """Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
 _SAMPLER: Final = "sampler"
-_GENERATES: Final = "samplers generate while the trainer waits for samples"
+INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
+UNKNOWN_SAMPLERS: Final = (
+    "The trainer's files do not record what the samplers do while the trainer works. Pass the engine logs with "
+    "--engine-log"
+)
 
 
 def _read(
@@ -276,7 +280,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
         return
     target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
     target.extend_worker(_SAMPLER, placed[0].start_ns, placed[-1].end_ns)
-    target.say_origin("activities", Certainty.INFERRED, _GENERATES)
+    target.say_origin("activities", Certainty.INFERRED, INFERRED_GENERATION)
     version = 0
     for piece in _pieces(placed):
         if piece.kind in (PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
@@ -286,10 +290,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
         elif piece.kind is PhaseKind.UPDATE:
             version += 1
             target.add_update(_SAMPLER, "apply", version, piece.start_ns, piece.end_ns)
-    target.note(
-        "The trainer's files do not record what the samplers do while the trainer works. Pass the engine logs with "
-        "--engine-log"
-    )
+    target.note(UNKNOWN_SAMPLERS)
 
 
 def _pieces(placed: Sequence[PlacedStep]) -> Iterator[PlacedPhase]:

@@ -180,6 +180,14 @@ def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_p
     assert run.spans_s("orchestrator", START_S * NS) == [("wait", 0.0, 3.0)]
 
 
+def test_metrics_alone_show_the_engines_while_the_trainer_waits(tmp_path: Path) -> None:
+    phases = {"wait_for_batch": 4.0, "load_data": 1.0, "forward_backward": 3.0, "broadcast_weights": 2.0}
+    run = imported(tmp_path, trainer_row(1, START_S + 10.0, step=10.0, **phases))
+    assert run.spans_s("inference", START_S * NS) == [("generate", 0.0, 4.0), ("apply", 8.0, 10.0)]
+    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
+    assert any("--engine-log" in note for note in run.imported.notes)
+
+
 def test_missing_steps_lower_the_coverage(tmp_path: Path) -> None:
     rows = [trainer_row(step, START_S + 10.0 * step, step=9.0, forward_backward=9.0) for step in (1, 2, 4)]
     assert imported(tmp_path, *rows).imported.coverage["trainer"] == pytest.approx(3 / 4)

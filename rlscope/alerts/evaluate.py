@@ -109,24 +109,15 @@ def _not_holding(rule: Rule, state: RuleState, at_ns: int) -> Advance:
     return Advance(ended, state if state.phase == "firing" else None)
 
 
-_WRITTEN_AS: Final = {
-    "versions": "value_versions",
-    "ratio": "value_ratio",
-    "s": "value_s",
-    "tokens_per_s": "value_tokens_per_s",
-}
-"""Names whose suffix tells `quantity` the unit."""
-
-
-_COUNTED_IN: Final = {"gpu_s": "evidence_gpu_s", "s": "evidence_s", "tokens": "evidence_tokens"}
+_WRITTEN_WITH_UNIT: Final = ("versions", "ratio", "s", "tokens_per_s")
+_COUNTED_WITH_UNIT: Final = ("gpu_s", "s", "tokens")
+"""Units that `quantity` knows by the suffix of a name."""
 
 
 def written(rule: Rule, value: float | None) -> str:
     """A value of the rule's metric with its unit."""
     unit = BY_NAME[rule.metric].unit if rule.metric is not None else ""
-    if unit in _WRITTEN_AS:
-        return quantity(_WRITTEN_AS[unit], value)
-    return significant(value)
+    return quantity(f"value_{unit}", value) if unit in _WRITTEN_WITH_UNIT else significant(value)
 
 
 def condition(rule: Rule) -> str:
@@ -158,8 +149,8 @@ def evidence(rule: Rule, value: float) -> str:
     if rule.metric is None:
         return f"{count(value)} rows"
     unit = BY_NAME[rule.metric].evidence
-    if unit in _COUNTED_IN:
-        return quantity(_COUNTED_IN[unit], value)
+    if unit in _COUNTED_WITH_UNIT:
+        return quantity(f"evidence_{unit}", value)
     return f"{count(value) if float(value).is_integer() else significant(value)} {unit}"
 
 

@@ -68,8 +68,12 @@ stands for two samples: a delivery refers to the last of them that had finished.
 
 A recorder appends each flush to an open journal, one per worker and table. A journal is closed when it is large or old
 enough, or when the recording ends: a Parquet file with its rows, in their order, gets its name, and the journal is
-removed. The next journal has the next number, from 1 on. A killed worker leaves its journals, and every command reads
-them. If both files are there, **a reader uses the Parquet file, unless it is damaged**.
+removed. The next journal has the next number, from 1 on. If both files are there, **a reader uses the Parquet file,
+unless it is damaged**. If the last rows of a journal are also the first of the next, they count once.
+
+A killed worker leaves its journals, and every command reads them. It loses the rows since its last flush
+([measured](../benchmarks/kills.txt)). Flushes are not synced to the disk, but closed files are, so a power cut may also
+cost what the operating system had not written yet.
 
 A journal is an Arrow IPC stream. Its head is the schema of the table; its metadata states where the journal belongs
 ({stamp_keys}). The metadata of each record batch has a seal (`instrumentation/rlscope_otel/journal.py`): the number of

@@ -123,25 +123,6 @@ def test_os_exit_loses_at_most_what_was_not_flushed(start_script, rows, worker) 
     assert worker("w0")["rows"]["engine_steps"] == 100
 
 
-def test_kill_9_in_the_middle_of_writing_leaves_complete_files_and_loses_one_interval(
-    start_script, rows, worker, tmp_path: Path
-) -> None:
-    start = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=0.02)"
-    then = "while True:\n    number += 1\n    run.engine_step(number, number + 1)\n    print(number, flush=True)\n"
-    process = start_script(script(start, then))
-    until_ready(process)
-    while worker("w0")["rows"]["engine_steps"] < 1000:
-        process.stdout.readline()
-    process.kill()
-    tail = process.communicate(timeout=30)[0].split("\n")
-    last = int(next(line for line in reversed(tail[:-1]) if line))
-    found = [row["start_ns"] for row in rows("engine_steps")]
-    assert found == list(range(len(found)))
-    assert 1000 <= len(found) <= last + 2
-    assert worker("w0")["rows"]["engine_steps"] <= len(found)
-    assert worker("w0")["stopped_ns"] is None
-
-
 def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path: Path) -> None:
     then = """
 child = os.fork()

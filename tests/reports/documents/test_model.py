@@ -72,6 +72,12 @@ def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str
     assert "outlook" not in document
 
 
+def test_what_is_not_known_is_null():
+    document = as_document(empty_analysis())
+    assert document["run"]["window"] is None and document["staleness"]["tokens"] is None
+    assert document["throughput"]["steady_tokens_per_s"] is None
+
+
 def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     model = changing_model()
     advice = as_document(with_model(model))["recommendation"]

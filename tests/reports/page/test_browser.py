@@ -251,15 +251,6 @@ def test_everything_that_can_be_reached_has_a_name_and_headings_leave_out_no_lev
     assert page.locator("[tabindex]:not([tabindex='0']):not([tabindex='-1'])").count() == 0
 
 
-def test_every_chart_says_what_it_is_and_describes_itself(pages):
-    page, _ = pages("whole")
-    for figure in page.locator("figure:has(.chart)").all():
-        title = figure.locator("figcaption h3").inner_text()
-        labels = [chart.get_attribute("aria-label") for chart in figure.locator(".chart").all()]
-        assert all(title in label for label in labels), title
-        assert figure.locator("details.numbers").count() >= 1
-
-
 CONTRASTS = """() => {
     const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
     const read = new Map();

@@ -10,7 +10,6 @@ from rlscope.reports.page.html import render
 from tests.kept import analysed
 from tests.nightly import nightly
 from tests.reports.model_fixture import changing_model
-from tests.reports.page.test_browser import CONTRASTS
 from tests.reports.timeline_fixture import timeline_analysis
 
 NAMES = ["made", nightly("vllm_trl"), nightly("fleet")]
@@ -122,15 +121,6 @@ def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_numb
     assert page.evaluate(LABELS) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground_in_both_schemes_and_unfolded_too(drawn, name, scheme):
-    page = drawn(name)
-    unfold(page, is_open=True)
-    page.emulate_media(color_scheme=scheme)
-    assert page.evaluate(CONTRASTS) == []
-
-
 def test_axe_finds_no_violation_on_the_whole_page(browser, files):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
     # The page's own policy allows no other script.
@@ -140,7 +130,7 @@ def test_axe_finds_no_violation_on_the_whole_page(browser, files):
     page.wait_for_selector("html[data-charts=all]", state="attached")
     page.evaluate("() => document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
     page.add_script_tag(path=axe)
-    # Contrasts are the slowest of its rules; the tests of them above look at both schemes.
+    # Contrasts are the slowest of its rules; test_browser.py looks at them in both schemes.
     # Of rules that pass it would describe every element, thousands of them: only their number comes back.
     found = page.evaluate("""async () => {
         const options = { resultTypes: ['violations'], rules: { 'color-contrast': { enabled: false } } };

@@ -71,7 +71,9 @@ def _table(block: blocks.Table) -> Iterator[str]:
 
 
 def _differences(block: blocks.Differences) -> Iterator[str]:
-    yield from table(("", "A", block.letter, "change", "95% interval", blocks.TESTED), block.rows)
+    columns = ("", "A", block.letter, "change", "95% interval", blocks.TESTED)
+    places = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in block.rows)]
+    yield from table([columns[place] for place in places], [[row[place] for place in places] for row in block.rows])
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -81,7 +83,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(for_markdown, cells)) + " |"
+    return "| " + " | ".join(for_markdown(cell.replace("\n", " ")) for cell in cells) + " |"
 
 
 _RENDERERS: Final[Mapping[type[Block], Callable[[Any], Iterator[str]]]] = {

@@ -28,6 +28,8 @@ _COLORS: Final[Mapping[Kind | str, str]] = {
 }
 _SEVERITIES: Final = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 _MARKS: Final = {True: ("+", "green"), None: ("~", "yellow"), False: ("-", "red")}
+_NARROW: Final = 76
+"""Columns below which tables have fewer columns, and bars are short."""
 _SHORT: Final = 24
 """Characters up to which a cell does not wrap if wider ones can."""
 _FOLDED: Final = 12
@@ -131,11 +133,13 @@ def _grid(*styles: str) -> Table:
 def _table(block: blocks.Table, width: int) -> RenderableType:
     is_wide = width >= _WIDE
     places = [place for place in range(len(block.columns)) if is_wide or place not in block.wide]
+    if block.whole and width < _NARROW:
+        places.pop()  # The remarks, of which too few letters would stand in a line.
     shortened = frozenset[int]() if is_wide else block.numbers
     titles, rows = [block.columns[place] for place in places], list[list[str]]()
     for row in block.rows:
         rows.append([row[place].partition(" (")[0] if place in shortened else row[place] for place in places])
-    texts = {number for number, place in enumerate(places) if place not in block.numbers}
+    texts = {number for number, place in enumerate(places) if place not in block.numbers | block.whole}
     folded = _folded(_widths(titles, rows), texts, width)
     if folded and block.style == "stacks":
         return _stacks(titles, rows, is_numbered=block.is_numbered)
@@ -165,13 +169,18 @@ def _widths(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> list[int]:
 
 def _stacks(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_numbered: bool) -> RenderableType:
     """Return each row as its first cell, above the others beside their titles."""
-    table = _grid("", "dim", "")
+    lines, width = list[RenderableType](), max(map(len, titles))
     for number, (what, *cells) in enumerate(rows, 1):
-        table.add_row(f"{number}." if is_numbered else "·", "", Text(printable(what), style="bold"))
+        below = Table.grid(padding=(0, 2, 0, 0))
+        below.add_column(no_wrap=True, style="dim", min_width=width)
+        below.add_column(overflow="fold")
         for title, cell in zip(titles[1:], cells, strict=True):
             if cell:
-                table.add_row("", title.replace("\n", " "), plain(cell))
-    return table
+                below.add_row(title.replace("\n", " "), plain(cell))
+        head = Table.grid(padding=(0, 1, 0, 0))
+        head.add_row(f"{number}." if is_numbered else "·", Text(printable(what), style="bold"))
+        lines += [head, Padding(below, (0, 0, 0, 3))]
+    return Group(*lines)
 
 
 def _differences(block: blocks.Differences, width: int) -> RenderableType:
@@ -206,8 +215,8 @@ def _ledger(ledger: blocks.Ledger, width: int) -> RenderableType:
 
 
 def _role(role: blocks.LedgerRole, ledger: blocks.Ledger, width: int) -> Table:
-    bar = 24 if width >= _WIDE else 6 if width >= 76 else 4
-    label_width = 34 if width >= _WIDE else 27 if width >= 76 else 14
+    bar = 24 if width >= _WIDE else 6 if width >= _NARROW else 4
+    label_width = 34 if width >= _WIDE else 27 if width >= _NARROW else 14
     has_steady = any(row.steady for row in role.rows)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
     table.add_column(plain(f"{role.role} GPU time"), header_style="bold", overflow="fold", min_width=label_width)
@@ -240,10 +249,10 @@ def _bars(block: blocks.Bars, width: int) -> RenderableType:
 
 
 def _filled(from_ratio: float, to_ratio: float, kind: Kind | str, width: int) -> Text:
-    """Return a bar that begins at a ratio of the width; what is too short for a character is a thin line."""
-    first, last = min(round(from_ratio * width), width - 1), round(to_ratio * width)
-    fill = _FILLS.get(kind, "░") * (last - first) or ("▏" if to_ratio > from_ratio else "")
-    return Text(" " * first + fill, style=_COLORS[kind])
+    """Return a bar that begins at a ratio of the width; one too short for a character is a thin line at the start."""
+    first, last, fill = min(round(from_ratio * width), width - 1), round(to_ratio * width), _FILLS.get(kind, "░")
+    least = "" if to_ratio == from_ratio else fill if from_ratio else "▏"
+    return Text(" " * first + (fill * (last - first) or least), style=_COLORS[kind])
 
 
 _RENDERERS: Final[Mapping[type[Block], Callable[[Any, int], RenderableType]]] = {

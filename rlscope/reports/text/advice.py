@@ -200,7 +200,7 @@ def advice_part(model: ModelResult) -> Part:
         [
             *([] if is_ranked else [Paragraph(headline(model), "headline")]),
             Paragraph(why(model)),
-            Table("Layouts", columns, rows, numbers=frozenset({1, 2, 3, 4})),
+            Table("Layouts", columns, rows, numbers=frozenset({2, 3, 4}), whole=frozenset({1})),
             Bullets(remarks(model)),
         ],
     )

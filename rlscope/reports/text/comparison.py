@@ -240,7 +240,7 @@ def _changes_table(attribution: Attribution, letter: str) -> Table:
         )
         for cause in attribution.causes
     ]
-    columns = ("", "A", letter, "gain alone, per A's model", "share of the change")
+    columns = ("", "A", letter, "gain alone,\nper A's model", "share of\nthe change")
     shown = len(columns) - (not any(row[-1] for row in rows))
     return Table("Changes", columns[:shown], [row[:shown] for row in rows], "stacks")
 

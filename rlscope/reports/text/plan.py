@@ -208,7 +208,9 @@ def _layouts_part(planned: PlanResult) -> Part:
         "limited by",
     )
     rows, faint = [_row(planned, each) for each in shown], {n for n, each in enumerate(shown) if each.excluded}
-    table = Table("Layouts", columns, rows, "", frozenset({1, 2, 3, 4, 5}), frozenset({5}), frozenset(faint))
+    table = Table(
+        "Layouts", columns, rows, "", frozenset({2, 3, 4, 5}), frozenset({1}), frozenset({5}), frozenset(faint)
+    )
     notes = _sweep_lines(planned, len(planned.candidates) - len(rows))
     return Part("Layouts", [table, *(Paragraph(line, "note") for line in notes)])
 

@@ -60,7 +60,8 @@ _MOST_STARTS, _MOST_STRAYS = 4, 4
 """Limits of the search for the config: dictionaries tried, and stray lines inside one."""
 _UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on line (\d+)$")
 """The message of the parser about a stray opening bracket, which it finds where the dictionary closes."""
-_BINARY: Final = b"\x00"
+_MOST_ZEROS: Final = 0.01
+"""Share of zero bytes from which a file is no text. A log on a file system that lost a write has a few."""
 UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot be parsed, so its settings are unknown"
 """The note about a config that began but could not be read."""
 
@@ -254,7 +255,9 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
 
 
 def _fits(source: ImportSource) -> bool:
-    return source.path.suffix not in (".csv", ".jsonl", ".json") and bool(source.head) and _BINARY not in source.head
+    zeros = source.head.count(0)
+    is_text = bool(source.head) and zeros <= _MOST_ZEROS * len(source.head)
+    return is_text and source.path.suffix not in (".csv", ".jsonl", ".json")
 
 
 CONSOLE: Final = Carrier("console", ("*.log", "*.out", "*.txt"), _fits, _rows)

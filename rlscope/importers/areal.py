@@ -16,6 +16,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
 from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
+from rlscope.importers.rows import items, mapping
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -134,12 +135,8 @@ def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
 
 def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
     """Return the versions of all output tokens; empty if the list is incomplete. Prompt tokens have version -1."""
-    pairs = [
-        cast("list[int]", pair)
-        for pair in (cast("list[object]", listed) if isinstance(listed, list) else [])
-        if isinstance(pair, list) and [type(part) for part in cast("list[object]", pair)] == [int, int]
-    ]
-    sampled = tuple((version, tokens) for version, tokens in pairs if version >= 0)
+    pairs = [pair for pair in map(items, items(listed)) if [type(part) for part in pair] == [int, int]]
+    sampled = tuple((version, tokens) for version, tokens in cast("list[list[int]]", pairs) if version >= 0)
     return sampled if sum(tokens for _, tokens in sampled) == output_tokens else ()
 
 
@@ -218,11 +215,8 @@ def _add_sample(
 
 
 def _spans(run: _Run, record: Mapping[str, Any], phase: str) -> list[tuple[int, int]]:
-    phases = record.get("phases")
-    listed = cast("dict[str, object]", phases).get(phase) if isinstance(phases, dict) else None
     spans: list[tuple[int, int]] = []
-    for each in cast("list[object]", listed) if isinstance(listed, list) else []:
-        times = cast("dict[str, object]", each) if isinstance(each, dict) else {}
+    for times in map(mapping, items(mapping(record.get("phases")).get(phase))):
         start_ns, end_ns = _time_ns(run, times.get("start_ts")), _time_ns(run, times.get("end_ts"))
         if start_ns is not None and end_ns is not None and end_ns >= start_ns:
             spans.append((start_ns, end_ns))

@@ -3,18 +3,17 @@
 A log of any size is read in constant memory. The importers interpret the lines.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Progress, open_regular
-from rlscope.importers.rows import Tally
+from rlscope.importers.rows import Tally, mapping, parsed_json
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import SourceFile
 
@@ -83,23 +82,16 @@ class LogFile:
         for raw in self.raw_lines():
             if not raw.strip():
                 continue
-            try:
-                record: object = json.loads(raw)
-            except (ValueError, RecursionError):
-                self.bad_lines += 1
-                continue
+            record = parsed_json(raw)
             if isinstance(record, dict):
-                yield cast("dict[str, Any]", record)
+                yield mapping(record)
             else:
                 self.bad_lines += 1
 
     def whole(self) -> list[dict[str, Any]]:
         """Return the JSON object of a small file, as a list; empty if the file is not one JSON object."""
-        try:
-            document: object = json.loads(b"\n".join(self.raw_lines()))
-        except (ValueError, RecursionError):
-            return []
-        return [cast("dict[str, Any]", document)] if isinstance(document, dict) else []
+        document = parsed_json(b"\n".join(self.raw_lines()))
+        return [mapping(document)] if isinstance(document, dict) else []
 
     def raw_lines(self) -> Iterator[bytes]:
         """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""

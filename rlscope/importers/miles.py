@@ -23,6 +23,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, number
+from rlscope.importers.rows import items, mapping
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -123,7 +124,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         )
     run = _Run(target, folder, progress)
     (meta, *_) = LogFile(folder / _META, lambda _bytes: None, LONGEST_RECORD_BYTES).whole()
-    run.is_colocated = bool(_mapping(meta.get("args")).get("colocate"))
+    run.is_colocated = bool(mapping(meta.get("args")).get("colocate"))
     _read_metrics(run)
     _read_topology(run)
     _read_phases(run)
@@ -146,10 +147,6 @@ def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]
         run.target.add_file("jsonl", file.source())
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LATEST_S
 
@@ -165,7 +162,7 @@ def _read_metrics(run: _Run) -> None:
     for file, record in _records(run, "metrics"):
         step = record.get("step")
         if isinstance(step, int):
-            held = _mapping(record.get("metrics"))
+            held = mapping(record.get("metrics"))
             names = [name for factors in _RESULTS.values() for name in factors if name in held]
             facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
             file.bad_lines += len(facts) < len(names)
@@ -181,9 +178,9 @@ def _read_phases(run: _Run) -> None:
         elif end >= start:
             name, span = str(record.get("name")), (to_ns(start), to_ns(end))
             if record.get("role") == "train" and _is_rank(rank):
-                gpus = record.get("gpus")
-                run.ranks.setdefault(rank, len(cast("list[object]", gpus)) if isinstance(gpus, list) else 1)
-                for gpu in cast("list[object]", gpus) if isinstance(gpus, list) else []:
+                gpus = items(record.get("gpus"))
+                run.ranks.setdefault(rank, len(gpus) or 1)
+                for gpu in gpus:
                     if isinstance(gpu, int):
                         run.gpu_owners[str(record.get("node")), gpu] = _rank(rank)
                 _add_phase(run, rank, name, span)
@@ -251,21 +248,17 @@ def _add_ranks(run: _Run, options: ImportOptions) -> None:
 def _read_topology(run: _Run) -> None:
     """Add each engine with its GPUs. An engine that was restarted elsewhere keeps its rank."""
     for _file, record in _records(run, "topology"):
-        engines = record.get("engines")
-        for engine in cast("list[object]", engines) if isinstance(engines, list) else []:
-            facts = _mapping(engine)
+        for facts in map(mapping, items(record.get("engines"))):
             address, rank, gpus = facts.get("addr"), facts.get("engine_rank"), facts.get("gpus")
             if not isinstance(address, str) or not isinstance(gpus, list):
                 continue
             worker = f"engine-{rank}" if _is_rank(rank) else safe_worker_id(address)
             if address not in run.engines:
                 run.engines[address] = worker
-                run.target.add_engine(worker, gpu_count=len(cast("list[object]", gpus)))
-            for pair in cast("list[object]", gpus):
-                if isinstance(pair, list) and len(cast("list[object]", pair)) == 2:
-                    node, gpu = cast("list[object]", pair)
-                    if isinstance(gpu, int):
-                        run.gpu_owners.setdefault((str(node), gpu), worker)
+                run.target.add_engine(worker, gpu_count=len(items(gpus)))
+            for pair in map(items, items(gpus)):
+                if len(pair) == 2 and isinstance(gpu := pair[1], int):
+                    run.gpu_owners.setdefault((str(pair[0]), gpu), worker)
 
 
 def _read_engine_series(run: _Run) -> None:

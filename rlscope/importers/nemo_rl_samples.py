@@ -7,12 +7,13 @@ are recorded; the waits of a sample are not.
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
 from rlscope.importers.quantities import number
+from rlscope.importers.rows import items
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
@@ -110,15 +111,13 @@ def _group(step: int, index: object, group_size: object) -> str | None:
 def _sampled_tokens(record: Mapping[str, Any]) -> int | None:
     """Return the number of tokens that the policy was trained on: it sampled exactly these."""
     mask = _only(record.get("token_loss_mask"))
-    if not isinstance(mask, list):
-        return None
-    return sum(1 for each in cast("list[object]", mask) if each)
+    return sum(map(bool, items(mask))) if isinstance(mask, list) else None
 
 
 def _only(value: object) -> object:
     """Return the only item of a batch of one, the form in which NeMo-RL writes each key; anything else unchanged."""
-    items = cast("list[object]", value) if isinstance(value, list) else None
-    return items[0] if items is not None and len(items) == 1 else value
+    listed = items(value)
+    return listed[0] if len(listed) == 1 else value
 
 
 NEMO_RL_SAMPLES: Final = Importer("nemo-rl-samples", "NeMo-RL samples", _recognise, _read, is_companion=True)

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -29,6 +30,7 @@ from rlscope.importers.quantities import (
     number,
     whole,
 )
+from rlscope.importers.rows import items, mapping
 from rlscope.importers.step_rows import INFERRED_GENERATION, UNKNOWN_SAMPLERS
 from rlscope.importers.steps import gpus_of, phase_value, stated_settings, whole_ratio
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -375,7 +377,7 @@ def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained
     """Add the trainable traces of an episode, except those that were added before."""
     policy = _inside(episode, "run", "work", "policy")
     group = _inside(episode, "group").get("id")
-    for trace in _list(episode.get("traces")):
+    for trace in _objects(episode.get("traces")):
         name = trace.get("id")
         if name is None or _inside(trace, "agent").get("trainable") is False:
             continue
@@ -405,7 +407,7 @@ def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, po
     """Add a trace's model calls as segments and return the end of the last; None if the trace has no calls."""
     last_ns: int | None = None
     segment = 0
-    for call in _list(trace.get("calls")):
+    for call in _objects(trace.get("calls")):
         span = _inside(call, "time")
         start_ns, end_ns = _time_ns(span, "start"), _time_ns(span, "end")
         usage = _inside(call, "usage")
@@ -445,14 +447,14 @@ def _versions(policy: Mapping[str, Any], output_tokens: int) -> dict[str, object
 
 
 def _why_not(episode: Mapping[str, Any]) -> str:
-    errors = " ".join(f"{error.get('type')} {error.get('message')}" for error in _list(episode.get("errors")))
+    errors = " ".join(f"{error.get('type')} {error.get('message')}" for error in _objects(episode.get("errors")))
     return "dropped_stale" if re.search(r"cancel|stale|off.policy", errors, re.IGNORECASE) else "filtered"
 
 
 def _reward(trace: Mapping[str, Any]) -> float | None:
     scores = [
         amount(reward["score"]) * amount(reward.get("weight") or 1.0)
-        for reward in _list(list(_inside(trace, "rewards").values()))
+        for reward in _objects(list(_inside(trace, "rewards").values()))
         if isinstance(reward.get("score"), int | float)
     ]
     return sum(scores) if scores else None
@@ -460,16 +462,11 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 
 def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return the object under these names; empty if there is none."""
-    found: Mapping[str, Any] = record
-    for name in names:
-        inner: object = found.get(name)
-        found = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-    return dict(found)
+    return reduce(lambda found, name: mapping(found.get(name)), names, dict(record))
 
 
-def _list(value: object) -> list[dict[str, Any]]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [mapping(item) for item in items(value) if isinstance(item, dict)]
 
 
 def _time_ns(span: Mapping[str, Any], name: str) -> int | None:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import tallied_lines
 from rlscope.importers.quantities import epoch_ns, number, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
@@ -29,7 +29,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             continue
         document = parsed_json(line)
         if isinstance(document, dict):
-            row = row_of(cast("dict[str, Any]", document))
+            row = row_of(mapping(document))
             if row is not None:
                 yield row
         else:
@@ -57,7 +57,7 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
         history = _whole_entries(text.decode("utf-8", errors="replace"))
     for each in history if isinstance(history, list) else ():
         tally.lines += 1
-        row = row_of(cast("dict[str, Any]", each)) if isinstance(each, dict) else None
+        row = row_of(mapping(each))
         tally.bad_lines += row is None
         if row is not None:
             yield row
@@ -147,7 +147,7 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
     for timestamp, step, text in connection.execute(ordered):
         tally.lines += 1
         document = parsed_json(text) if isinstance(text, str | bytes) else None
-        row = row_of(cast("dict[str, Any]", document)) if isinstance(document, dict) else None
+        row = row_of(mapping(document))
         if row is None:
             tally.bad_lines += 1
             continue

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import epoch_ns, real
@@ -105,3 +105,13 @@ def parsed_json(text: str | bytes) -> Any:  # noqa: ANN401
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """Return a JSON object; empty for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[object]:
+    """Return the items of a JSON list; empty for anything else."""
+    return cast("list[object]", value) if isinstance(value, list) else []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer
 from rlscope.importers.lines import LONGEST_LINE_BYTES
@@ -19,11 +20,20 @@ from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
+from rlscope.importers.step_rows import step_importer
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.pipeline import focused_grid
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
-from tests.importers import nemo_console, test_sglang, test_sglang_requests, test_skyrl, test_slime, test_vllm
+from tests.importers import (
+    nemo_console,
+    test_sglang,
+    test_sglang_requests,
+    test_skyrl,
+    test_slime,
+    test_steps,
+    test_vllm,
+)
 from tests.importers.filling import NEMO_RL_CONSOLE, SKYRL_CONSOLE, SLIME_CONSOLE, Filled, fill
 from tests.importers.test_nemo_rl import SYNC
 
@@ -67,7 +77,13 @@ def requests() -> str:
     return "".join(json.dumps(test_sglang_requests.record(str(number))) + "\n" for number in range(6))
 
 
+def verl() -> str:
+    steps = "".join(test_steps.verl_line(step, test_steps.ASYNC) for step in range(1, 6))
+    return test_steps.CONFIG + steps
+
+
 LOGS = {
+    "verl": Log(step_importer(framework("verl")), verl, {"gpus": {"trainer": 8, "sampler": 6}}),
     "nemo-rl": Log(NEMO_RL_CONSOLE, nemo),
     "sglang": Log(SGLANG_LOG, sglang),
     "sglang-requests": Log(SGLANG_REQUESTS, requests),

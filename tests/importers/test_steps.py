@@ -398,28 +398,6 @@ def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> N
         ]
 
 
-@pytest.mark.parametrize("kept_bytes", range(0, 2600, 97))
-def test_any_prefix_of_a_log_imports_or_says_that_nothing_is_there(tmp_path: Path, kept_bytes: int) -> None:
-    whole = console(tmp_path / "whole.log", range(1, 6), ASYNC, CONFIG).read_bytes()
-    (tmp_path / "part.log").write_bytes(whole[:kept_bytes])
-    try:
-        imported_to(tmp_path / "run", tmp_path / "part.log")
-    except ImportFileError:
-        assert kept_bytes < len(CONFIG) + len(verl_line(1, ASYNC))
-        return
-    with open_run(tmp_path / "run") as run:
-        assert len(rows(run, "SELECT * FROM workers")) >= 1
-
-
-@pytest.mark.parametrize("deleted", range(13))
-def test_any_line_can_be_missing(tmp_path: Path, deleted: int) -> None:
-    lines = console(tmp_path / "whole.log", range(1, 8), ASYNC, CONFIG).read_text().splitlines(keepends=True)
-    (tmp_path / "part.log").write_text("".join(line for index, line in enumerate(lines) if index != deleted))
-    imported_to(tmp_path / "run", tmp_path / "part.log")
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT count(*) FROM train_steps") == [(7 if deleted < 6 else 6,)]
-
-
 def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
     path = console(tmp_path / "a.log", range(1, 30), ASYNC, CONFIG)
     analysis = analyze(path, page=False)

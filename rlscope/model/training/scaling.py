@@ -372,8 +372,8 @@ def _log_density(elasticity: Elasticity) -> Reals:
 
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:
-    """Return 0.5, for the median, then `draws` draws from 0 to 1."""
-    return np.append(0.5, rng.random(draws))
+    """Return 0.5, for the median, then `draws` draws from 0 to 1, spread evenly: their median depends on no seed."""
+    return np.append(0.5, (rng.permutation(draws) + 0.5) / draws)
 
 
 def _drawn(log_density: Reals, grid: Reals, uniform: Reals) -> Reals:

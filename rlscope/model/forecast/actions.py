@@ -8,7 +8,7 @@ trusted. `ranking` orders the actions.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -133,6 +133,15 @@ class Action:
         return self.price.is_high(self.price_before)
 
 
+class Solved(NamedTuple):
+    """A change of the current layout."""
+
+    gains: Reals
+    """Gain over the current rate in every draw."""
+    price: Callable[[], Price]
+    """Computes the modeled price: it takes long, and most changes gain too little to need one."""
+
+
 class Counterfactuals:
     """Solver of the current layout with one thing changed."""
 
@@ -160,8 +169,8 @@ class Counterfactuals:
         asked = self._changed(lambda system: replace(system, admission=ahead))
         asked = replace(asked, synchronous=False)
         rates, state = drawn_rates(asked, (layout,))[:, 0], steady_states(asked.system, (layout,))[0]
-        price = self._price(asked, state)
-        return self._action("change", "asynchronous", "lockstep", (layout, layout), (rates / self._rates - 1.0, price))
+        solved = Solved(rates / self._rates - 1.0, lambda: self._price(asked, state))
+        return self._action("change", "asynchronous", "lockstep", (layout, layout), solved)
 
     def colocated(self, against: Cause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
@@ -177,7 +186,8 @@ class Counterfactuals:
         steps = [colocated_step(draw, gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
         price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
-        return self._action("fix", "colocated", against, (None, None), (rates / self._rates - 1.0, price))
+        solved = Solved(rates / self._rates - 1.0, lambda: price)
+        return self._action("fix", "colocated", against, (None, None), solved)
 
     def removals(self) -> dict[Cause, Reals]:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
@@ -188,10 +198,8 @@ class Counterfactuals:
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes["staleness_cap"] = _without_limits
-        solved: dict[Cause, tuple[Reals, Price] | None] = {
-            cause: self._solve(change) for cause, change in changes.items()
-        }
-        found: dict[Cause, Reals] = {cause: each[0] for cause, each in solved.items() if each is not None}
+        solved: dict[Cause, Solved | None] = {cause: self._solve(change) for cause, change in changes.items()}
+        found: dict[Cause, Reals] = {cause: each.gains for cause, each in solved.items() if each is not None}
         if self._calibration.synchronous:
             asked = replace(self._calibration, synchronous=False)
             found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
@@ -325,14 +333,16 @@ class Counterfactuals:
         what: ActionWhat,
         cause: Cause,
         setting: tuple[Layout | float | None, Layout | float | None],
-        solved: tuple[Reals, Price],
+        solved: Solved,
         *,
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
         """Build an action from its solution. within: bounds on the gain, whatever the error of the closed form."""
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
-        gains, price = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
-        gains = np.clip(gains, *within)
+        gains = np.clip(_with_error(solved.gains, get_args(ActionWhat).index(what), error), *within)
+        gain_ratio = Estimate.of(gains)
+        # An action that gains less is not listed, so nobody asks for its price.
+        price = solved.price() if gain_ratio.value >= WORTHWHILE_RATIO else Price()
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
         is_sure = self._grounds.replayed and float(surely.mean()) >= SURE_RATIO
@@ -342,7 +352,7 @@ class Counterfactuals:
             cause=cause,
             before=setting[0],
             after=setting[1],
-            gain_ratio=Estimate.of(gains),
+            gain_ratio=gain_ratio,
             worthwhile_probability=likely,
             gains=gains,
             price_before=self._today.price,
@@ -365,8 +375,8 @@ class Counterfactuals:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(self, change: Callable[[System], System], *, evened: bool = False) -> tuple[Reals, Price] | None:
-        """Gains over the current rate, and the modeled price; None if it cannot run. evened: no engine is slower."""
+    def _solve(self, change: Callable[[System], System], *, evened: bool = False) -> Solved | None:
+        """Solve a change; None if it cannot run. evened: no engine is slower."""
         calibration, layout, asked = self._calibration, self._layout, self._changed(change)
         asked = replace(asked, engine_slowness=None) if evened else asked
         closed = float(rates_of(asked, asked.system, (layout,))[0])
@@ -374,14 +384,14 @@ class Counterfactuals:
             return None
         rates = drawn_rates(asked, (layout,))[:, 0]
         if calibration.synchronous:
-            return rates / self._rates - 1.0, free_price(self._today.staleness, asked.system.workload.lengths)
-        price = None
+            price = free_price(self._today.staleness, asked.system.workload.lengths)
+            return Solved(rates / self._rates - 1.0, lambda: price)
         if self._simulates or is_doubtful(asked, layout):
             simulated = simulated_run(asked, layout, self._settings)
             if simulated is not None:
                 rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
-                price = priced(asked, layout, simulated)
-        return rates / self._rates - 1.0, price or self._price(asked, steady_states(asked.system, (layout,))[0])
+                return Solved(rates / self._rates - 1.0, lambda: priced(asked, layout, simulated))
+        return Solved(rates / self._rates - 1.0, lambda: self._price(asked, steady_states(asked.system, (layout,))[0]))
 
     def _price(self, asked: Calibration, state: SteadyState | Refused) -> Price:
         """Price by the closed forms."""

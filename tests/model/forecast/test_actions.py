@@ -17,6 +17,7 @@ from rlscope.model.forecast.actions import (
     ActionWhat,
     Cause,
     Counterfactuals,
+    Solved,
 )
 from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.forecast.price import Price, StalenessForecast
@@ -460,7 +461,7 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
     made = counterfactuals(found, grounds)._action(
-        "change", what, "staleness_cap", setting, (np.full(3, 0.5), Price(staleness))
+        "change", what, "staleness_cap", setting, Solved(np.full(3, 0.5), lambda: Price(staleness))
     )
     assert made.is_staler is is_staler
 

@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Form, Tilt
+from rlscope.model.decode.curves import Tilt
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
-from rlscope.model.decode.posterior import ShapePrior
-from rlscope.model.decode.prior import HardwarePrior, LogNormal, hardware_prior
+from rlscope.model.decode.prior import HardwarePrior, LogNormal, ShapePrior, hardware_prior
 from rlscope.model.hardware.devices import ModelShape, find_device
 
 Rows = npt.NDArray[np.bool_]
@@ -37,20 +36,12 @@ FIGURES = Path(__file__).with_suffix(".txt")
 SEEN_BATCH = 64
 SEED = 1
 WORST = 5
-FORMS: tuple[Form, ...] = ("pnorm", "softplus", "sigmoid")
 FEWEST_OTHERS = 3
 TILTS = (0.0, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
 """Departures from the form that the others choose from."""
 WIDE = 0.6
 """Log deviation of a prior that hardly says anything."""
-WIDE_SHAPES = ShapePrior(
-    sharpness=LogNormal(3.0, 1.0),
-    softplus_width=LogNormal(0.3, 1.5),
-    softplus_rise=LogNormal(1.0, WIDE),
-    sigmoid_width=LogNormal(0.3, 1.5),
-    sigmoid_rise=LogNormal(1.0, WIDE),
-    growth_scale=0.04,
-)
+WIDE_SHAPES = ShapePrior(sharpness=LogNormal(3.0, 1.0), growth=LogNormal(0.02, 1.5))
 
 
 NOTES = """\
@@ -173,8 +164,8 @@ def why(fit: CurveFit, series: Series, row: int) -> str:
     return f"multiplications: {1e3 * work_s:.2f} ms, the curve {1e3 * fitted_work_s:.2f} ms"
 
 
-def fitted(points: DecodePoints, prior: HardwarePrior | None, form: Form | None = None) -> CurveFit:
-    fit = fit_decode_curve(points, prior, np.random.default_rng(SEED), form=form)
+def fitted(points: DecodePoints, prior: HardwarePrior | None) -> CurveFit:
+    fit = fit_decode_curve(points, prior, np.random.default_rng(SEED))
     assert fit is not None
     return fit
 
@@ -247,23 +238,14 @@ def extrapolations(wide: list[Series], out: TextIO) -> dict[str, Judged]:
     alone = {name_of(s): judge(fitted(DecodePoints.of([], []), s.prior), s, s.running > SEEN_BATCH) for s in known}
     if alone:
         table(f"Hardware alone, judged on batches above {SEEN_BATCH}", alone, out)
-    forms(wide, out)
     if all(series.prior is not None for series in wide) and len(wide) > FEWEST_OTHERS:
         left_out(wide, out)
     return beyond
 
 
-def beyond_seen(series: Series, prior: HardwarePrior | None, form: Form | None = None) -> Judged:
+def beyond_seen(series: Series, prior: HardwarePrior | None) -> Judged:
     seen = series.running <= SEEN_BATCH
-    return judge(fitted(series.points(seen), prior, form), series, ~seen)
-
-
-def forms(wide: list[Series], out: TextIO) -> None:
-    print(f"\n{'MAPE by form':<26}{'in range':>10}{'beyond':>10}", file=out)
-    for form in FORMS:
-        inside = merged(judge(fitted(s.points(everywhere(s)), s.prior, form), s, everywhere(s)) for s in wide)
-        beyond = merged(beyond_seen(s, s.prior, form) for s in wide)
-        print(f"{form:<26}{mape(inside.errors):>10.1%}{mape(beyond.errors):>10.1%}", file=out)
+    return judge(fitted(series.points(seen), prior), series, ~seen)
 
 
 def lognormal(values: Iterable[float]) -> LogNormal:
@@ -274,20 +256,20 @@ def lognormal(values: Iterable[float]) -> LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Parameters of one series, fitted to every step with next to nothing expected, by form."""
+    """Parameters of one series, fitted to every step with next to nothing expected."""
 
     series: Series
-    by_form: Mapping[Form, Mapping[str, float]]
+    parameters: Mapping[str, float]
 
     def ratio(self, part: str) -> float:
-        """What a part of the p-norm costs over what the hardware lets one expect."""
-        found, prior = self.by_form["pnorm"], self.series.prior
+        """What a part of the curve costs over what the hardware lets one expect."""
+        found, prior = self.parameters, self.series.prior
         assert prior is not None and prior.kv_s_per_token is not None
         if part == "kv":
             return found["kv_s_per_token"] / prior.kv_s_per_token.median
         if part == "flat":
             return (found["flat_s"] + found["overhead_s"]) / prior.flat_s.median
-        return found["flat_s"] / found["hinge"] / prior.per_request_s.median
+        return found["per_request_s"] / prior.per_request_s.median
 
 
 def fitted_wide(series: Series) -> Whole:
@@ -300,28 +282,18 @@ def fitted_wide(series: Series) -> Whole:
         kv_s_per_token=replace(prior.kv_s_per_token, log_sd=WIDE),
     )
     points = series.points(everywhere(series))
-    fits: dict[Form, CurveFit | None] = {
-        form: fit_decode_curve(points, wide, np.random.default_rng(SEED), form=form, shapes=WIDE_SHAPES)
-        for form in FORMS
-    }
-    return Whole(series, {form: fit.parameters for form, fit in fits.items() if fit is not None})
+    fit = fit_decode_curve(points, wide, np.random.default_rng(SEED), shapes=WIDE_SHAPES)
+    assert fit is not None
+    return Whole(series, fit.parameters)
 
 
 def shapes_of(others: Iterable[Whole]) -> ShapePrior:
     """What the others let one expect of a curve's shape."""
     known = list(others)
 
-    def of(form: Form, name: str) -> LogNormal:
-        return lognormal(one.by_form[form][name] for one in known)
-
-    growths = [parameters["growth"] for one in known for parameters in one.by_form.values()]
     return ShapePrior(
-        sharpness=of("pnorm", "sharpness"),
-        softplus_width=of("softplus", "width"),
-        softplus_rise=of("softplus", "rise"),
-        sigmoid_width=of("sigmoid", "width"),
-        sigmoid_rise=of("sigmoid", "rise"),
-        growth_scale=float(np.sqrt(np.mean(np.square(growths)))),
+        sharpness=lognormal(one.parameters["sharpness"] for one in known),
+        growth=lognormal(one.parameters["growth"] for one in known),
     )
 
 

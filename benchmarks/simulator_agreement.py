@@ -22,7 +22,7 @@ from typing import Final
 
 import token_simulator as tokens
 
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
@@ -36,7 +36,7 @@ FAST, EVEN, SLOW = 30_000.0, 8_000.0, 3_000.0
 LAYOUT: Final = Layout(trainer_gpus=1, sampler_gpus=4, max_running=24)
 SYSTEM: Final = System(
     Workload(LengthLaw.lognormal(100, 0.6, 500), PROMPT_TOKENS, GROUP, BATCH, trained_prompt_tokens=PROMPT_TOKENS),
-    Engine(1, PNormCurve(0.01, 0.0002, 2.0, kv_s_per_token=1e-6), 24, prefill_tokens_per_s=PREFILL_TOKENS_PER_S),
+    Engine(1, RooflineCurve(0.01, 0.0002, 2.0, kv_s_per_token=1e-6), 24, prefill_tokens_per_s=PREFILL_TOKENS_PER_S),
     Trainer(EVEN, seen_gpus=1, overhead_s=OVERHEAD_S),
 )
 WORLD: Final = tokens.World(

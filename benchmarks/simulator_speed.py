@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
@@ -29,7 +29,7 @@ LOOP_TURNS: Final = 2_000_000
 LENGTHS: Final = LengthLaw.lognormal(1500, 0.6, max_output_tokens=8192)
 SYSTEM: Final = System(
     Workload(LENGTHS, prompt_tokens=200, group_size=8, samples_per_step=1024),
-    Engine(1, PNormCurve(8e-3, 3e-5, 2.0, kv_s_per_token=4.35e-8), max_running=256, prefill_tokens_per_s=50_000),
+    Engine(1, RooflineCurve(8e-3, 3e-5, 2.0, kv_s_per_token=4.35e-8), max_running=256, prefill_tokens_per_s=50_000),
     Trainer(9000, seen_gpus=16),
     WeightUpdateCost(engine_pause_s=0.3, delay_s=0.5),
 )

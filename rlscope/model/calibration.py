@@ -15,14 +15,7 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.decode.curves import (
-    ExpertHitCurve,
-    Form,
-    OccupiedCurve,
-    PNormCurve,
-    SigmoidCurve,
-    SoftplusCurve,
-)
+from rlscope.model.decode.curves import Form, OccupiedCurve, RooflineCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
@@ -42,8 +35,6 @@ from rlscope.model.system import (
 )
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
 from rlscope.model.warnings import ModelWarning
-
-_Curve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 _LEAST_SPREAD: Final = 0.2
 """Coefficient of variation of a pass's prompt tokens above which a line can be fitted through its seconds."""
@@ -328,7 +319,7 @@ def _with_other_work(curve: DecodeCurve, observed: Observed) -> DecodeCurve:
 
 
 def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
-    if not isinstance(curve, _Curve):
+    if not isinstance(curve, RooflineCurve):
         raise TypeError(f"a fit gave a {type(curve).__name__}, which has no overhead to set")
     least_s = float(curve.pass_s(1.0)) - curve.overhead_s
     return replace(curve, overhead_s=max(curve.overhead_s + more_s, -0.9 * least_s))

@@ -21,8 +21,7 @@ from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
 from rlscope.errors import ArgumentError
 from rlscope.input_file import did_you_mean, read_regular
-from rlscope.model.decode.posterior import SHARPNESS
-from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
+from rlscope.model.decode.prior import PREFILL_EFFICIENCY, SHARPNESS, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, fastest_tokens_per_s, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,

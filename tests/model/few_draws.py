@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from rlscope.model import calibration
-from rlscope.model.decode import fit
 from rlscope.model.forecast import actions, ranking, recommend, result, sensitivity, simulated
 
 
@@ -17,11 +16,6 @@ def few_draws() -> Iterator[None]:
             (calibration, "DRAWS", 12),
             (actions, "DRAWS", 8),
             (ranking, "DRAWS", 8),
-            (fit, "_SETTLE_STEPS", 10),
-            (fit, "_SAMPLE", 64),
-            (fit, "_THIN_STEPS", 2),
-            (fit, "_WALKERS", 32),
-            (fit, "_MOVES", 2),
             (result, "PREDICTED_DRAWS", 12),
             (simulated, "_STEPS", 16),
             (simulated, "_MORE_STEPS", 16),

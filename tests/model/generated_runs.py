@@ -13,7 +13,7 @@ from rlscope.analysis.bottleneck import judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, Verdict
 from rlscope.model.calibration import UncalibratableError
-from rlscope.model.decode.curves import Form, PNormCurve
+from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
@@ -92,7 +92,7 @@ def _draw(rng: np.random.Generator) -> Drawn:
     layout = Layout(gpus - engines * engine_gpus, engines * engine_gpus, running)
     mean_tokens = rng.uniform(15.0, 60.0)
     lengths = LengthLaw.lognormal(mean_tokens, rng.uniform(0.2, 1.0), max_output_tokens=round(mean_tokens * 6))
-    curve = PNormCurve(
+    curve = RooflineCurve(
         flat_s=0.02, per_request_s=0.02 / rng.choice([3.0, 10.0, 40.0]), sharpness=2.0, kv_s_per_token=1e-6
     )
     # How many times as many tokens the trainers could take as the engines can make.

@@ -7,7 +7,7 @@ import numpy as np
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.calibration import Calibration, calibrate
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.forecast.result import ModelConfig
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
@@ -18,7 +18,7 @@ from tests.kept import kept
 LENGTHS = LengthLaw(np.array([100.0, 200.0, 300.0]), np.array([0.25, 0.5, 0.25]))
 TRUTH = System(
     Workload(LENGTHS, prompt_tokens=50.0, group_size=4, samples_per_step=256, trained_prompt_tokens=50.0),
-    Engine(1, PNormCurve(flat_s=0.01, per_request_s=2e-4, sharpness=2.0, kv_s_per_token=1e-7), 1_000_000),
+    Engine(1, RooflineCurve(flat_s=0.01, per_request_s=2e-4, sharpness=2.0, kv_s_per_token=1e-7), 1_000_000),
     Trainer(tokens_per_gpu_s=8_000.0, seen_gpus=2, scaling_exponent=1.0),
     WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )

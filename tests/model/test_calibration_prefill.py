@@ -7,12 +7,12 @@ import pytest
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.calibration import prefill_cost
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
 from tests.model.known_run import observed as known_run
 
-CURVE = PNormCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
+CURVE = RooflineCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
 """10 ms at 8 requests."""
 MEAN_TOKENS = 16.0
 PROMPT_TOKENS = 100.0

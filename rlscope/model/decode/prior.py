@@ -35,6 +35,28 @@ class LogNormal:
     log_sd: float
 
 
+SHARPNESS: Final = LogNormal(2.4, 0.5)
+"""Exponent p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
+HIT_RATE: Final = LogNormal(0.06, 1.0)
+"""Hit rate: one expert of sixteen per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePrior:
+    """Prior of the shape of a curve.
+
+    Medians and spreads over fits of the table of measured kernels (`benchmarks/latency_fit.py`, which also reports how
+    well those of the other devices and models carry over to one that is left out).
+    """
+
+    sharpness: LogNormal
+    growth: LogNormal
+    """Elasticity of the flat branch."""
+
+
+USUAL_SHAPES: Final = ShapePrior(SHARPNESS, growth=LogNormal(0.013, 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """Shares of the device's peaks, 0..1, that a pass reaches if nothing is measured."""

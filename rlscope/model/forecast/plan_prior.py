@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
-from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.fit import CurveFit
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
@@ -220,7 +220,7 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         synchronous=False,
         steps=0,
         steps_per_version=1.0,
-        curve=_assumed_curve(system, draws),
+        curve=_assumed_curve(plan, system, draws),
         training=_assumed_rate(system, draws),
         warnings=(),
     )
@@ -264,10 +264,11 @@ def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> De
     overhead_s = _half_normal(prior.overhead_scale_s, deviations.get("pass_overhead", 0.0))
     flat_s = _reached(prior.flat_s, bandwidth, decode.weight_bandwidth_ratio)
     per_request_s = _reached(prior.per_request_s, compute, decode.compute_ratio)
-    if (experts := prior.experts) is not None:
-        experts_s = _reached(experts.experts_s, bandwidth, decode.weight_bandwidth_ratio)
-        return ExpertHitCurve(flat_s, experts_s, _at(experts.hit_rate, shape), per_request_s, overhead_s, kv_s)
-    return PNormCurve(flat_s, per_request_s, _at(decode.sharpness, shape), overhead_s, kv_s)
+    if (experts := prior.experts) is None:
+        return RooflineCurve(flat_s, per_request_s, _at(decode.sharpness, shape), overhead_s, kv_s)
+    experts_s = _reached(experts.experts_s, bandwidth, decode.weight_bandwidth_ratio)
+    hit_rate = _at(experts.hit_rate, shape)
+    return RooflineCurve(flat_s, per_request_s, 1.0, overhead_s, kv_s, experts_s=experts_s, hit_rate=hit_rate)
 
 
 def _prefill_tokens_per_s(plan: PlanInputs, deviations: Deviations) -> float | None:
@@ -334,14 +335,15 @@ def _half_normal(scale: float, deviation: float) -> float:
     return float(scale * ndtri((1.0 + ndtr(deviation)) / 2.0))
 
 
-def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
+def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) -> CurveFit:
     """Return a fit without passes: the hardware prior alone."""
     nothing = np.empty(0)
     return CurveFit(
-        form="expert_hit" if isinstance(system.engine.curve, ExpertHitCurve) else "pnorm",
+        form="expert_hit" if plan.shape.has_experts else "pnorm",
         curve=system.engine.curve,
         draws=tuple(draw.engine.curve for draw in draws),
         parameters={},
+        form_error=0.0,
         visited=None,
         cells=DecodePoints.of(nothing, nothing),
         mape_ratio=None,

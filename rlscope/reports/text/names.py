@@ -109,8 +109,6 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {
     "pnorm": "p-norm of reading the weights and computing each request",
-    "softplus": "flat, then linear, with a soft hinge",
-    "sigmoid": "flat and linear, blended by a logistic",
     "expert_hit": "weights of the experts that the batch hits",
 }
 WARNINGS: Final[Mapping[ModelWarning, str]] = {

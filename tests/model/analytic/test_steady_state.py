@@ -14,15 +14,7 @@ from rlscope.model.analytic.steady_state import (
     trained_rates_of_each,
 )
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.decode.curves import (
-    ExpertHitCurve,
-    OccupiedCurve,
-    PNormCurve,
-    SigmoidCurve,
-    SoftplusCurve,
-    SpedUpCurve,
-    Tilt,
-)
+from rlscope.model.decode.curves import OccupiedCurve, RooflineCurve, SpedUpCurve, Tilt
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, Affine, engine, layout, system, workload
 
@@ -338,16 +330,15 @@ def test_work_and_losses_of_each_side_add_up_and_the_step_is_the_slower_side_s(
 
 
 DRAWN_CURVES = (
-    PNormCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8),
-    PNormCurve(9e-3, 4e-5, 3.0, growth=0.02, tilt=Tilt(32.0, -0.1)),
-    PNormCurve(7e-3, 2e-5, 1.5, growth=0.01, tilt=Tilt(32.0, 0.2)),
-    SoftplusCurve(8e-3, 200.0, 0.4, 0.9, kv_s_per_token=5e-8, tilt=Tilt(32.0, 0.1)),
-    SigmoidCurve(8e-3, 250.0, 0.8, 0.8, 0.1, 1e-3),
-    ExpertHitCurve(4e-3, 9e-3, 0.03, 2e-5, 0.0, 3e-8),
-    SpedUpCurve(PNormCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1.1),
-    SpedUpCurve(PNormCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 2.0),
-    OccupiedCurve(PNormCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1e-5),
-    SpedUpCurve(OccupiedCurve(PNormCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 3e-5), 2.0),
+    RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8),
+    RooflineCurve(9e-3, 4e-5, 3.0, growth=0.02, tilt=Tilt(32.0, -0.1)),
+    RooflineCurve(7e-3, 2e-5, 1.5, growth=0.01, tilt=Tilt(32.0, 0.2)),
+    RooflineCurve(4e-3, 2e-5, 1.0, 0.0, 3e-8, experts_s=9e-3, hit_rate=0.03),
+    RooflineCurve(4e-3, 2e-5, 2.0, 0.0, 3e-8, tilt=Tilt(32.0, 0.1), experts_s=6e-3, hit_rate=0.05),
+    SpedUpCurve(RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1.1),
+    SpedUpCurve(RooflineCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 2.0),
+    OccupiedCurve(RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1e-5),
+    SpedUpCurve(OccupiedCurve(RooflineCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 3e-5), 2.0),
 )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.calibration import calibrate
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.forecast.gap import (
     STRAGGLES_RATIO,
     engine_slowness,
@@ -19,7 +19,7 @@ from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from tests.model.known_run import observed, slowed, steady
 
-CURVE = PNormCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
+CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
 
 def passes(*slowness: float, running: int = 8, prefills: bool = False) -> PassCosts:

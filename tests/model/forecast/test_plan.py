@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
-from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.prior import LogNormal
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of, layouts_of, plan_layouts, sweep
@@ -254,7 +254,7 @@ def test_too_few_gpus_for_a_split_are_refused(small: PlanResult) -> None:
 
 def test_a_plan_with_certain_guesses_only_draws_its_medians(golden: PlanResult) -> None:
     median = planned_system(golden.plan, {})
-    assert isinstance(median.engine.curve, PNormCurve)
+    assert isinstance(median.engine.curve, RooflineCurve)
     assert (median.engine.curve.flat_s, median.engine.curve.per_request_s) == pytest.approx((8e-3, 3e-5), rel=1e-8)
     assert median.engine.curve.kv_s_per_token == pytest.approx(golden_system.KV_S)
     assert all(draw.engine == median.engine for draw in drawn_systems(golden.plan, 20))
@@ -265,8 +265,8 @@ def test_no_draw_is_faster_than_the_device(small: PlanResult) -> None:
     plan = replace(small.plan, decode=wide)
     curves = [draw.engine.curve for draw in drawn_systems(plan, 200)]
     weights_s = 2 * 8_190_735_360 / 3.35e12
-    flat = np.array([curve.flat_s for curve in curves if isinstance(curve, PNormCurve)])
-    computed = np.array([curve.per_request_s for curve in curves if isinstance(curve, PNormCurve)])
+    flat = np.array([curve.flat_s for curve in curves if isinstance(curve, RooflineCurve)])
+    computed = np.array([curve.per_request_s for curve in curves if isinstance(curve, RooflineCurve)])
     assert flat.size == 200
     assert flat.min() == pytest.approx(weights_s) and np.median(flat) == pytest.approx(weights_s / 0.75, rel=0.25)
     assert computed.min() == pytest.approx(2 * 8_190_735_360 / 989e12)
@@ -317,7 +317,7 @@ def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> 
 def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: PlanResult) -> None:
     shape = replace(small.plan.shape, active_parameters=2_000_000_000, experts=64, experts_per_token=4)
     curve = planned_system(replace(small.plan, shape=shape), {}).engine.curve
-    assert isinstance(curve, ExpertHitCurve)
+    assert isinstance(curve, RooflineCurve)
     assert curve.hit_rate == pytest.approx(-math.log(1 - 4 / 64))
     routed = (8_190_735_360 - 2_000_000_000) / (1 - 4 / 64)
     assert curve.experts_s == pytest.approx(2 * routed / (3.35e12 * 0.75))

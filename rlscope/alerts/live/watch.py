@@ -29,7 +29,8 @@ _NAP_NS: Final = 50_000_000
 _LAST_MESSAGES_S: Final = 5.0
 # The pause after a look is at least so many times its CPU time: a watch takes at most 5% of a core beside training.
 _REST: Final = 19.0
-# The first look at a long run may take minutes.
+# A look of a few hundred workers takes less: then --interval alone counts.
+_CHEAP_LOOK_S: Final = 0.5
 _LONGEST_REST_S: Final = 60.0
 
 
@@ -127,8 +128,10 @@ class RunWatch:
         self._state_file = state_file
         self._show = show
         self._interval_s = interval_s
+        self._look_s = 0.0
+        """CPU time of the last look."""
         self._rest_s = 0.0
-        """Minimum pause after the last look."""
+        """Minimum pause after it."""
         self._clock = clock
         self._worst: Severity | None = worst
         self._state_trouble: str | None = None
@@ -149,7 +152,7 @@ class RunWatch:
     def _look(self) -> LiveView:
         now_ns, began_s = self._clock.now_ns(), self._clock.cpu_s()
         view = self._run.poll(now_ns)
-        self._rest_s = min(_LONGEST_REST_S, _REST * (self._clock.cpu_s() - began_s))
+        self._rest(self._clock.cpu_s() - began_s)
         self._couriers.collect(now_ns)
         # Before the first tick, no alert may be closed as missing.
         if view.evaluated_ns is not None and view.facts is not None:
@@ -162,6 +165,11 @@ class RunWatch:
         self._tend(at_once=False)
         self._show_look(view)
         return view
+
+    def _rest(self, look_s: float) -> None:
+        # Of two looks, the cheaper one counts, because the first look loads libraries and reads all earlier rows.
+        usual_s, self._look_s = min(look_s, self._look_s), look_s
+        self._rest_s = min(_LONGEST_REST_S, _REST * usual_s) if usual_s > _CHEAP_LOOK_S else 0.0
 
     def _show_look(self, view: LiveView) -> None:
         self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))

@@ -233,7 +233,7 @@ class LedgerRow(NamedTuple):
     gpu_time: str
     gpu_idle: str
     part_of: Literal["row above", "rows above", ""] = ""
-    """Of what the row is a part; empty for a state of its own."""
+    """The row, or the rows, above that include this one; empty for a state of its own."""
 
 
 class LedgerRole(NamedTuple):

@@ -134,7 +134,7 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     is_wide = width >= _WIDE
     places = [place for place in range(len(block.columns)) if is_wide or place not in block.wide]
     if block.whole and width < _NARROW:
-        places.pop()  # The remarks, of which too few letters would stand in a line.
+        places.pop()  # Too few letters of the remarks would fit in a line.
     shortened = frozenset[int]() if is_wide else block.numbers
     titles, rows = [block.columns[place] for place in places], list[list[str]]()
     for row in block.rows:

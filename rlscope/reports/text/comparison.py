@@ -229,7 +229,7 @@ def cause_name(cause: ChangeCause) -> str:
 
 
 def _changes_table(attribution: Attribution, letter: str) -> Table:
-    """Return the causes, with the gain from each alone and its share of the change, as far as the model knows them."""
+    """Return the causes, with the gain from each alone and its share of the change if A's model has them."""
     rows = [
         (
             cause_name(cause),

@@ -51,7 +51,7 @@ class Frame(Block):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Block):
-    """What a document says first: its answer in one sentence, what speaks against it, and the reasons."""
+    """The answer of a document in one sentence, with warnings about it, and the reasons."""
 
     label: str
     headline: str
@@ -82,7 +82,7 @@ class Bullets(Block):
 
 
 class Check(NamedTuple):
-    """Whether something is there, and what to do if it is not."""
+    """Whether some data is present, and how to add it if not."""
 
     name: str
     is_there: bool | None
@@ -93,7 +93,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checks(Block):
-    """A list of what is there and what is missing."""
+    """A list of present and missing data."""
 
     checks: Sequence[Check]
 

@@ -117,15 +117,13 @@ class Trap:
         def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # whatever the function has
             first = arguments[0]
             path = self._names.get(first, "") if isinstance(first, int) else str(first)
-            if not self._is_due(name, path):
-                found = function(*arguments, **options)
-            else:
+            if self._is_due(name, path):
                 if self._phase.place == "within":
                     arguments = (first, bytes(arguments[1])[: len(arguments[1]) // 2], *arguments[2:])
                 if self._phase.place != "before":
                     function(*arguments, **options)
                 os.kill(os.getpid(), signal.SIGKILL)
-                found = None
+            found = function(*arguments, **options)
             if name == "open":
                 self._names[found] = path
             return found
@@ -170,7 +168,7 @@ class Outcome(NamedTuple):
     handed: int
     read: int
     lost_s: float
-    """From the last row that was read to the last that the recorder was given."""
+    """From the last row that was read to the last that the recorder was given; 0 if no row was read."""
     problems: tuple[str, ...]
 
 
@@ -200,7 +198,7 @@ def judged(order: Order, is_reached: bool, handed: int, last_ns: int, said: str)
     problems = [*said.splitlines(), *found.problems]
     if found.rows != found.distinct or (found.rows and (found.first, found.last) != (0, found.rows - 1)):
         problems.append(f"{found.rows} rows, {found.distinct} different, {found.first} to {found.last}")
-    lost_s = (last_ns - found.last_ns) / 1e9 if found.rows else 0.0
+    lost_s = 0.0 if found.last_ns is None else (last_ns - found.last_ns) / 1e9
     return Outcome(order, is_reached, handed, found.rows, max(0.0, lost_s), tuple(problems))
 
 
@@ -223,9 +221,10 @@ def read(folder: Path) -> Read:
 
     with open_run(folder) as run:
         columns = "count(*), count(DISTINCT decode_tokens), min(decode_tokens), max(decode_tokens), max(start_ns)"
-        facts = run.connection.sql(f"SELECT {columns} FROM engine_steps").fetchall()[0]
+        rows, distinct, *ends = run.connection.sql(f"SELECT {columns} FROM engine_steps").fetchall()[0]
         rest = [f"{each.path}: {each.why}" for each in run.skipped_files]
-        return Read(*facts, run.completeness.missing_rows, (*rest, *map(str, run.completeness.gaps), *run.gaps))
+        problems = (*rest, *map(str, run.completeness.gaps), *run.gaps)
+        return Read(rows, distinct, ends[0], ends[1], ends[2], run.completeness.missing_rows, problems)
 
 
 def orders(folder: Path, rate: int, kills: int, chance: random.Random) -> Iterator[Order]:

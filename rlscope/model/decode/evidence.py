@@ -1,4 +1,4 @@
-"""What a run's passes and its hardware say of a decode curve's parameters, as residuals of a least-squares fit.
+"""Evidence on a decode curve's parameters, from passes and from hardware, as residuals of a least-squares fit.
 
 A vector holds the logs of the curve's parameters. Each expectation of a parameter and each cell of passes is a residual
 in its own standard deviations; those of passes count by a Student t, so that a batch size that is much slower than
@@ -239,7 +239,7 @@ class CurveEvidence:
         return len(self._law_means) + cells + prompts
 
     def with_own_error(self, vector: Reals) -> "CurveEvidence":
-        """Scale the error of the form to that of the best curve, as far as the sizes tell."""
+        """Scale the error of the form to that of the best curve, if the sizes show it."""
         sizes, cells = self._sizes, self.cells
         if sizes is None:
             return self

@@ -271,7 +271,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
         return []
     median, low, high = map(fmt.gain, recommendation.gain_ratio)
     rows = [("predicted gain", median if low == high else f"{median} ({low} to {high})")]
-    rows.append(("probability of a gain", fmt.percent(recommendation.better_probability)))
+    rows.append(("probability of 5% or more", fmt.percent(recommendation.worthwhile_probability)))
     return [(name, ["–", value]) for name, value in rows]
 
 

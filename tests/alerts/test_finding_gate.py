@@ -102,7 +102,7 @@ def test_github_has_a_command_a_finding(report: CheckReport) -> None:
 
 
 def test_markdown_has_a_table_of_them(report: CheckReport) -> None:
-    assert report.to_text("markdown").startswith("### ❌ ")
+    assert report.to_text("markdown").startswith("#### ❌ ")
     assert "| critical | starved\\_trainer | Over the whole run, " in report.to_text("markdown")
 
 

@@ -74,7 +74,7 @@ def test_a_measured_rate_stands_beside_its_prediction_with_the_interval_of_each(
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
     assert brief_of(analysis).achieved.note.endswith("Too few steps to check a prediction")
-    assert "Even if the predicted throughput is 15% too high, the gain is +53%" in verdict.next_step(analysis)
+    assert "Even if the predicted throughput is 15% too high, the gain is +54%" in verdict.next_step(analysis)
     assert "Even if this one" not in verdict.next_step(analysed("fleet"))
 
 

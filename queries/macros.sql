@@ -1,5 +1,6 @@
 -- Interval arithmetic shared by several queries, as macros that are loaded when a run is opened.
--- They read the result of worker_extents.sql, so a query that uses them lists it among its inputs.
+-- They read the results of worker_extents.sql and worker_spans.sql, so a query that uses them lists these among its
+-- inputs.
 
 -- Is a row one of the sampled ones, one in this many? It depends on the row's time alone, not on order or partition.
 CREATE MACRO is_one_in(value, rows) AS (hash(value) >> 40)::BIGINT % rows = 0;
@@ -15,67 +16,14 @@ list_transform(
     lambda place: origin_ns + place * cell_ns
 );
 
--- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
-CREATE MACRO wait_state(role, reason) AS
-CASE
-    WHEN reason = 'samples' AND role <> 'sampler' THEN 'waiting_for_samples'
-    WHEN reason = 'staleness_cap' AND role <> 'sampler' THEN 'waiting_for_staleness_cap'
-    WHEN reason IN ('requests', 'backpressure', 'barrier', 'environment', 'staleness_cap') AND role <> 'trainer'
-        THEN 'no_requests'
-    ELSE 'waiting'
-END;
-
--- What was each worker doing, by its own spans, clipped to its extent? The extent is the outermost span.
--- An engine that applies weights without a pause keeps generating; its rows record what it did meanwhile.
--- layer breaks ties between spans with the same start and end: the higher one is inside.
--- Covers the workers with GPUs or, with of_controllers, the workers without GPUs.
-CREATE MACRO coarse_spans(of_controllers := false) AS TABLE
-WITH extents AS (
-    SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents
-    WHERE (gpu_count = 0) = of_controllers
-),
-named AS (
-    SELECT
-        activities.worker_id, start_ns, end_ns, activities.reason, 2 AS layer,
-        CASE activity
-            WHEN 'wait' THEN wait_state(role, activities.reason)
-            WHEN 'generate' THEN 'generating'
-            WHEN 'weight_update' THEN if(role = 'trainer', 'publishing_weights', 'applying_weights')
-            ELSE activity
-        END AS state
-    FROM activities JOIN extents USING (worker_id)
-    UNION ALL
-    SELECT worker_id, start_ns, end_ns, NULL, 1, 'train' FROM train_steps
-    UNION ALL
-    SELECT
-        worker_id, start_ns, end_ns, NULL, 3,
-        CASE phase
-            WHEN 'publish' THEN 'publishing_weights'
-            WHEN 'transfer' THEN 'transferring_weights'
-            ELSE 'applying_weights'
-        END
-    FROM weight_updates JOIN extents USING (worker_id)
-    WHERE NOT (phase = 'apply' AND paused IS FALSE AND has_rows)
-    UNION ALL
-    SELECT worker_id, from_ns, to_ns, NULL, 0, 'unattributed' FROM extents
-)
-SELECT
-    named.worker_id,
-    greatest(named.start_ns, extents.from_ns) AS start_ns,
-    least(named.end_ns, extents.to_ns) AS end_ns,
-    named.state,
-    named.reason,
-    named.layer
-FROM named
-JOIN extents USING (worker_id)
-WHERE greatest(named.start_ns, extents.from_ns) < least(named.end_ns, extents.to_ns);
-
--- The same spans, cut at the edges of cells of cell_ns. The pieces of the extent are the worker's cells.
+-- The spans of the workers with GPUs or, with of_controllers, of those without, cut at the edges of cells of cell_ns.
+-- The pieces of the extent are the worker's cells.
 CREATE MACRO span_pieces(origin_ns, cell_ns, of_controllers := false) AS TABLE
 WITH spans AS (
     SELECT worker_id, start_ns, end_ns, state, reason, layer,
         unnest(range((start_ns - origin_ns) // cell_ns, (end_ns - 1 - origin_ns) // cell_ns + 1)) AS cell
-    FROM coarse_spans(of_controllers := of_controllers)
+    FROM worker_spans
+    WHERE (gpu_count = 0) = of_controllers
 )
 SELECT
     worker_id, cell, state, reason, layer,

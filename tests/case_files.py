@@ -23,7 +23,7 @@ from rlscope_otel.schema import TABLES, arrow_schema
 from rlscope.trace.config import read_config
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
-from rlscope.trace.store import EXTENTS, OpenRun, open_empty
+from rlscope.trace.store import OPENED, OpenRun, open_empty
 from rlscope.trace.worker_files import dropped_rows, workers_table
 from tests.trace_folder import (
     Row,
@@ -63,15 +63,16 @@ class Case:
             for table, rows in self.tables.items():
                 connection.from_arrow(table_of(table, rows)).create_view(table, replace=True)
             connection.from_arrow(workers_table(self.workers)).create_view("workers", replace=True)
-            connection.execute(f"DROP TABLE {EXTENTS}")
-            connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
+            for name in OPENED:
+                connection.execute(f"DROP TABLE {name}")
+                connection.sql(find_question(name).sql).create(name)
             yield OpenRun(
                 folder=Path("case"),
                 run_id="run",
                 created_ns=0,
                 config=read_config(self.config)[0],
                 connection=connection,
-                locked=LockedConnection(connection, {}, (EXTENTS,), macros_sql),
+                locked=LockedConnection(connection, {}, OPENED, macros_sql),
                 row_counts={table: len(self.tables.get(table, ())) for table in TABLES},
                 dropped_rows=dropped_rows(self.workers),
                 skipped_files=(),

@@ -1,6 +1,6 @@
 -- What did each engine do in the cells of two grids, cut where its spans begin and end?
 --
--- in   worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  first_origin_ns  BIGINT   start of the first cell of one grid, UTC epoch
 -- arg  first_cell_ns    BIGINT   length of its cells
 -- arg  second_origin_ns BIGINT   start of the first cell of another grid, UTC epoch; may be the same
@@ -34,7 +34,7 @@ WITH extents AS (
     SELECT worker_id, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0 AND has_rows
 ),
 edges AS (
-    SELECT worker_id, unnest([start_ns, end_ns]) AS at_ns FROM coarse_spans() SEMI JOIN extents USING (worker_id)
+    SELECT worker_id, unnest([start_ns, end_ns]) AS at_ns FROM worker_spans SEMI JOIN extents USING (worker_id)
     UNION
     SELECT worker_id, unnest(cell_edges(from_ns, to_ns, $first_origin_ns, $first_cell_ns)) FROM extents
     UNION

@@ -1,6 +1,6 @@
 -- What was each GPU worker doing, from when to when?
 --
--- in   worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns  BIGINT   start of the run, UTC epoch
 -- arg  end_ns     BIGINT   end of the run, UTC epoch
 -- out  worker_id  VARCHAR  worker

@@ -1,6 +1,6 @@
 -- While the hooks report a worker as busy, did its GPU run any kernel?
 --
--- in   gpu_samples, worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   gpu_samples, worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns       BIGINT   start of the run, UTC epoch
 -- arg  end_ns          BIGINT   end of the run, UTC epoch
 -- arg  gpu_lag_ns      BIGINT   how long before its period a reading may still look back, ns

@@ -1,6 +1,6 @@
 -- Where did every GPU-nanosecond of every worker go?
 --
--- in   engine_cells, workers, worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   engine_cells, workers, worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns        BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns          BIGINT   length of a cell; affects speed only, smaller is faster for long runs
 -- arg  cells_per_bucket BIGINT   number of cells per bucket

@@ -1,6 +1,6 @@
 -- In which state was each worker, from when to when, exactly as the ledger counts it?
 --
--- in   worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns  BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns    BIGINT   length of a cell; with the ledger's cells the sums are the ledger's, to the nanosecond
 -- out  worker_id  VARCHAR  worker

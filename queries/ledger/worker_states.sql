@@ -1,6 +1,6 @@
 -- How long was each worker in each state over time, including workers without GPUs?
 --
--- in   ledger, worker_extents, workers, train_steps, weight_updates, activities, engine_steps
+-- in   ledger, worker_spans, worker_extents, workers, train_steps, weight_updates, activities, engine_steps
 -- arg  origin_ns        BIGINT   start of the first bucket, UTC epoch
 -- arg  cell_ns          BIGINT   length of a cell
 -- arg  cells_per_bucket BIGINT   number of cells per bucket

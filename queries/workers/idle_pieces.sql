@@ -1,6 +1,6 @@
 -- In which parts of each cell was no work recorded for a worker's GPUs?
 --
--- in   engine_pauses, worker_extents, activities, train_steps, weight_updates, engine_steps
+-- in   engine_pauses, worker_spans, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns     BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns       BIGINT   length of a cell
 -- arg  idle_after_ns BIGINT   a shorter time between two engine rows is work unless it reaches a cell's edge

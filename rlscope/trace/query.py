@@ -320,7 +320,8 @@ def _keep(
         _needed(question, arguments)
         merge_answers(connection, question, split.answers(question, arguments))
     else:
-        connection.sql(question.sql, params=_needed(question, arguments)).create(question.name)
+        # A relation would be planned twice, and on short runs planning is most of what an answer costs.
+        connection.execute(f"CREATE TABLE {question.name} AS\n{question.sql}", _needed(question, arguments))
     kept[question.name] = given
 
 

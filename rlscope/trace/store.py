@@ -38,8 +38,8 @@ from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answ
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import WORKERS, dropped_rows, host_of, identity_gaps, read_workers, workers_table
 
-EXTENTS: Final = "worker_extents"
-"""The question whose answer every open run holds as a table from the start."""
+OPENED: Final = ("worker_extents", "worker_spans")
+"""The questions whose answers every open run holds as tables from the start, because macros read them."""
 KeptAnswers = dict[str, dict[str, object]]
 """Arguments of each question whose answer a connection holds as a table, by the name of the question and the table."""
 MEMORY_LIMIT: Final = "1200MB"
@@ -89,7 +89,7 @@ class OpenRun:
     gaps: tuple[str, ...]
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The raw config, with the entries that `config` leaves out."""
-    kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
+    kept_answers: KeptAnswers = field(default_factory=lambda: {name: {} for name in OPENED})
     given_answers: dict[object, pl.DataFrame] = field(default_factory=dict[object, pl.DataFrame])
     """Cache of small answers, by question and arguments."""
     imported: Imported | None = None
@@ -165,7 +165,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
             is_plain -= set(sessions.replaced) | {table for table, files in tables.items() if files.journals}
             as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
-            with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
+            with closing(LockedConnection(connection, as_stored, (*OPENED, *kept), macros_sql)) as locked:
                 yield OpenRun(
                     folder=folder,
                     run_id=given.manifest.run_id,
@@ -204,7 +204,7 @@ def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
             correct_tables(connection, stored.workers, stored.found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        yield OpenPartition(folder, connection, {EXTENTS: {}})
+        yield OpenPartition(folder, connection, {name: {} for name in OPENED})
 
 
 class _Given(NamedTuple):
@@ -283,7 +283,7 @@ def open_rows(
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
         _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, {}, (EXTENTS, *kept), macros_sql)) as locked:
+        with closing(LockedConnection(connection, {}, (*OPENED, *kept), macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,
@@ -580,13 +580,13 @@ def _without_broken(
 
 
 def _create_macros(connection: DuckDBPyConnection, folder: Path, split: PartitionedRun | None = None) -> None:
-    """Create the macros, and the table that they depend on."""
-    question = find_question(EXTENTS)
+    """Create the macros, and the tables that they depend on."""
     with _reading(folder):
-        if split is None:
-            connection.sql(question.sql).create(EXTENTS)
-        else:
-            merge_answers(connection, question, split.answers(question, {}))
+        for question in map(find_question, OPENED):
+            if split is None:
+                connection.sql(question.sql).create(question.name)
+            else:
+                merge_answers(connection, question, split.answers(question, {}))
     connection.execute(macros_sql())
 
 

@@ -8,7 +8,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
 from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
-from rlscope.trace.store import EXTENTS, open_empty
+from rlscope.trace.store import OPENED, open_empty
 
 VALUES: dict[str, Argument] = {"BIGINT": 1, "BOOLEAN": True, "DOUBLE": 1.0, "VARCHAR": "x"}
 EVERY_ARGUMENT = {arg.name: VALUES[arg.type] for question in questions().values() for arg in question.args}
@@ -17,7 +17,7 @@ EVERY_ARGUMENT = {arg.name: VALUES[arg.type] for question in questions().values(
 @pytest.mark.parametrize("question", questions().values(), ids=lambda question: question.name)
 def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(question: Question) -> None:
     connection = open_empty()
-    keep_inputs(connection, question, EVERY_ARGUMENT, kept := {EXTENTS: {}})
+    keep_inputs(connection, question, EVERY_ARGUMENT, kept := {name: {} for name in OPENED})
     for table in {*TABLES, "workers", *kept} - set(question.tables):
         kind = "TABLE" if table in kept else "VIEW"
         connection.execute(f"DROP {kind} {table}")

@@ -81,7 +81,7 @@ def test_nothing_outside_the_run_can_be_read(run: OpenRun, sql: str) -> None:
         ("RESET lock_configuration", "SET"),
         ("PRAGMA enable_profiling", "PRAGMA"),
         ("CREATE TABLE x AS SELECT 1", "CREATE"),
-        ("CREATE MACRO wait_state(a, b) AS 1", "CREATE"),
+        ("CREATE MACRO busy_share(a, b) AS 1", "CREATE"),
         ("INSERT INTO worker_extents SELECT * FROM worker_extents", "INSERT"),
         ("DELETE FROM worker_extents", "DELETE"),
         ("UPDATE worker_extents SET end_ns = 0", "UPDATE"),

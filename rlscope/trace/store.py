@@ -584,7 +584,7 @@ def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Partitio
     with _reading(folder):
         for question in map(find_question, OPENED):
             if split is None:
-                connection.sql(question.sql).create(question.name)
+                connection.execute(f"CREATE TABLE {question.name} AS\n{question.sql}")
             else:
                 merge_answers(connection, question, split.answers(question, {}))
     connection.execute(macros_sql())

@@ -28,6 +28,8 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
+EVERY_FORMAT_AT: Final = 30
+"""Which one of them: `make test` leaves it to `make test-all`."""
 NIGHTLY: Final = 12
 """One in so many is left to `make test`: of every recorder one or two."""
 Tally = Counter[tuple[str, Verdict]]
@@ -87,7 +89,7 @@ def test_a_mutation_changes_nothing_without_a_word(
     folder = tmp_path / "run"
     shutil.copytree(original, folder)
     mutation = mutate(folder, seed, counted=recorder != "plain")
-    looked = look(folder, whole=seed % EVERY_FORMAT_OF == 0)
+    looked = look(folder, whole=seed % EVERY_FORMAT_OF == EVERY_FORMAT_AT)
     verdict = judge_mutation(mutation, untouched, looked)
     kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder != "plain" else {})]
     tally[kinds[seed % len(kinds)], verdict] += 1

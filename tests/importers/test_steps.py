@@ -422,10 +422,11 @@ def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -
 def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, stray: str, is_read: bool) -> None:
     lines = "".join(f"{PREFIX}{line}\n" for line in stray.splitlines())
     for place, line in enumerate(CONFIG.splitlines(keepends=True)[:-1]):
-        config = CONFIG.replace(line, line + lines)
-        imported = imported_to(tmp_path / str(place), console(tmp_path / "a.log", range(1, 3), ASYNC, config))
-        with open_run(tmp_path / str(place)) as run:
-            assert (run.config.samples_per_step, run.config.group_size) == ((64, 4) if is_read else (None, None)), place
+        head = CONFIG.replace(line, line + lines)
+        imported = imported_to(tmp_path / str(place), console(tmp_path / "a.log", range(1, 3), ASYNC, head))
+        config = json.loads((tmp_path / str(place) / "run.json").read_text(encoding="utf-8"))["config"]
+        found = config.get("samples_per_step"), config.get("group_size")
+        assert found == ((64, 4) if is_read else (None, None)), place
         assert any("config printed over several lines" in note for note in imported.notes) is not is_read
         assert ("the config that it prints cannot be parsed" in (imported.refusal or "")) is not is_read
 

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from rlscope.reports.page.html import render
+from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 
-NAMES = ("whole", "hostile", "many", "empty")
+NAMES = ("whole", "hostile", nightly("many"), "empty")
 ORIGIN = "https://report.invalid/"
 DESKTOP = {"width": 1280, "height": 800}
 pytestmark = pytest.mark.browser
@@ -39,11 +40,12 @@ def files(texts, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(browser, files):
     """Each page, drawn, and everything that it complained about or asked the network for."""
+    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     opened = {}
 
     def page(name):
         if name not in opened:
-            opened[name] = watched(browser.new_page(viewport=DESKTOP))
+            opened[name] = watched(context.new_page())
             opened[name][0].goto((files / f"{name}.html").as_uri())
             wait_until_drawn(opened[name][0])
         sheet, troubles = opened[name]
@@ -52,8 +54,7 @@ def pages(browser, files):
         return sheet, troubles
 
     yield page
-    for sheet, _ in opened.values():
-        sheet.close()
+    context.close()
 
 
 def watched(page):
@@ -85,7 +86,7 @@ def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [390, 768, 1400])
+@pytest.mark.parametrize("width", [390, 768, nightly(1400)])
 def test_no_width_scrolls_sideways(pages, name, width):
     page, _ = pages(name)
     page.set_viewport_size({"width": width, "height": 844})
@@ -132,7 +133,7 @@ def test_the_advice_stands_beside_the_gpu_time_and_its_table_inside_its_column(p
     assert inside["x"] + inside["width"] <= advice["x"] + advice["width"]
 
 
-@pytest.mark.parametrize("name", ["whole", "hostile"])
+@pytest.mark.parametrize("name", ["whole", nightly("hostile")])
 def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser, texts, name):
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', texts[name])[1].replace("&#39;", "'")
     assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
@@ -158,12 +159,9 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
     context.close()
 
 
-def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_spreadsheet_takes_them(browser, texts):
-    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
-    context.route("**/*", lambda route: route.fulfill(body=texts["whole"], content_type="text/html; charset=utf-8"))
-    page = context.new_page()
-    page.goto(ORIGIN)
-    wait_until_drawn(page)
+def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_spreadsheet_takes_them(pages):
+    page, _ = pages("whole")
+    page.bring_to_front()
     page.locator("#figure-ledger summary").focus()
     page.keyboard.press("Enter")
     page.locator("#figure-ledger table").wait_for(state="visible")
@@ -172,7 +170,6 @@ def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_sprea
     lines = page.evaluate("navigator.clipboard.readText()").splitlines()
     cells = page.locator("#figure-ledger tbody tr").first.locator("td").all_inner_texts()
     assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-ledger tbody tr").count()
-    context.close()
 
 
 def test_without_a_clipboard_the_numbers_are_selected(pages):

@@ -549,4 +549,4 @@ def test_many_short_files_are_read_some_after_the_others_whatever_columns_each_h
         found = run.connection.sql("SELECT start_ns, kv_used_tokens FROM engine_steps ORDER BY start_ns").fetchall()
         tables = run.connection.sql("SELECT table_name FROM duckdb_tables() ORDER BY ALL").fetchall()
     assert found == [(0, 7), (10, 7), (20, 7), (30, None), (40, 7)]
-    assert tables == [("engine_steps",), ("worker_extents",)]
+    assert tables == [("engine_steps",), ("worker_extents",), ("worker_spans",)]

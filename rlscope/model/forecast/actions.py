@@ -6,7 +6,7 @@ trusted. `ranking` orders the actions.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -156,9 +156,13 @@ class Counterfactuals:
         if self._simulates and today.tokens_per_s:
             self._rates = self._rates * (today.tokens_per_s / grounds.anchor.rate_ratio / closed)
 
-    def actions(self, observed: Observed) -> Iterator[Action]:
-        """Yield every action on the current layout that gains something."""
-        for tried in (*self._fixes(observed), *self._limits()):
+    def actions(self, observed: Observed, removed: Mapping[Cause, Reals]) -> Iterator[Action]:
+        """Yield every action on the current layout that gains something.
+
+        removed: gains if a cause were gone. What cannot gain enough to be listed is not solved: a limit raised gains no
+        more than the limit removed, and a side made 10% faster no more than one made twice as fast.
+        """
+        for tried in (*self._fixes(observed), *self._faster_sides(removed), *self._limits(removed)):
             if tried is not None and tried.gain_ratio.value > 0.0:
                 yield tried
 
@@ -230,8 +234,12 @@ class Counterfactuals:
         if keeping_up > 1.0:
             evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
             yield None if evened is None else replace(evened, engines=names)
-        yield self._fix("engine_speed", "samplers", 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
-        yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
+
+    def _faster_sides(self, removed: Mapping[Cause, Reals]) -> Iterator[Action | None]:
+        if _is_worth_solving("samplers", removed):
+            yield self._fix("engine_speed", "samplers", 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
+        if _is_worth_solving("trainers", removed):
+            yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 
     def _checkpoint_s(self, observed: Observed) -> float:
         """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
@@ -254,11 +262,12 @@ class Counterfactuals:
             return None
         return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))
 
-    def _limits(self) -> Iterator[Action | None]:
+    def _limits(self, removed: Mapping[Cause, Reals]) -> Iterator[Action | None]:
         if self._calibration.synchronous:
             return
         admission = self._calibration.system.admission
-        if admission.max_staleness is not None:
+        is_capped = _is_worth_solving("staleness_cap", removed)
+        if admission.max_staleness is not None and is_capped:
             yield self._raised_cap(admission.max_staleness)
         doubled: tuple[tuple[ActionWhat, Cause, int | None, Callable[[int], Admission]], ...] = (
             (
@@ -281,7 +290,7 @@ class Counterfactuals:
             ),
         )
         for what, cause, limit, with_limit in doubled:
-            if limit is not None:
+            if limit is not None and (is_capped or cause != "staleness_cap"):
                 most = _LIMIT_FACTOR * limit
                 yield self._limit(what, cause, (limit, most), with_limit(most))
         yield from self._publications()
@@ -399,6 +408,10 @@ class Counterfactuals:
             return Price()
         staleness = staleness_of(state, StalenessLaws.of(asked.system))
         return with_intervals(price_of(state, staleness, asked.system), asked.system, asked.draws, self._layout)
+
+
+def _is_worth_solving(cause: Cause, removed: Mapping[Cause, Reals]) -> bool:
+    return cause not in removed or float(np.median(removed[cause])) >= WORTHWHILE_RATIO
 
 
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:

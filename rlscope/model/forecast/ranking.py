@@ -103,14 +103,15 @@ def rank_actions(
         return Ranking()
     counterfactuals = Counterfactuals(calibration, forecasts.today, grounds, settings)
     layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    every = (*layouts, *counterfactuals.actions(observed))
+    removals = counterfactuals.removals()
+    every = (*layouts, *counterfactuals.actions(observed, removals))
     has_cap = calibration.system.admission.max_staleness is not None
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(counterfactuals.overlapped())
     ceiling = {work: trainer_rate_bound(observed, DRAWS, publishing=work) for work in (True, False)}
     actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
-    removed = _measured(counterfactuals.removals(), observed, grounds.lost_gpu_s, ceiling[True])
+    removed = _measured(removals, observed, grounds.lost_gpu_s, ceiling[True])
     slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
     shared = counterfactuals.colocated(slower)
     actions += [shared] if shared is not None else []

@@ -416,7 +416,7 @@ def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
 
 def test_every_limit_is_moved_by_a_step():
     admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
-    moved = [each for each in counterfactuals(calibration_of(of_small("samplers"), admission))._limits() if each]
+    moved = [each for each in counterfactuals(calibration_of(of_small("samplers"), admission))._limits({}) if each]
     assert {each.what: (each.cause, each.before, each.after) for each in moved} == {
         "staleness_cap": ("staleness_cap", 1, 2),
         "in_flight_limit": ("staleness_cap", 96, 192),
@@ -424,6 +424,25 @@ def test_every_limit_is_moved_by_a_step():
         "publish_every": ("weight_updates", 1.0, 2.0),
         "queue_capacity_samples": ("trainers", 64, 128),
     }
+
+
+@pytest.mark.parametrize(
+    ("cause", "unsolved"),
+    [
+        ("samplers", {"engine_speed"}),
+        ("trainers", {"trainer_speed"}),
+        ("staleness_cap", {"staleness_cap", "in_flight_limit", "running_samples_limit"}),
+    ],
+)
+def test_what_gains_less_than_5_percent_with_its_cause_gone_is_not_solved(cause: Cause, unsolved: set[str]):
+    admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
+    made = counterfactuals(calibration_of(of_small("samplers"), admission))
+
+    def tried(gain: float) -> set[str]:
+        removed: dict[Cause, Reals] = {cause: np.full(DRAWS, gain)}
+        return {each.what for each in (*made._faster_sides(removed), *made._limits(removed)) if each}
+
+    assert tried(0.05) == tried(0.0499) | unsolved and not tried(0.0499) & unsolved
 
 
 @pytest.mark.parametrize(

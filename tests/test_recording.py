@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rlscope
+from tests.nightly import nightly
 from tests.recording_blocks import ROOT, TEXT, check_calls, commands_of, imported, python_of, resolved, sections
 
 OWN, HOOKS = python_of("Your own loop"), (ROOT / "instrumentation" / "README.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ def test_three_examples_are_listed_each_with_another_verdict() -> None:
     assert [verdict for _, verdict in LISTED] == ["trainers", "samplers", "weight updates"]
 
 
-@pytest.mark.parametrize(("arguments", "verdict"), LISTED)
+@pytest.mark.parametrize(("arguments", "verdict"), [*LISTED[:2], *(nightly(*each) for each in LISTED[2:])])
 def test_the_own_loop_is_recorded_and_gets_the_verdict_that_is_named(
     arguments: str, verdict: str, tmp_path: Path
 ) -> None:

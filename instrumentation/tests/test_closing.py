@@ -225,7 +225,10 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["while it records", "at the end"])
+@pytest.mark.parametrize(
+    "ends",
+    [pytest.param(False, id="while it records"), pytest.param(True, id="at the end", marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_in_a_closing_after(moment: str, ends: bool, start_script, tmp_path: Path) -> None:
     patch, files = MOMENTS[moment]

@@ -18,6 +18,7 @@ from rlscope.cli import app, main
 from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
+from tests.nightly import nightly
 from tests.trace_folder import small_run, train_row, worker, write_run
 
 SECOND = 10**9
@@ -294,7 +295,10 @@ def execute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
 
 @pytest.mark.parametrize(
     ("encoding", "arguments"),
-    [*(("ascii", each) for each in EVERY), *(("latin-1", each) for each in EVERY if each[0] in ("analyze", "query"))],
+    [
+        *(("ascii", each) for each in EVERY),
+        *(nightly("latin-1", each) for each in EVERY if each[0] in ("analyze", "query")),
+    ],
     ids=lambda given: given if isinstance(given, str) else given[0],
 )
 def test_every_command_prints_on_a_terminal_of_ascii_and_of_latin_1(

@@ -115,7 +115,7 @@ def test_runs_without_noise_keep_the_threshold_of_five_percent(tmp_path: Path) -
     assert outcome.rule.threshold == pytest.approx(0.95 * 50) and outcome.alerts
 
 
-@pytest.mark.parametrize(("wait_s", "fires"), [(0.25, True), (0.2, False), (0.1, False)])
+@pytest.mark.parametrize(("wait_s", "fires"), [(0.25, True), (0.2, False)])
 def test_idleness_is_a_regression_beyond_a_tenth_of_the_gpu_time(tmp_path: Path, wait_s: float, fires: bool) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 100, wait_s)
     fired = {alert.rule for alert in rlscope.check(after, baseline=before).alerts}

@@ -356,7 +356,7 @@ def simulated(folder: Path, world: World, clocks_off_s: tuple[float, ...], steps
 
 
 @pytest.mark.parametrize("world", [QUICK, LATE], ids=["quick", "late"])
-@pytest.mark.parametrize("by_s", [0.0, 0.0005, 0.005])
+@pytest.mark.parametrize("by_s", [0.0, nightly(0.0005), 0.005])
 def test_clocks_that_are_off_by_less_than_is_uncertain_are_named_and_not_moved(
     by_s: float, world: World, tmp_path: Path
 ) -> None:
@@ -376,9 +376,9 @@ def test_a_clock_is_moved_where_that_surely_brings_it_nearer_to_the_truth(
         assert own.host == "host-b" and abs(own.offset_s - by_s) < abs(by_s)
 
 
-@pytest.mark.parametrize("host", ["host-a", "host-b"])
+@pytest.mark.parametrize("host", ["host-a", nightly("host-b")])
 @pytest.mark.parametrize("by_s", [2.0, 10.0])
-@pytest.mark.parametrize("at_s", [10.0, 19.0])
+@pytest.mark.parametrize("at_s", [10.0, nightly(19.0)])
 def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named(
     at_s: float, by_s: float, host: str, tmp_path: Path
 ) -> None:

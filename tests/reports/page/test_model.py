@@ -26,6 +26,7 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.verdict import action_rows
+from tests.nightly import nightly
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model, tried_model
 from tests.reports.page.test_html import Page
@@ -83,7 +84,7 @@ def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
     assert sum(attributes.get("class") == "numbers" for _, attributes in page.tags) == len(specs)
 
 
-@pytest.mark.parametrize("make", [changing_model, short_model])
+@pytest.mark.parametrize("make", [changing_model, nightly(short_model)])
 def test_no_chart_of_the_model_has_more_than_a_few_hundred_marks(make):
     specs = specs_of(Page(render(with_model(make()))))
     for name in CHARTS:
@@ -268,7 +269,7 @@ def test_the_terminal_names_a_layout_that_is_kept_and_leaves_the_others_to_the_a
     assert "recommended 4 : 4" in layouts(changing_model()) and "recommended" not in layouts(kept_model())
 
 
-@pytest.mark.parametrize("said", [changing_model, short_model, kept_model])
+@pytest.mark.parametrize("said", [changing_model, nightly(short_model), kept_model])
 def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(said):
     analysis = with_model(said())
     rows = action_rows(analysis)

@@ -59,6 +59,7 @@ QUESTIONS: Final = (
     "shared_gpus",
     "trainer_steps",
     "reported_values",
+    "open_phases",
 )
 """Queries that every analysis runs, in order."""
 DRAWN: Final = (

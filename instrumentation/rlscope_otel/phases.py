@@ -9,6 +9,7 @@ from typing import Self
 
 from rlscope_otel import conventions as c
 from rlscope_otel.faults import Faults
+from rlscope_otel.span_rows import open_entry
 
 Moment = tuple[int, int, float, float]
 """Token staleness, number of tokens, and the sum and sum of squares of their importance ratio."""
@@ -19,6 +20,8 @@ A token is fresh if the weights being trained sampled it, on a context that they
 trainer has weights that it has not published.
 """
 
+_MOST_OPEN = 64
+
 
 Keep = Callable[[str, int, int, Mapping[str, object]], None]
 """Takes the name, the start, the end and the attributes of a phase that has ended; raises nothing."""
@@ -27,12 +30,32 @@ Keep = Callable[[str, int, int, Mapping[str, object]], None]
 class PhaseSource:
     """Shared by all phases of a run; `keep` is None if the run is inactive."""
 
-    __slots__ = ("faults", "keep", "now_ns")
+    __slots__ = ("_entered", "faults", "keep", "now_ns")
 
     def __init__(self, keep: Keep | None, now_ns: Callable[[], int], faults: Faults) -> None:
         self.keep = keep
         self.now_ns = now_ns
         self.faults = faults
+        self._entered: dict[Phase, None] = {}
+
+    def entered(self, phase: "Phase") -> None:
+        """Note that a phase has begun."""
+        # A host that enters phases and never leaves them must not fill its memory.
+        if len(self._entered) < _MOST_OPEN:
+            self._entered[phase] = None
+
+    def left(self, phase: "Phase") -> None:
+        """Note that a phase has ended."""
+        self._entered.pop(phase, None)
+
+    def open(self) -> list[Mapping[str, object]]:
+        """Return what the worker is in the middle of, as the entries of `open` in its file. Any thread may call it."""
+        try:
+            entered = tuple(self._entered)
+        except RuntimeError:  # Another thread entered a phase meanwhile; the next flush looks again.
+            return []
+        found = ((phase.since_ns, phase) for phase in entered)
+        return [open_entry(phase.name, since_ns, phase.attributes) for since_ns, phase in found if since_ns is not None]
 
 
 class Phase:
@@ -50,10 +73,26 @@ class Phase:
         if source.keep is not None:
             self._keep(values)
 
+    @property
+    def name(self) -> str:
+        """Name of its span."""
+        return self._name
+
+    @property
+    def since_ns(self) -> int | None:
+        """When it began; None if it is not open."""
+        return self._start_ns
+
+    @property
+    def attributes(self) -> Mapping[str, object]:
+        """What is known of it so far."""
+        return self._attributes
+
     def __enter__(self) -> Self:
         source = self._source
         if source.keep is not None:
             self._start_ns = source.now_ns()
+            source.entered(self)
         return self
 
     def __exit__(
@@ -61,6 +100,7 @@ class Phase:
     ) -> None:
         start_ns, self._start_ns = self._start_ns, None
         if start_ns is not None:
+            self._source.left(self)
             self.between(start_ns, self._source.now_ns())
 
     def between(self, start_ns: int, end_ns: int) -> None:

@@ -122,6 +122,7 @@ class Recording:
             self.faults,
             settings.limits,
             self._tallies,
+            self.phases.open,
         )
         self._writer.join(settings.run_id, settings.config)
         if settings.upload is not None:

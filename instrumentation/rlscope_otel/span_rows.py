@@ -54,6 +54,16 @@ def row_of_phase(name: str, start_ns: int, end_ns: int, attributes: Attributes) 
         return SpanRow("spans", row, f"span {name!r} kept in `spans`: {problem}")
 
 
+def open_entry(name: str, since_ns: int, attributes: Attributes) -> Mapping[str, object]:
+    """The entry of a phase that has not ended in the worker's file: what it is, since when, and what is known of it."""
+    known = ((attribute.key.rpartition(".")[2], attributes.get(attribute.key)) for attribute in _OF_OPEN)
+    return {
+        "doing": _DOING[name],
+        "since_ns": since_ns,
+        **{key: value for key, value in known if value is not None},
+    }
+
+
 def _activity_row(activity: str, start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:
     reason = _value(attributes, c.WAIT_REASON, str) if activity == "wait" else None
     return SpanRow("activities", (activity, reason if reason in schema.WAIT_REASONS else None, start_ns, end_ns))
@@ -149,6 +159,12 @@ def _weight_builder(phase: str) -> Callable[[int, int, Attributes], SpanRow]:
     return lambda start_ns, end_ns, attributes: _weight_row(phase, start_ns, end_ns, attributes)
 
 
+_OF_OPEN = (c.WAIT_REASON, c.STEP, c.WEIGHTS_VERSION)
+_DOING = {
+    c.TRAIN_STEP.name: "train",
+    **{span.name: activity for activity, span in c.ACTIVITY_SPANS.items()},
+    **{span.name: phase for phase, span in c.WEIGHT_SPANS.items()},
+}
 _BUILDERS: dict[str, Callable[[int, int, Attributes], SpanRow]] = {
     c.TRAIN_STEP.name: _train_row,
     **{span.name: _activity_builder(activity) for activity, span in c.ACTIVITY_SPANS.items()},

@@ -7,7 +7,7 @@ and files of the first start stay correct.
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -47,6 +47,8 @@ class Progress:
     closed: Mapping[str, Mapping[str, int]]
     """By table and number, the CRC-32 of the Parquet files that took the place of journals, or are about to."""
     dropped: Mapping[str, int]
+    open: Sequence[Mapping[str, object]] = ()
+    """What it was in the middle of; empty once it stopped."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """The settings that this start was given: run.json keeps those of the first."""
 
@@ -93,6 +95,7 @@ class WorkerFile:
             "rows": progress.rows,
             "closed": {table: files for table, files in progress.closed.items() if files},
             "dropped": progress.dropped,
+            "open": progress.open,
             **({"config": dict(progress.config)} if progress.config else {}),
         }
 

@@ -4,7 +4,7 @@ Rows leave their buffer once they are on disk. While writing fails they stay, th
 fit are counted as dropped; once writing succeeds again, the next flush writes everything buffered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rlscope_otel import run_file, schema
@@ -38,6 +38,7 @@ class Writer:
         faults: Faults,
         limits: Limits,
         tallies: Tallies,
+        open_phases: Callable[[], Sequence[Mapping[str, object]]],
     ) -> None:
         self.identity = identity
         self.run_id: str | None = None
@@ -46,6 +47,7 @@ class Writer:
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
+        self._open_phases = open_phases
         self._limits = limits
         self._closing = Closing(faults)
         self._config: Mapping[str, object] = {}
@@ -244,5 +246,6 @@ class Writer:
             rows=self._rows,
             closed=self._closing.closed,
             dropped=self._dropped,
+            open=self._open_phases() if self._stopped_ns is None else (),
             config=self._given_config,
         )

@@ -18,6 +18,7 @@ from rlscope.diagnose import (
     long_tail,
     overproduction,
     shared_gpu,
+    stalled,
     starved_trainer,
     straggling_engine,
     underfilled_engines,
@@ -27,6 +28,7 @@ from rlscope.diagnose import (
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
 RULES: Final[tuple[FindingRule, ...]] = (
+    stalled.RULE,
     weights_not_applied.RULE,
     starved_trainer.RULE,
     capped_staleness.RULE,

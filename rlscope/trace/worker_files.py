@@ -20,6 +20,15 @@ from rlscope.trace.manifest import read_json
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column in bits."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
+_OPEN: Final = pa.struct(
+    [
+        pa.field("doing", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("age_ns", pa.int64()),
+    ]
+)
+"""What a worker was in the middle of at its last flush: an activity, train, or the phase of a weight update."""
 WORKERS: Final = pa.schema(
     [
         pa.field("worker_id", pa.string()),
@@ -33,6 +42,7 @@ WORKERS: Final = pa.schema(
         pa.field("started_ns", pa.int64()),
         pa.field("stopped_ns", pa.int64()),
         pa.field("last_flush_ns", pa.int64()),
+        pa.field("open", pa.list_(_OPEN)),
     ]
 )
 
@@ -91,8 +101,25 @@ def _read_worker(path: Path, state: tuple[int, int, int], is_plain: bool) -> _Re
         document = dict(read_json(path, plain_bytes=state[1] if is_plain else None))
     except RunFolderError as error:
         return _ReadWorker(state, None, str(error))
+    document["open"] = _open_phases(document)
     why = _worker_fault(document, path)
     return _ReadWorker(state, document if why is None else None, why or "")
+
+
+def _open_phases(document: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return the entries of `open` that can be read, with their age by the worker's own clock."""
+    given, flushed_ns = document.get("open"), document.get("last_flush_ns")
+    entries = (
+        [cast("dict[str, object]", each) for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    )
+    return [
+        {**each, "age_ns": flushed_ns - since_ns}
+        for each in entries
+        if isinstance(each.get("doing"), str)
+        and is_integer(since_ns := each.get("since_ns"))
+        and is_integer(flushed_ns)
+        and flushed_ns >= since_ns
+    ]
 
 
 def host_of(worker: Mapping[str, object]) -> str | None:
@@ -159,6 +186,14 @@ def workers_table(documents: Sequence[Mapping[str, object]]) -> pa.Table:
 def _column(values: list[object], kind: pa.DataType) -> pa.Array:
     """Return a column of values, with NULL for values of another type: a wrong optional entry counts as missing."""
     # pyarrow's conversion would import pandas, and polars would make a series of each list.
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        rows = [cast("list[dict[str, object]]", value) if isinstance(value, list) else [] for value in values]
+        flat = list(chain(*rows))
+        fields = [_column([each.get(field.name) for each in flat], field.type) for field in kind.value_type]
+        ends = pl.Series([0, *accumulate(map(len, rows))], dtype=pl.Int32)
+        return pa.ListArray.from_arrays(
+            ends.to_arrow(), pa.StructArray.from_arrays(fields, fields=list(kind.value_type))
+        )
     if pa.types.is_list(kind):
         lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
         names = [[name for name in own if isinstance(name, str)] for own in lists]

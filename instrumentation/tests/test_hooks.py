@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,30 @@ def test_every_activity_becomes_a_row_with_its_interval(run: Run, clock: ManualC
         ("checkpoint", None, 10),
         ("other", None, 10),
     ]
+
+
+def test_the_workers_file_says_what_it_is_in_the_middle_of(
+    run: Run, clock: ManualClock, worker: Callable[[str], dict[str, object]]
+) -> None:
+    def opened() -> object:
+        run.flush()
+        return worker("w0")["open"]
+
+    with run.train_step(7, version_in=3):
+        clock.advance(10)
+        with run.wait("samples"):
+            assert opened() == [
+                {"doing": "train", "since_ns": 1_000_000, "step": 7},
+                {"doing": "wait", "since_ns": 1_000_010, "reason": "samples"},
+            ]
+        assert opened() == [{"doing": "train", "since_ns": 1_000_000, "step": 7}]
+    run.startup().between(0, 10)
+    assert opened() == []
+    entered = [run.apply_weights(41).__enter__() for _ in range(100)]
+    assert opened() == [{"doing": "apply", "since_ns": 1_000_010, "version": 41}] * 64
+    assert len(entered) == 100
+    run.stop()
+    assert worker("w0")["open"] == []
 
 
 def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run, clock: ManualClock, rows) -> None:

@@ -1,6 +1,6 @@
 -- What was each worker in the middle of when it was last heard, and for how long did such a phase last before?
 --
--- in   workers, worker_extents, activities, train_steps, weight_updates, engine_steps, samples
+-- in   longest_phases, workers, worker_extents, activities, train_steps, weight_updates, engine_steps, samples
 -- out  worker_id    VARCHAR  worker
 -- out  role         VARCHAR  its role
 -- out  has_end      BOOLEAN  whether it recorded its stop
@@ -13,25 +13,16 @@
 -- out  longest_ns   BIGINT   longest phase of that kind that a worker of the role ended; NULL if none did
 -- grain: one row per worker and open phase, and one per worker without any
 -- partition: driver
-WITH phases AS (
-    SELECT worker_id, 'train' AS doing, NULL AS reason, end_ns - start_ns AS phase_ns, end_ns FROM train_steps
-    UNION ALL SELECT worker_id, activity, reason, end_ns - start_ns, end_ns FROM activities
-    UNION ALL SELECT worker_id, phase, NULL, end_ns - start_ns, end_ns FROM weight_updates
-),
-last_rows AS (
+WITH last_rows AS (
     SELECT worker_id, max(end_ns) AS last_row_ns
     FROM (
-        SELECT worker_id, max(end_ns) AS end_ns FROM phases GROUP BY worker_id
+        SELECT worker_id, max(end_ns) AS end_ns FROM train_steps GROUP BY worker_id
+        UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
+        UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
         UNION ALL SELECT worker_id, max(end_ns) FROM engine_steps GROUP BY worker_id
         UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
     )
     GROUP BY worker_id
-),
-longest AS (
-    SELECT role, doing, reason, max(phase_ns) AS longest_ns
-    FROM phases
-    JOIN worker_extents USING (worker_id)
-    GROUP BY role, doing, reason
 ),
 opened AS (
     SELECT worker_id, unnest(open, recursive := true) FROM workers
@@ -42,6 +33,6 @@ SELECT
 FROM worker_extents AS extents
 LEFT JOIN last_rows USING (worker_id)
 LEFT JOIN opened USING (worker_id)
-LEFT JOIN longest
+LEFT JOIN longest_phases AS longest
     ON longest.role = extents.role AND longest.doing = opened.doing AND longest.reason IS NOT DISTINCT FROM opened.reason
 ORDER BY extents.worker_id, opened.age_ns DESC, opened.doing, opened.reason

@@ -3,12 +3,12 @@
 Symptom: no step ends any more, GPUs are idle, and nothing raises.
 Evidence: each flush of a worker states what it is in the middle of and since when. The longest phase of that kind that
 a worker of its role has ended shows how long it may take.
-Threshold: a phase that lasts 10 s longer than the longest of its kind is stuck. Without one to compare with, that is 5
-minutes for a wait or a weight update, and half an hour for what may take long at first: start-up, training, evaluation
-and checkpoints. A worker that was not heard for 30 s, while others were, is silent; one that is in no phase and has
-recorded nothing for as long is quiet. A worker that is stuck in anything but a wait holds up the others, and so does
-one that waits for an environment. So does a silent one if another waits, and a quiet one if all others wait. Where all
-wait, they wait for each other. Always critical.
+Threshold: a phase is stuck once it has lasted a quarter and 5 s longer than the longest of its kind. Without one to
+compare with, it is stuck after 5 minutes if it is a wait or a weight update, and after half an hour if it may take long
+at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 30 s, while others were, is
+silent; one that is in no phase and has recorded nothing for as long is quiet. A worker that is stuck in anything but a
+wait holds up the others, and so does one that waits for an environment. So does a silent one if another waits, and a
+quiet one if all others wait. Where all wait, they wait for each other. Always critical.
 Remedy: look at the stack of the worker that is stuck.
 Limits: hooks that record a phase only after it has ended show nothing of it; their workers are quiet. Nothing is found
 once every trainer has recorded its stop, nor while a worker that others wait for still moves, however slowly.
@@ -24,8 +24,9 @@ from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# Several flushes: the longest phase of its kind may be exceeded by chance, by a tenth or so.
-BEYOND_LONGEST_S: Final = 10.0
+# The longest of many phases is exceeded by a tenth or so now and then; of short ones by a busy disk or processor.
+BEYOND_LONGEST_RATIO: Final = 1.25
+BEYOND_LONGEST_S: Final = 5.0
 # A first wait or weight update lasts as long as others load their weights and compile.
 FIRST_WAIT_S: Final = 300.0
 # Large models take many minutes to load, and a first evaluation as long as it was made.
@@ -81,16 +82,17 @@ def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceVal
         _worker(str(worker_id), rows.to_dicts(), now_ns)
         for (worker_id,), rows in running.group_by("worker_id", maintain_order=True)
     ]
-    waiting = _longest(each for each in workers if each.waits_for is not None)
+    waits = [each for each in workers if each.waits_for is not None]
+    # A rank that waits for another one shows less than what that one waits for.
+    waits = [each for each in waits if each.waits_for != _REASONS["barrier"]] or waits
+    waiting = _longest(waits)
     moving = sum(each.moves for each in workers)
     stuck = _longest(each for each in workers if each.is_heard and each.doing is not None and each.waits_for is None)
     if stuck is None and waiting is not None:
         stuck = _longest(each for each in workers if not each.is_heard)
     if stuck is None and waiting is not None and not moving:
-        others = [each for each in workers if each is not waiting and not each.moves]
-        stuck = _longest(each for each in others if each.waits_for != waiting.waits_for) or _longest(others)
-        if stuck is None:
-            return None
+        quiet = [each for each in workers if each.waits_for is None and each.stuck_s]
+        stuck = _longest(quiet) or _longest(each for each in waits if each.waits_for != waiting.waits_for)
     if stuck is None:
         return None
     return {
@@ -131,7 +133,7 @@ def _worker(worker_id: str, rows: list[dict[str, Any]], now_ns: int) -> _Worker:
 def _limit_s(row: Mapping[str, Any]) -> float:
     """How long an open phase may last."""
     if row["longest_ns"] is not None:
-        return row["longest_ns"] / 1e9 + BEYOND_LONGEST_S
+        return BEYOND_LONGEST_RATIO * row["longest_ns"] / 1e9 + BEYOND_LONGEST_S
     return FIRST_WAIT_S if row["doing"] in _WAITS else FIRST_WORK_S
 
 
@@ -161,7 +163,7 @@ RULE = FindingRule(
         "Other workers that move: {moving_workers}.",
         "{worker_id} has been {doing} for {stuck_s}. Other workers that move: {moving_workers}.",
     ),
-    remedy="Look at the stack of the worker that is stuck, for example with `py-spy dump --pid`: its file under workers/ "
-    "names its pid and host. If it is silent, look at the last lines of its log, and whether its disk is full.",
+    remedy="Look at the stack of the worker that is stuck, for example with `py-spy dump --pid`: its file under "
+    "workers/ names its pid and host. If it is silent, look at the end of its log, and whether its disk is full.",
     find=find,
 )

@@ -101,7 +101,8 @@ def _read_worker(path: Path, state: tuple[int, int, int], is_plain: bool) -> _Re
         document = dict(read_json(path, plain_bytes=state[1] if is_plain else None))
     except RunFolderError as error:
         return _ReadWorker(state, None, str(error))
-    document["open"] = _open_phases(document)
+    if "open" in document:
+        document["open"] = _open_phases(document)
     why = _worker_fault(document, path)
     return _ReadWorker(state, document if why is None else None, why or "")
 

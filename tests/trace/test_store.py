@@ -309,6 +309,23 @@ def test_optional_entries_of_a_worker_that_no_column_can_hold_read_as_missing(tm
     assert frame.rows() == [(None, None), (2**31 - 1, None)]
 
 
+def test_open_phases_have_their_age_by_the_workers_own_clock_and_those_that_make_no_sense_are_left_out(
+    tmp_path: Path,
+) -> None:
+    given = [
+        {"doing": "wait", "since_ns": 60, "reason": "samples"},
+        {"doing": "apply", "since_ns": 100, "version": "many"},
+        {"doing": "eval", "since_ns": 101},
+        {"doing": "eval"},
+        {"doing": 3, "since_ns": 60},
+        "eval",
+    ]
+    workers = [worker("w", stop_ns=None, last_flush_ns=100, open=given), worker("x", open="eval"), worker("y")]
+    with open_run(write_run(tmp_path, workers)) as run:
+        frame = ask_own(run, "SELECT worker_id, unnest(open, recursive := true) FROM workers ORDER BY ALL")
+    assert frame.rows() == [("w", "apply", None, None, 0), ("w", "wait", "samples", None, 40)]
+
+
 def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(tmp_path: Path) -> None:
     findings = analyze(small_run(tmp_path, None, max_running=10**12)).findings
     underfilled = next(finding for finding in findings if finding.rule == "underfilled_engines")

@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope.alerts.buckets import Family
-from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.live.workers import LiveWorkers, LongestPhases
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import Alert, TokenStaleness, Verdict
+from rlscope.analysis.result import Alert, EvidenceValue, TokenStaleness, Verdict
 from rlscope.analysis.staleness import token_staleness
+from rlscope.diagnose.stalled import stall_of
 from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
 
 
@@ -61,6 +62,8 @@ class LiveFacts:
     """Workers without data for SILENT_NS or longer."""
     straggler: Straggler | None
     """The slowest engine, if it is slower than the others by as much as the finding of `analyze` needs."""
+    stall: Mapping[str, EvidenceValue] | None
+    """Evidence of the finding `stalled`: who is stuck and who waits; None if the run moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,9 @@ class StepFacts(NamedTuple):
     last_end_ns: int | None
 
 
-def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepFacts, now_ns: int) -> LiveFacts:
+def facts_of(
+    run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepFacts, longest_ns: LongestPhases, now_ns: int
+) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
     return LiveFacts(
@@ -118,7 +123,14 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepF
         trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
         silent_workers=_silent(workers, now_ns),
         straggler=_straggler(timeline),
+        stall=_stall(workers, longest_ns),
     )
+
+
+def _stall(workers: LiveWorkers, longest_ns: LongestPhases) -> Mapping[str, EvidenceValue] | None:
+    """Who is stuck, at the time when any worker was last heard: the clock of the watch may be off."""
+    heard_ns = [life.last_ns for life in workers.lives]
+    return stall_of(workers.open_phases(longest_ns), max(heard_ns)) if heard_ns else None
 
 
 def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:

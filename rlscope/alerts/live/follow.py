@@ -25,7 +25,7 @@ from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.journals import ReadRows
 from rlscope.alerts.live.pieces import Piece
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
-from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.live.workers import LiveWorkers, PhaseKind
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.offline import families_of, step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
@@ -36,6 +36,7 @@ from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.manifest import RunManifest, read_manifest
+from rlscope.trace.query import ask
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import KnownWorkers, read_workers
@@ -88,6 +89,8 @@ class LiveRun:
         self._states: dict[str, RuleState] = {}
         self._late_rows = 0
         self._late_ns = 0
+        self._longest_ns: dict[PhaseKind, int] = {}
+        """The longest ended phase of each kind that this watch has seen."""
 
     @classmethod
     def restored(cls, folder: Path, rules: RuleSet, state: Mapping[str, object], grace_ns: int = GRACE_NS) -> "LiveRun":
@@ -271,6 +274,7 @@ class LiveRun:
         with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
             frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)
             own = own_answers(run, self._rules, ticks)
+            self._note_longest(ask(run, "longest_phases"))
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
         self._frames = {
             name: merged(self._frames.get(name), frame, replaced, self._family_from(name, keep, ticks))
@@ -281,6 +285,11 @@ class LiveRun:
         fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
         self._step_ends_ns = tuple(kept + fresh)
         self._filled = self._dirty_from = until
+
+    def _note_longest(self, phases: pl.DataFrame) -> None:
+        for role, doing, reason, longest_ns in phases.iter_rows():
+            kind = (role, doing, reason)
+            self._longest_ns[kind] = max(longest_ns, self._longest_ns.get(kind, 0))
 
     def _family_from(self, family: Family, keep: int, ticks: Ticks) -> int:
         """The first bucket of a family that the next tick looks at, and no bucket before `keep`."""
@@ -321,7 +330,7 @@ class LiveRun:
             shown = max(1, SHOWN_NS // ticks.interval_ns)
             timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
             steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
-            facts = facts_of(manifest.run_id, timeline, workers, steps, now_ns)
+            facts = facts_of(manifest.run_id, timeline, workers, steps, self._longest_ns, now_ns)
         faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
         if not workers.documents:
             faulty.append("workers/: no readable worker file yet, so no GPU-second can be accounted for")

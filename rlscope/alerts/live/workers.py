@@ -6,7 +6,9 @@ grace period has therefore ended with the run and raises no alert.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
+
+import polars as pl
 
 from rlscope.alerts.buckets import WorkerLife, trained_until_ns
 from rlscope.alerts.live.files import LiveFiles
@@ -16,6 +18,18 @@ SETTLED_NS: Final = 2_000_000_000
 """A flush writes one table after another; rows this close to its end may be in the next flush."""
 GIVEN_UP_NS: Final = 600_000_000_000
 """Without data from any worker for this long, the run is over, however it ended."""
+PhaseKind = tuple[str, str, str | None]
+"""Role, what its workers do, and the reason for waiting; see longest_phases.sql."""
+LongestPhases = Mapping[PhaseKind, int]
+"""Nanoseconds of the longest phase of each kind that has ended."""
+_OPEN: Final = ("doing", "reason", "version", "age_ns")
+_OPEN_PHASES: Final = {
+    **dict.fromkeys(("worker_id", "role"), pl.String),
+    "has_end": pl.Boolean,
+    **dict.fromkeys(("heard_ns", "last_row_ns"), pl.Int64),
+    **dict.fromkeys(("doing", "reason"), pl.String),
+    **dict.fromkeys(("version", "age_ns", "longest_ns"), pl.Int64),
+}
 _ROLES_WITH_ROWS: Final = ("trainer", "sampler", "colocated")
 
 
@@ -83,6 +97,23 @@ class LiveWorkers:
         """By engine; missing if not recorded."""
         found = {str(each["worker_id"]): each.get("kv_capacity_tokens") for each in self.documents}
         return {name: tokens for name, tokens in found.items() if is_integer(tokens) and tokens > 0}
+
+    def open_phases(self, longest_ns: LongestPhases) -> pl.DataFrame:
+        """Return the answer to the query of that name for the workers as they are now."""
+        rows: list[dict[str, object]] = []
+        for document, life in zip(self.documents, self.lives, strict=True):
+            known = {
+                "worker_id": life.worker_id,
+                "role": life.role,
+                "has_end": life.worker_id in self.over,
+                "heard_ns": life.last_ns,
+                "last_row_ns": self.last_row_ns.get(life.worker_id),
+            }
+            entries = cast("Sequence[Mapping[str, object]]", document.get("open") or [{}])
+            for each in sorted(entries, key=lambda each: -cast("int", each.get("age_ns", 0))):
+                kind = cast("PhaseKind", (life.role, each.get("doing"), each.get("reason")))
+                rows.append({**known, **{name: each.get(name) for name in _OPEN}, "longest_ns": longest_ns.get(kind)})
+        return pl.DataFrame(rows, schema=_OPEN_PHASES)
 
     def due_ns(self, now_ns: int, grace_ns: int) -> int | None:
         """Up to when all data has arrived: from every worker, or because the grace period is over."""

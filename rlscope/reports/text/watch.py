@@ -7,11 +7,12 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
-from rlscope.analysis.result import SEVERITIES, Alert
+from rlscope.analysis.result import SEVERITIES, Alert, Finding
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.format import printable
 from rlscope.reports.blocks import Bar, Bars, Block, Bullets, Callout, Fact, Facts, Paragraph, Part
 from rlscope.reports.text import causes
+from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.states import role_order, state_label, state_of
 
 # Often enough to see progress, rarely enough for a log kept for days.
@@ -73,6 +74,13 @@ def silence_words(facts: LiveFacts) -> list[str]:
     return [f"no data from {worker.worker_id} for {fmt.duration(worker.silent_s)}" for worker in facts.silent_workers]
 
 
+def stall_words(facts: LiveFacts) -> list[str]:
+    """A sentence on who is stuck and who waits; empty if the run moves."""
+    if facts.stall is None:
+        return []
+    return [sentence(Finding("stalled", "critical", None, facts.stall, None, None)).rstrip(".")]
+
+
 def moment_ns(look: Look) -> int:
     """The time that durations are measured to, UTC epoch: now, or the end of a run that has ended."""
     view = look.view
@@ -89,7 +97,7 @@ def state_words(look: Look) -> str:
 def screen(look: Look) -> list[Block]:
     """Return what a terminal shows after one poll: firing alerts, facts, and the states of each role."""
     facts = look.view.facts
-    silences = silence_words(facts) if facts is not None else []
+    silences = [*stall_words(facts), *silence_words(facts)] if facts is not None else []
     notes = [*silences, *look.troubles, *look.view.problems]
     head = Paragraph(f"{state_words(look)}  {fmt.instant(look.view.now_ns)}", "headline")
     told: list[Block] = [Bullets(notes)] if notes else []
@@ -155,6 +163,7 @@ class Lines:
         if facts is not None:
             named = (f"silent {each.worker_id}" for each in facts.silent_workers)
             words = dict(zip(named, silence_words(facts), strict=True))
+            words |= {f"silent {number} in a stall": said for number, said in enumerate(stall_words(facts))}
         # A problem is not printed again when only its count grows.
         words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
         words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}

@@ -19,7 +19,7 @@ from rlscope.errors import RuleError
 from rlscope.pipeline import check
 from tests.alerts.live.growing_run import Journals, arrivals, copy_all_but_tables, every_rule, make_run
 from tests.nightly import nightly
-from tests.trace_folder import activity, engine_row, train_row, worker, write_rows, write_run
+from tests.trace_folder import activity, engine_row, train_row, update_row, worker, write_rows, write_run
 
 S = 1_000_000_000
 RULES = every_rule(5 * S)
@@ -187,6 +187,36 @@ def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard
     assert not view.ended
     assert not live.poll(30 * S + GIVEN_UP_NS - 1).ended
     assert live.poll(30 * S + GIVEN_UP_NS).ended
+
+
+def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_seen(tmp_path: Path) -> None:
+    def flushed(at_s: int) -> None:
+        applying = {"doing": "apply", "version": 2, "since_ns": 40 * S}
+        waiting = {"doing": "wait", "reason": "samples", "since_ns": 41 * S}
+        for document in (
+            worker("e0", "sampler", 0, None, last_flush_ns=at_s * S, rows={"weight_updates": 1}, open=[applying]),
+            worker("t0", "trainer", 0, None, last_flush_ns=at_s * S, rows={"activities": 1}, open=[waiting]),
+        ):
+            (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+
+    folder = write_run(tmp_path / "run", [])
+    write_rows(folder, "weight_updates", "e0", [update_row("e0", 30 * S, 38 * S, 1)])
+    write_rows(folder, "activities", "t0", [activity("t0", 30 * S, 38 * S, "wait", "samples")])
+    live = LiveRun(folder, IDLE)
+    flushed(54)
+    view = live.poll(40 * S + GRACE_NS)
+    assert view.facts is not None and view.facts.stall is None
+    flushed(56)
+    view = live.poll(41 * S + GRACE_NS)
+    assert view.facts is not None and view.facts.stall == {
+        "waiting_worker_id": "t0",
+        "waits_for": "samples",
+        "waited_s": 15.0,
+        "worker_id": "e0",
+        "doing": "applying version 2",
+        "stuck_s": 16.0,
+        "moving_workers": 0,
+    }
 
 
 def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls_nobody(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def facts(**changes: Any) -> LiveFacts:
         "trained_tokens_per_s": 5300.0,
         "silent_workers": (),
         "straggler": None,
+        "stall": None,
     }
     return LiveFacts(**(known | changes))
 
@@ -482,6 +483,15 @@ def test_without_an_earlier_watch_there_is_no_state(tmp_path: Path) -> None:
 
 
 SILENT = facts(silent_workers=(SilentWorker("sampler-1", 75.0),))
+STALL = {
+    "waiting_worker_id": "trainer-0",
+    "waits_for": "samples",
+    "waited_s": 94.0,
+    "worker_id": "sampler-2",
+    "doing": "applying version 41",
+    "stuck_s": 96.0,
+    "moving_workers": 0,
+}
 NO_FACTS = {"running_per_engine": None, "waiting_requests": None, "kv_used_ratio": None, "staleness": None}
 EMPTY = facts(
     sides=(),
@@ -502,6 +512,15 @@ def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = ()) -> list[st
     for number, each in enumerate(views):
         shown.show(Look(each, troubles[number] if number < len(troubles) else (), 0))
     return [line.removeprefix("2026-01-01 12:00:") for line in written]
+
+
+def test_a_stall_is_said_once_and_when_it_is_over() -> None:
+    said = "trainer-0 has waited 1 min 34 s for samples; sampler-2 has been applying version 41 for 1 min 36 s. "
+    stalled = view(facts=facts(stall=STALL))
+    assert [line for line in lines(stalled, stalled, view()) if said in line] == [
+        f"00 UTC note: {said}Other workers that move: 0",
+        f"00 UTC cleared: {said}Other workers that move: 0",
+    ]
 
 
 def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None:

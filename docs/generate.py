@@ -64,6 +64,10 @@ worker share, and `config` has the settings passed to the recorder. If trainers 
 before, **a reader uses only the last recording**. Otherwise all starts are one run. A `sample_id` that two starts used
 stands for two samples: a delivery refers to the last of them that had finished.
 
+Each flush replaces the file, even if there was no row to write. `last_flush_ns` therefore shows that a worker is alive,
+and `open` what it is in the middle of: `doing` (an activity, `train`, or `publish`, `transfer` or `apply` of weights),
+`since_ns`, and the `reason` of a wait, the `step` or the `version`.
+
 ## Journals and closed files
 
 A recorder appends each flush to an open journal, one per worker and table. A journal is closed when it is large or old

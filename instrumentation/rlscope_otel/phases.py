@@ -85,7 +85,7 @@ class Phase:
 
     @property
     def attributes(self) -> Mapping[str, object]:
-        """What is known of it so far."""
+        """Attributes that are known so far."""
         return self._attributes
 
     def __enter__(self) -> Self:

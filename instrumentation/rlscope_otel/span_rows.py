@@ -55,7 +55,7 @@ def row_of_phase(name: str, start_ns: int, end_ns: int, attributes: Attributes) 
 
 
 def open_entry(name: str, since_ns: int, attributes: Attributes) -> Mapping[str, object]:
-    """The entry of a phase that has not ended in the worker's file: what it is, since when, and what is known of it."""
+    """The entry in the worker's file of a phase that has not ended: its kind, its start and its known attributes."""
     known = ((attribute.key.rpartition(".")[2], attributes.get(attribute.key)) for attribute in _OF_OPEN)
     return {
         "doing": _DOING[name],

@@ -48,7 +48,7 @@ class Progress:
     """By table and number, the CRC-32 of the Parquet files that took the place of journals, or are about to."""
     dropped: Mapping[str, int]
     open: Sequence[Mapping[str, object]] = ()
-    """What it was in the middle of; empty once it stopped."""
+    """Phases that it was in the middle of; empty once it stopped."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """The settings that this start was given: run.json keeps those of the first."""
 

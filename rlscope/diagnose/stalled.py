@@ -61,10 +61,10 @@ _REASONS: Final[Mapping[str, str]] = {
 class _Worker:
     worker_id: str
     doing: str | None
-    """What it is stuck in, in words; None if it moves."""
+    """Phase that it is stuck in, in words; None if it moves."""
     stuck_s: float
     waits_for: str | None
-    """What it waits for, in words; None if it does not wait for another worker."""
+    """Thing that it waits for, in words; None if it does not wait for another worker."""
     is_heard: bool
     moves: bool
 
@@ -131,7 +131,7 @@ def _worker(worker_id: str, rows: list[dict[str, Any]], now_ns: int) -> _Worker:
 
 
 def _limit_s(row: Mapping[str, Any]) -> float:
-    """How long an open phase may last."""
+    """Return the seconds that an open phase may last."""
     if row["longest_ns"] is not None:
         return BEYOND_LONGEST_RATIO * row["longest_ns"] / 1e9 + BEYOND_LONGEST_S
     return FIRST_WAIT_S if row["doing"] in _WAITS else FIRST_WORK_S

@@ -28,7 +28,7 @@ _OPEN: Final = pa.struct(
         pa.field("age_ns", pa.int64()),
     ]
 )
-"""What a worker was in the middle of at its last flush: an activity, train, or the phase of a weight update."""
+"""A phase that had not ended at the last flush: an activity, train, or the phase of a weight update."""
 WORKERS: Final = pa.schema(
     [
         pa.field("worker_id", pa.string()),

@@ -456,6 +456,7 @@ def test_an_unknown_framework_adds_nothing_to_a_remedy(framework):
 
 def test_each_finding_says_where_its_remedy_takes_the_run():
     assert {rule.name: rule.towards for rule in RULES} == {
+        "stalled": None,
         "weights_not_applied": None,
         "starved_trainer": "more_samples",
         "capped_staleness": "fresher",

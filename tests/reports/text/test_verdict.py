@@ -24,6 +24,8 @@ from tests.reports.model_fixture import changing_model
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
 
 EVIDENCE = {
+    "stalled": {"waiting_worker_id": "t0", "waits_for": "samples", "waited_s": 94.0, "worker_id": "e2",
+                "doing": "applying version 41", "stuck_s": 96.0, "moving_workers": 0},
     "weights_not_applied": {"gap": 0.02, "noise_gap": 3e-14, "limit_gap": 0.001, "early_gap": 0.01, "late_gap": 0.04,
                             "fresh_tokens": 5000, "seen_versions": 40},
     "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},

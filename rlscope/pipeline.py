@@ -62,6 +62,10 @@ QUESTIONS: Final = (
     "open_phases",
 )
 """Queries that every analysis runs, in order."""
+_NO_FINDING_READS: Final = frozenset(
+    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values"}
+)
+"""Queries of these that only the model and the report read."""
 DRAWN: Final = (
     "worker_timeline",
     "idle_stretches",
@@ -192,7 +196,8 @@ def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress
 
 def find_problems(run: OpenRun) -> tuple[Finding, ...]:
     """Return the findings of an open run, without fitting the model."""
-    return find_all(_evidence(run, _ask_all(run, focused_grid(run), QUESTIONS), say_nothing))
+    asked = [name for name in QUESTIONS if name not in _NO_FINDING_READS]
+    return find_all(_evidence(run, _ask_all(run, focused_grid(run), asked), say_nothing))
 
 
 def focused_grid(run: OpenRun, beside: Cells = NO_CELLS) -> Grid:

@@ -9,7 +9,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.blocks import Block, flat
-from rlscope.reports.charts.encoding import Chart, spec
+from rlscope.reports.charts.encoding import Chart, spec, unchecked
 from rlscope.reports.charts.series import drawable
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.text.states import reason_label, state_of
@@ -85,7 +85,8 @@ def drawn_frame(
     """Return the figure with a frame, which may be empty; charts over time get a tick at each weight update."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
-    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)
+    with unchecked():
+        picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)
     whole = frame if figure.in_table is None else figure.in_table(frame)
     table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
     note = "" if table.height == whole.height else f"Aggregated from {fmt.count(whole.height)} rows."

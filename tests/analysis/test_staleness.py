@@ -263,6 +263,6 @@ def test_moving_every_clock_moves_times_and_changes_nothing_else(by_ns: int, tmp
     instants = pl.selectors.by_name(
         "start_ns", "end_ns", "bucket_start_ns", "publish_start_ns", "applied_ns", "first_start_ns", "tail_start_ns",
         "last_finish_ns", "wait_from_ns", "wait_to_ns", "time_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns",
-        "trained_ns", require_all=False,
+        "trained_ns", "heard_ns", "last_row_ns", require_all=False,
     )  # fmt: skip
     assert_same({name: frame.with_columns(instants + by_ns) for name, frame in here.items()}, there)

@@ -7,10 +7,12 @@ All charts over time share one axis, with a faint tick at each weight update. Tw
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
 import altair as alt
 import polars as pl
+from altair.utils.schemapi import debug_mode
 
 from rlscope.analysis.result import RunFacts
 from rlscope.reports.charts.colors import LIMIT, UPDATE, palette
@@ -20,6 +22,11 @@ FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
 """Parameters: start and end of the shown stretch, in seconds since the run started."""
 _TICK_PX: Final = 5
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Return a block in which Altair does not check each part of a chart as it is made: the tests check every chart."""
+    return debug_mode(False)
 
 
 def zoomed_scale() -> alt.Scale:

@@ -251,12 +251,12 @@ def _fitted(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None,
     context = usual_context_tokens(fit)
     asked = [float(each.layout.max_running) for each in (model.forecasts.today, model.recommendation.best)]
     most = max([*asked, *(float(value) for value in fit.cells.running)]) * _BEYOND_NEED
-    rows: list[tuple[str | float | None, ...]] = []
-    for running in np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0)):
-        interval = fit.pass_interval(float(running), running * (context or 0.0))
-        grade = fit.grade(float(running))
-        rows.append((FITTED, float(running), interval.median_s, interval.low_s, interval.high_s, grade, None))
-    return rows
+    running = np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0))
+    intervals = fit.pass_intervals(running, running * (context or 0.0))
+    return [
+        (FITTED, requests, interval.median_s, interval.low_s, interval.high_s, fit.grade(requests), None)
+        for requests, interval in zip(running.tolist(), intervals, strict=True)
+    ]
 
 
 def _operating(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None, ...]]:

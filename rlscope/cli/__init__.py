@@ -18,6 +18,7 @@ from rlscope.cli import (
     doctor,
     export,
     import_,
+    mcp,
     plan,
     push,
     query,
@@ -47,6 +48,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     query.queries,
     export.export,
     push.push,
+    mcp.mcp,
 )
 """The subcommands in the order of the help. `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:

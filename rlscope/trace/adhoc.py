@@ -124,7 +124,7 @@ def _typed(value: str) -> Argument:
 
 def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | None) -> None:
     """Write the whole frame to a file, or to stdout if output is None. Raises OutputError."""
-    content = _encoded(frame, table_format)
+    content = encoded_table(frame, table_format)
     if output is not None:
         write_file(output, content)
         return
@@ -134,7 +134,8 @@ def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | N
     sys.stdout.buffer.flush()
 
 
-def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
+def encoded_table(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
+    """Return the whole frame in a format, with texts of the run made safe for it."""
     match table_format:
         case "text":
             return as_bytes(_text(_safe(frame, one_line)))

@@ -1,0 +1,174 @@
+"""An MCP server over folders of runs: an agent lists, analyzes, queries and compares them, and asks what-ifs.
+
+Each tool returns text, at most a part of it at a time; the end of a part says how to ask for the next. Only files below
+the folders given at the start are read. An error that the caller can fix is a tool error, and the server goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import rlscope
+from rlscope.changes import CHANGEABLE
+from rlscope.errors import ArgumentError, RlscopeError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+PART_CHARACTERS: Final = 20_000
+"""Characters of an answer that are returned at once: about 5,000 tokens."""
+MOST_ROWS: Final = 1000
+"""Maximum rows of a query."""
+_KEPT_ANSWERS: Final = 16
+_INSTRUCTIONS: Final = (
+    "rlscope explains where the GPU time of asynchronous RL runs went and how stale their tokens were. Begin with "
+    "list_runs or analyze. Every number carries its unit in its name. Answers come in parts: if one ends with a note, "
+    "call the tool again with the offset that it names."
+)
+
+
+def serve(folders: Sequence[Path]) -> None:
+    """Answer an MCP client on stdin and stdout until it disconnects.
+
+    Raises:
+        ArgumentError: A folder does not exist.
+        RlscopeError: The package `mcp` is not installed.
+    """
+    server_of(RunTools(folders)).run("stdio")
+
+
+class RunTools:
+    """The tools, over the runs below some folders. Each raises RlscopeError for what the caller can fix."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Open the folders. Raises ArgumentError if one does not exist."""
+        self._folders = [folder.resolve() for folder in folders]
+        for given, folder in zip(folders, self._folders, strict=True):
+            if not folder.is_dir():
+                raise ArgumentError.of(
+                    str(given), found="no such folder", expected="a folder of runs", next_step="Correct the path."
+                )
+        self._answers: dict[object, str] = {}
+
+    def list_runs(self, folder: str = ".", filters: Sequence[str] = ()) -> str:
+        """List the runs below a folder as CSV, newest first, with throughput, staleness and bottleneck.
+
+        folder: path relative to an open folder, or absolute. filters: conditions such as "bottleneck = samplers".
+        """
+        return rlscope.list_runs(self._path(folder), reverse=True, filters=list(filters)).to_text("csv")
+
+    def analyze(self, path: str) -> str:
+        """Say where the GPU time of a run went, how stale its tokens were, what is wrong, and which layout is faster.
+
+        path: run folder, or a log or metrics file of a framework.
+        """
+        return rlscope.analyze(self._path(path), page=False).to_markdown()
+
+    def doctor(self, path: str) -> str:
+        """Say what a run records, what it lacks, and which line of code, flag or file would add that."""
+        return rlscope.doctor(self._path(path)).to_markdown()
+
+    def query(self, path: str, query: str, arguments: Mapping[str, str | int | float | bool] | None = None) -> str:
+        """Answer one SELECT over the tables of a run, or a built-in query by its name, as CSV.
+
+        Tables: workers, samples, deliveries, engine_steps, train_steps, weight_updates, activities, queue_depths,
+        gpu_samples, spans. DESCRIBE is not allowed: SELECT column_name, data_type FROM information_schema.columns.
+        arguments: of a built-in query.
+        """
+        from rlscope.trace.adhoc import encoded_table, is_sql
+
+        with rlscope.open(self._path(path)) as run:
+            frame = run.sql(query) if is_sql(query) else run.query(query, **dict(arguments or {}))
+        text = encoded_table(frame.head(MOST_ROWS), "csv").decode("utf-8")
+        if frame.height <= MOST_ROWS:
+            return text
+        return f"{text}[{MOST_ROWS:,} of {frame.height:,} rows: aggregate, or use LIMIT and OFFSET]"
+
+    def what_if(self, path: str, changes: Mapping[str, int | float]) -> str:
+        """Predict a run with changed settings, for example {"trainer_gpus": 4, "max_staleness": 2}."""
+        unknown = [name for name in changes if name not in CHANGEABLE]
+        if unknown:
+            raise ArgumentError.of(
+                "changes", found=unknown[0], expected="one of " + ", ".join(CHANGEABLE), next_step="Rename it."
+            )
+        return rlscope.what_if(self._path(path), **changes).to_markdown()  # type: ignore[arg-type]
+
+    def compare(self, baseline: str, run: str) -> str:
+        """Explain the difference between two runs: throughput, GPU time, staleness, and which changes explain it."""
+        return rlscope.compare(self._path(baseline), self._path(run)).to_markdown()
+
+    def plan(self, path: str) -> str:
+        """Recommend a layout for a planned run. path: a plan in TOML; `rlscope plan --example` prints one."""
+        return rlscope.plan(self._path(path)).to_markdown()
+
+    def part(self, asked: object, answer: Callable[[], str], offset: int) -> str:
+        """Return the part of an answer from a character on. Later parts are those of the first one's answer."""
+        if offset <= 0 or asked not in self._answers:
+            self._answers.pop(asked, None)
+            self._answers[asked] = answer()
+            while len(self._answers) > _KEPT_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        text, start = self._answers[asked], max(0, offset)
+        end = start + PART_CHARACTERS
+        if end >= len(text):
+            return text[start:] or f"[the answer has {len(text):,} characters]"
+        left = len(text) - end
+        return f"{text[start:end]}\n\n[{left:,} more characters: call again with offset={end}]"
+
+    def _path(self, given: str) -> Path:
+        """Return a path below an open folder. Raises ArgumentError for any other, wherever links lead."""
+        for folder in self._folders:
+            with suppress(OSError, ValueError):  # Of a loop of links, or a name that no file can have.
+                path = (folder / given).resolve(strict=True)
+                if path.is_relative_to(folder):
+                    return path
+        raise ArgumentError.of(
+            given,
+            found="no such path below an open folder",
+            expected="one below " + ", ".join(map(str, self._folders)),
+            next_step="List the runs with list_runs.",
+        )
+
+
+def server_of(tools: RunTools) -> "MCPServer":
+    """Return a server that offers the tools. Raises RlscopeError if the package `mcp` is not installed."""
+    try:
+        from mcp.server import MCPServer
+        from mcp.types import ToolAnnotations
+    except ImportError as error:
+        raise RlscopeError.of(
+            "rlscope mcp",
+            found="no package mcp",
+            expected="the SDK of the Model Context Protocol",
+            next_step="Install it: pip install 'rlscope[mcp]'.",
+        ) from error
+    server = MCPServer("rlscope", instructions=_INSTRUCTIONS, log_level="WARNING")
+    only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    for tool in (
+        tools.list_runs, tools.analyze, tools.doctor, tools.query, tools.what_if, tools.compare, tools.plan
+    ):  # fmt: skip
+        server.tool(annotations=only_reads, structured_output=False)(_in_parts(tools, tool))
+    return server
+
+
+def _in_parts(tools: RunTools, tool: Callable[..., str]) -> Callable[..., str]:
+    """Return a tool that takes the offset of a part too, and whose errors are the client's to read."""
+    from inspect import Parameter, signature
+
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    @wraps(tool)
+    def answered(offset: int = 0, **given: object) -> str:
+        try:
+            asked = (tool.__name__, repr(sorted(given.items())))
+            return tools.part(asked, lambda: tool(**given), offset)
+        except RlscopeError as error:
+            raise ToolError(str(error)) from error
+
+    own = signature(tool)
+    at = Parameter("offset", Parameter.KEYWORD_ONLY, default=0, annotation=int)
+    answered.__signature__ = own.replace(parameters=[*own.parameters.values(), at])  # type: ignore[attr-defined]
+    answered.__annotations__ = {**tool.__annotations__, "offset": int}
+    return answered

@@ -1,0 +1,119 @@
+"""The MCP server: what its tools answer to a client over stdio, in which parts, and what they refuse to read."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlscope.errors import ArgumentError
+from rlscope.mcp_server import PART_CHARACTERS, RunTools
+from tests.kept import TRACES
+from tests.trace_folder import train_row, worker, write_run
+
+pytest.importorskip("mcp")
+
+
+def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, str]]:
+    """Whether each call failed, and its text, of one server that is a process of its own."""
+    from mcp import Client, StdioServerParameters
+    from mcp.types import TextContent
+
+    async def ask() -> list[tuple[bool, str]]:
+        code = "from rlscope.cli import main; main()"
+        server = StdioServerParameters(command=sys.executable, args=["-c", code, "mcp", str(folder)])
+        found: list[tuple[bool, str]] = []
+        async with Client(server) as client:
+            assert {tool.name for tool in (await client.list_tools()).tools} == {
+                "list_runs", "analyze", "doctor", "query", "what_if", "compare", "plan"
+            }  # fmt: skip
+            for name, arguments in calls:
+                result = await client.call_tool(name, arguments)
+                (content,) = result.content
+                assert isinstance(content, TextContent)
+                found.append((bool(result.is_error), content.text))
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path: Path) -> None:
+    steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(3)]
+    write_run(tmp_path / "runs" / "a", [worker("t0", stop_ns=100)], train_steps=steps)
+    answers = asked(
+        tmp_path / "runs",
+        ("analyze", {"path": "a"}),
+        ("query", {"path": "a", "query": "SELECT count(*) AS steps FROM train_steps"}),
+        ("query", {"path": "a", "query": "worker_extents"}),
+        ("doctor", {"path": "a"}),
+        ("list_runs", {}),
+        ("analyze", {"path": "../.."}),
+        ("query", {"path": "a", "query": "SELECT * FROM read_text('/etc/passwd')"}),
+        ("query", {"path": "a", "query": "trainingsteps"}),
+        ("what_if", {"path": "a", "changes": {"trainer_gpu": 2}}),
+        ("what_if", {"path": "a", "changes": {"trainer_gpus": 2}}),
+        ("plan", {"path": "a"}),
+        ("analyze", {"folder": "a"}),
+        ("query", {"path": "a", "query": "SELECT 1 AS one"}),
+    )
+    assert [failed for failed, _ in answers] == [False] * 5 + [True] * 7 + [False]
+    begins = ["### No verdict", "steps\n3\n", "worker_id,role,host", "- ", "path,run_id,"]
+    for (_, text), begin in zip(answers, begins, strict=False):
+        assert text.startswith(begin), text
+    messages = [text for failed, text in answers if failed]
+    for message, part in zip(
+        messages,
+        (
+            f"no such path below an open folder; expected one below {tmp_path / 'runs'}",
+            "has been disabled by configuration",
+            "no such query",
+            "found trainer_gpu; expected one of trainer_gpus",
+            "no model",
+            "plan",
+            "Field required",
+        ),
+        strict=True,
+    ):
+        assert part in message.replace("No model", "no model"), message
+
+
+def test_an_answer_comes_in_parts_of_the_same_answer() -> None:
+    tools, made = RunTools([TRACES]), list[str]()
+
+    def answer() -> str:
+        made.append("x" * (PART_CHARACTERS + 5))
+        return made[-1]
+
+    assert tools.part("a", answer, 0) == "x" * PART_CHARACTERS + "\n\n[5 more characters: call again with offset=20000]"
+    assert tools.part("a", answer, PART_CHARACTERS) == "xxxxx" and len(made) == 1
+    assert tools.part("a", answer, PART_CHARACTERS + 5) == "[the answer has 20,005 characters]"
+    tools.part("a", answer, 0)
+    assert len(made) == 2
+    for other in range(16):
+        tools.part(other, lambda: "y", 0)
+    tools.part("a", answer, 1)
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"), [(1000, ""), (1001, "[1,000 of 1,001 rows: aggregate, or use LIMIT and OFFSET]")]
+)
+def test_a_query_returns_at_most_a_thousand_rows(rows: int, note: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [worker("t0")])
+    lines = RunTools([tmp_path]).query("a", f"SELECT range AS n FROM range({rows})").splitlines()
+    assert lines[:2] == ["n", "0"] and lines[1000] == "999" and lines[1001:] == [note] * bool(note)
+
+
+def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path: Path) -> None:
+    for name in ("open", "also", "other"):
+        write_run(tmp_path / name / "run", [worker("t0")])
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "other" / "run")
+    tools = RunTools([tmp_path / "open", tmp_path / "also"])
+    assert tools.query("run", "SELECT worker_id FROM workers") == "worker_id\nt0\n"
+    assert tools.query(str(tmp_path / "also" / "run"), "SELECT 1 AS n") == "n\n1\n"
+    for closed in ("link", "../other/run", str(tmp_path / "other" / "run"), "run\0", "s3://bucket/run"):
+        with pytest.raises(ArgumentError, match="no such path below an open folder"):
+            tools.query(closed, "SELECT 1 AS n")
+    with pytest.raises(ArgumentError, match="no such folder"):
+        RunTools([tmp_path / "gone"])

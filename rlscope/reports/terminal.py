@@ -221,10 +221,10 @@ def _role(role: blocks.LedgerRole, ledger: blocks.Ledger, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
     table.add_column(plain(f"{role.role} GPU time"), header_style="bold", overflow="fold", min_width=label_width)
     table.add_column("whole run", justify="right", no_wrap=True)
-    table.add_column("% of\nrun", justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=bar)
     if has_steady:
-        table.add_column("% of\nsteady state", justify="right", no_wrap=True)
+        table.add_column("steady state", justify="right", no_wrap=True)
     if ledger.has_gpu_idle:
         table.add_column("GPU idle", justify="right", max_width=5)
     for row in role.rows:

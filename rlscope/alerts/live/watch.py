@@ -31,7 +31,7 @@ _LAST_MESSAGES_S: Final = 5.0
 _REST: Final = 19.0
 # A look of a few hundred workers takes less: then --interval alone counts.
 _CHEAP_LOOK_S: Final = 0.5
-_LONGEST_REST_S: Final = 60.0
+_LONGEST_REST_S: Final = 75.0
 
 
 class WatchClock(Protocol):

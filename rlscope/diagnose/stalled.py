@@ -1,4 +1,4 @@
-"""The run stands still: a worker is stuck, and others wait for it.
+"""A worker is stuck, and others may wait for it: a run that hangs, or is about to.
 
 Symptom: no step ends any more, GPUs are idle, and nothing raises.
 Evidence: each flush of a worker states what it is in the middle of and since when. The longest phase of that kind that
@@ -157,7 +157,7 @@ def find(evidence: Evidence) -> Finding | None:
 
 RULE = FindingRule(
     name="stalled",
-    title="The run stands still",
+    title="A worker is stuck",
     sentences=(
         "{waiting_worker_id} has waited {waited_s} for {waits_for}; {worker_id} has been {doing} for {stuck_s}. "
         "Other workers that move: {moving_workers}.",

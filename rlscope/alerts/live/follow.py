@@ -20,7 +20,7 @@ from rlscope_otel.schema import TIMES
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
 from rlscope.alerts.live.clocks import LiveClocks
-from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, StepFacts, facts_of
+from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveFacts, LiveView, StepFacts, facts_of
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.journals import ReadRows
 from rlscope.alerts.live.pieces import Piece
@@ -30,7 +30,7 @@ from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.offline import families_of, step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
-from rlscope.analysis.result import Alert
+from rlscope.analysis.result import Alert, EvidenceValue
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
@@ -340,7 +340,7 @@ class LiveRun:
         return LiveView(
             now_ns=now_ns,
             evaluated_ns=ticks.at_ns(self._evaluated) if known and ticks is not None and self._evaluated else None,
-            alerts=self._summarised((*firing(self._rules, self._states, manifest.run_id), *resolved)),
+            alerts=self._summarised((*firing(self._rules, self._states, manifest.run_id), *resolved), facts),
             facts=facts,
             ended=ended,
             problems=(
@@ -355,9 +355,15 @@ class LiveRun:
             ),
         )
 
-    def _summarised(self, alerts: Sequence[Alert]) -> tuple[Alert, ...]:
+    def _summarised(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
+        """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""
         rules = {rule.name: rule for rule in self._rules.rules}
-        return tuple(with_summary(rules[alert.rule], alert) for alert in alerts)
+        told = [(rules[alert.rule], with_summary(rules[alert.rule], alert)) for alert in alerts]
+        stall = None if facts is None else facts.stall
+        return tuple(
+            alert if stall is None or rule.kind != "alarm" or alert.end_ns is not None else _naming(alert, stall)
+            for rule, alert in told
+        )
 
     def _late(self) -> tuple[str, ...]:
         if not self._late_rows:
@@ -365,6 +371,13 @@ class LiveRun:
         rows = counted(self._late_rows, "row", "rows")
         reach = duration(self._late_ns / 1e9)
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
+
+
+def _naming(alert: Alert, stall: Mapping[str, EvidenceValue]) -> Alert:
+    """Return the alert with the stuck worker in its summary, without a duration, which would change at every poll."""
+    said = alert.annotations.get("summary", alert.rule)
+    summary = f"{said}; {stall['worker_id']} is stuck: {stall['doing']}"
+    return replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
 def _kept_ns(rules: RuleSet, family: Family) -> int:

@@ -202,7 +202,8 @@ def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_
     folder = write_run(tmp_path / "run", [])
     write_rows(folder, "weight_updates", "e0", [update_row("e0", 30 * S, 38 * S, 1)])
     write_rows(folder, "activities", "t0", [activity("t0", 30 * S, 38 * S, "wait", "samples")])
-    live = LiveRun(folder, IDLE)
+    hint = replace(IDLE.rules[0], kind="hint", name="hint", annotations={"summary": "idle"})
+    live = LiveRun(folder, replace(IDLE, rules=(*IDLE.rules, hint)))
     flushed(54)
     view = live.poll(40 * S + GRACE_NS)
     assert view.facts is not None and view.facts.stall is None
@@ -216,6 +217,10 @@ def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_
         "doing": "applying version 2",
         "stuck_s": 16.0,
         "moving_workers": 0,
+    }
+    assert {alert.rule: alert.annotations["summary"] for alert in view.alerts} == {
+        "idle": "idle.trainer_ratio over 10s is 80.0%, above 50.0%; e0 is stuck: applying version 2",
+        "hint": "idle",
     }
 
 

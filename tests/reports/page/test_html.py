@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -78,14 +79,20 @@ class Page(HTMLParser):
         return " ".join("".join(self.texts).split())
 
 
+@cache
+def page_of(make):
+    """The page of an analysis, which many tests read."""
+    return render(make())
+
+
 @pytest.fixture(scope="module")
 def full():
-    return Page(render(full_analysis()))
+    return Page(page_of(full_analysis))
 
 
 @pytest.mark.parametrize("make", [full_analysis, empty_analysis, hostile_analysis, without_frames])
 def test_every_tag_closes_and_every_id_is_there_once(make):
-    page = Page(render(make()))
+    page = Page(page_of(make))
     assert len(page.ids) == len(set(page.ids))
 
 
@@ -164,7 +171,7 @@ def test_the_page_says_its_language_and_has_one_first_heading(full):
 
 
 def test_hostile_strings_stay_text():
-    html = render(hostile_analysis())
+    html = page_of(hostile_analysis)
     page = Page(html)
     assert "<img src=x" not in html
     assert all(tag != "img" for tag, _ in page.tags)
@@ -179,7 +186,7 @@ def test_every_chart_has_a_description_and_its_numbers_as_a_table(full):
 
 
 def test_a_missing_frame_says_why_there_is_no_picture():
-    page = Page(render(without_frames()))
+    page = Page(page_of(without_frames))
     assert len(page.specs) == 1
     assert "Queue and weight updates: no queue depth was recorded" in page.text
     assert "queue" not in page.ids and "ledger" in page.ids, "a section without anything to show is left out"
@@ -187,7 +194,7 @@ def test_a_missing_frame_says_why_there_is_no_picture():
 
 def test_the_gaps_come_before_every_section(full):
     assert full.text.index("The data has 5 gaps") < full.text.index("Worker timelines")
-    whole = Page(render(empty_analysis())).text
+    whole = Page(page_of(empty_analysis)).text
     assert "The data has" not in whole and NO_GAPS in whole
 
 

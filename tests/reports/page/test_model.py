@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 
 import numpy as np
@@ -44,9 +45,15 @@ def card(said, width=80):
     return out.getvalue()
 
 
+@cache
+def page_with(make):
+    """The page of a model result, which many tests read."""
+    return render(with_model(make()))
+
+
 @pytest.fixture(scope="module")
 def page():
-    return Page(render(with_model(changing_model())))
+    return Page(page_with(changing_model))
 
 
 def specs_of(page):
@@ -60,7 +67,7 @@ def test_the_recommendation_is_beside_the_verdict_before_everything_else(page):
 
 
 def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_interval():
-    html = render(with_model(changing_model()))
+    html = page_with(changing_model)
     rows = dict(re.findall(r'<tr><th scope="row">([^<]*)</th>(<td[^>]*>[^<]*</td><td[^>]*>[^<]*</td>)</tr>', html))
     cells = {name: tuple(re.findall("<td[^>]*>(.*?)</td>", row)) for name, row in rows.items()}
     gain = changing_model().recommendation.gain_ratio
@@ -86,7 +93,7 @@ def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
 
 @pytest.mark.parametrize("make", [changing_model, nightly(short_model)])
 def test_no_chart_of_the_model_has_more_than_a_few_hundred_marks(make):
-    specs = specs_of(Page(render(with_model(make()))))
+    specs = specs_of(Page(page_with(make)))
     for name in CHARTS:
         assert 0 < max(len(rows) for rows in specs[name]["datasets"].values()) <= 300
 
@@ -273,7 +280,7 @@ def test_the_terminal_names_a_layout_that_is_kept_and_leaves_the_others_to_the_a
 def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(said):
     analysis = with_model(said())
     rows = action_rows(analysis)
-    page = " ".join(Page(render(analysis)).text.split())
+    page = " ".join(Page(page_with(said)).text.split())
     digest = markdown(digest_blocks(analysis)).replace("\\", "")
     terminal = " ".join(card(said(), 120).split())
     for number, row in enumerate(rows, 1):
@@ -297,7 +304,7 @@ def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
 def test_a_page_without_actions_has_no_table_of_them():
     page = Page(render(with_model(NoModelResult("no pass"))))
     assert "actions" not in page.ids
-    ranked = Page(render(with_model(changing_model())))
+    ranked = Page(page_with(changing_model))
     assert "actions" in ranked.ids
 
 

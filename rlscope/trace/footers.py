@@ -140,7 +140,14 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for column in range(metadata.num_columns):
-            yield row_group.column(column)
+            chunk, declared = row_group.column(column), metadata.schema.column(column)
+            # pyarrow aborts the process when it is asked for the statistics of a column of another type.
+            if chunk.physical_type != declared.physical_type:
+                raise pa.ArrowInvalid(
+                    f"column {declared.path} is {declared.physical_type} in the schema "
+                    f"and {chunk.physical_type} in a row group"
+                )
+            yield chunk
 
 
 def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]) -> Iterator[str]:

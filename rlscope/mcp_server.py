@@ -1,24 +1,31 @@
 """An MCP server over folders of runs: an agent lists, analyzes, queries and compares them, and asks what-ifs.
 
 Each tool returns text, at most a part of it at a time; the end of a part says how to ask for the next. Only files below
-the folders given at the start are read. An error that the caller can fix is a tool error, and the server goes on.
+the folders given at the start are read, also if a link, a plan or `..` names another. An error that the caller can fix
+is a tool error, and the server goes on.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import rlscope
 from rlscope.changes import CHANGEABLE
-from rlscope.errors import ArgumentError, RlscopeError
+from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
+from rlscope.text_out import for_terminal
+from rlscope.trace.manifest import RUN_FILE
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 PART_CHARACTERS: Final = 20_000
 """Characters of an answer that are returned at once: about 5,000 tokens."""
+MOST_CHARACTERS: Final = 1_000_000
+"""Maximum characters of an answer, which is kept until its last part was asked for."""
 MOST_ROWS: Final = 1000
 """Maximum rows of a query."""
 _KEPT_ANSWERS: Final = 16
@@ -51,36 +58,43 @@ class RunTools:
                     str(given), found="no such folder", expected="a folder of runs", next_step="Correct the path."
                 )
         self._answers: dict[object, str] = {}
+        self._turn = Lock()
 
-    def list_runs(self, folder: str = ".", filters: Sequence[str] = ()) -> str:
-        """List the runs below a folder as CSV, newest first, with throughput, staleness and bottleneck.
+    def list_runs(self, folder: str = "", filters: Sequence[str] = ()) -> str:
+        """List the recorded runs as CSV, newest first, with throughput, staleness and bottleneck.
 
-        folder: path relative to an open folder, or absolute. filters: conditions such as "bottleneck = samplers".
+        folder: one below an open folder; all open folders if left out. filters: conditions such as
+        "bottleneck = samplers". Logs are not listed: pass their folder to doctor, which names them.
         """
-        return rlscope.list_runs(self._path(folder), reverse=True, filters=list(filters)).to_text("csv")
+        folders = [self._path(folder)] if folder else self._folders
+        return "\n".join(f"Below {each}:\n{_listed(each, filters)}" for each in folders)
 
     def analyze(self, path: str) -> str:
         """Say where the GPU time of a run went, how stale its tokens were, what is wrong, and which layout is faster.
 
-        path: run folder, or a log or metrics file of a framework.
+        path: run folder, or a log or metrics file of a framework, below an open folder or absolute.
         """
-        return rlscope.analyze(self._path(path), page=False).to_markdown()
+        return rlscope.analyze(self._run(path), page=False).to_markdown()
 
     def doctor(self, path: str) -> str:
         """Say what a run records, what it lacks, and which line of code, flag or file would add that."""
-        return rlscope.doctor(self._path(path)).to_markdown()
+        return rlscope.doctor(self._run(path)).to_markdown()
 
-    def query(self, path: str, query: str, arguments: Mapping[str, str | int | float | bool] | None = None) -> str:
+    def query(self, path: str, query: str = "", arguments: Mapping[str, str | int | float | bool] | None = None) -> str:
         """Answer one SELECT over the tables of a run, or a built-in query by its name, as CSV.
 
         Tables: workers, samples, deliveries, engine_steps, train_steps, weight_updates, activities, queue_depths,
         gpu_samples, spans. DESCRIBE is not allowed: SELECT column_name, data_type FROM information_schema.columns.
-        arguments: of a built-in query.
+        query: if left out, the answer is the list of built-in queries. arguments: of a built-in query.
         """
-        from rlscope.trace.adhoc import encoded_table, is_sql
+        from rlscope.trace.adhoc import encoded_table, is_sql, own_sql
+        from rlscope.trace.questions import questions
 
-        with rlscope.open(self._path(path)) as run:
-            frame = run.sql(query) if is_sql(query) else run.query(query, **dict(arguments or {}))
+        folder, given = self._run(path), dict(arguments or {})
+        if not query:
+            return "".join(f"{each.name}: {each.question}\n" for each in questions().values())
+        with rlscope.open(folder) as run:
+            frame = run.sql(own_sql(query, given)) if is_sql(query) else run.query(query, **given)
         text = encoded_table(frame.head(MOST_ROWS), "csv").decode("utf-8")
         if frame.height <= MOST_ROWS:
             return text
@@ -93,43 +107,80 @@ class RunTools:
             raise ArgumentError.of(
                 "changes", found=unknown[0], expected="one of " + ", ".join(CHANGEABLE), next_step="Rename it."
             )
-        return rlscope.what_if(self._path(path), **changes).to_markdown()  # type: ignore[arg-type]
+        return rlscope.what_if(self._run(path), **changes).to_markdown()  # type: ignore[arg-type]
 
     def compare(self, baseline: str, run: str) -> str:
         """Explain the difference between two runs: throughput, GPU time, staleness, and which changes explain it."""
-        return rlscope.compare(self._path(baseline), self._path(run)).to_markdown()
+        return rlscope.compare(self._run(baseline), self._run(run)).to_markdown()
 
     def plan(self, path: str) -> str:
         """Recommend a layout for a planned run. path: a plan in TOML; `rlscope plan --example` prints one."""
-        return rlscope.plan(self._path(path)).to_markdown()
+        from rlscope.planning.schema import read_plan
+
+        file = self._path(path)
+        plan = read_plan(file)
+        for named in (plan.model.config_json, plan.lengths.from_run):
+            if named is not None:
+                self._path(str(file.parent / named))
+        return rlscope.plan(file).to_markdown()
 
     def part(self, asked: object, answer: Callable[[], str], offset: int) -> str:
-        """Return the part of an answer from a character on. Later parts are those of the first one's answer."""
-        if offset <= 0 or asked not in self._answers:
-            self._answers.pop(asked, None)
-            self._answers[asked] = answer()
-            while len(self._answers) > _KEPT_ANSWERS:
-                del self._answers[next(iter(self._answers))]
-        text, start = self._answers[asked], max(0, offset)
+        """Return the part of an answer from a character on. Later parts are those of the first one's answer.
+
+        Calls wait for each other: an analysis may need most of the memory, and not all of its code is thread-safe.
+        """
+        with self._turn:
+            if offset <= 0 or asked not in self._answers:
+                self._answers.pop(asked, None)
+                self._answers[asked] = _bounded(for_terminal(answer()))
+                while len(self._answers) > _KEPT_ANSWERS:
+                    del self._answers[next(iter(self._answers))]
+            text, start = self._answers[asked], max(0, offset)
         end = start + PART_CHARACTERS
         if end >= len(text):
             return text[start:] or f"[the answer has {len(text):,} characters]"
         left = len(text) - end
         return f"{text[start:end]}\n\n[{left:,} more characters: call again with offset={end}]"
 
+    def _run(self, given: str) -> Path:
+        """Return the path of a run or a log. A run folder's own links are checked where it is read."""
+        path = self._path(given)
+        if path.is_dir() and not (path / RUN_FILE).is_file():
+            for where, folders, names in os.walk(path):
+                for each in (Path(where, name) for name in (*folders, *names)):
+                    if each.is_symlink() and not self._is_open(each.resolve()):
+                        raise self._refused(each, "a link out of the open folders")
+        return path
+
     def _path(self, given: str) -> Path:
         """Return a path below an open folder. Raises ArgumentError for any other, wherever links lead."""
         for folder in self._folders:
             with suppress(OSError, ValueError):  # Of a loop of links, or a name that no file can have.
                 path = (folder / given).resolve(strict=True)
-                if path.is_relative_to(folder):
+                if self._is_open(path):
                     return path
-        raise ArgumentError.of(
-            given,
-            found="no such path below an open folder",
-            expected="one below " + ", ".join(map(str, self._folders)),
-            next_step="List the runs with list_runs.",
-        )
+        raise self._refused(given, "no such path below an open folder")
+
+    def _is_open(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._folders)
+
+    def _refused(self, path: str | Path, found: str) -> ArgumentError:
+        expected = "one below " + ", ".join(map(str, self._folders))
+        return ArgumentError.of(path, found=found, expected=expected, next_step="List the runs with list_runs.")
+
+
+def _listed(folder: Path, filters: Sequence[str]) -> str:
+    """Return the runs below a folder as CSV, or why there are none."""
+    try:
+        return rlscope.list_runs(folder, reverse=True, filters=list(filters)).to_text("csv")
+    except RunFolderError as error:
+        return f"{error}\n"
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}\n[cut after {MOST_CHARACTERS:,} of {len(text):,} characters: ask for less]"
 
 
 def server_of(tools: RunTools) -> "MCPServer":
@@ -144,7 +195,7 @@ def server_of(tools: RunTools) -> "MCPServer":
             expected="the SDK of the Model Context Protocol",
             next_step="Install it: pip install 'rlscope[mcp]'.",
         ) from error
-    server = MCPServer("rlscope", instructions=_INSTRUCTIONS, log_level="WARNING")
+    server = MCPServer("rlscope", version=rlscope.__version__, instructions=_INSTRUCTIONS, log_level="WARNING")
     only_reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (
         tools.list_runs, tools.analyze, tools.doctor, tools.query, tools.what_if, tools.compare, tools.plan
@@ -165,7 +216,7 @@ def _in_parts(tools: RunTools, tool: Callable[..., str]) -> Callable[..., str]:
             asked = (tool.__name__, repr(sorted(given.items())))
             return tools.part(asked, lambda: tool(**given), offset)
         except RlscopeError as error:
-            raise ToolError(str(error)) from error
+            raise ToolError(for_terminal(str(error))[:PART_CHARACTERS]) from error
 
     own = signature(tool)
     at = Parameter("offset", Parameter.KEYWORD_ONLY, default=0, annotation=int)

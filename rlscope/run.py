@@ -35,7 +35,7 @@ class Run:
         """Id of the run, from its run.json."""
         return self._run.run_id
 
-    def query(self, name: str, **arguments: Argument) -> pl.DataFrame:
+    def query(self, name: str, /, **arguments: Argument) -> pl.DataFrame:
         """Run a built-in query; `rlscope queries` lists them.
 
         Args:

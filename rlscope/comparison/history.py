@@ -237,7 +237,7 @@ def _signature(run: Path) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
 
 
 def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:

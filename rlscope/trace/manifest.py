@@ -13,7 +13,7 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION
 
 from rlscope.errors import RunFolderError
 from rlscope.input_file import is_integer
-from rlscope.text_out import LONGEST_TEXT, cleaned, shortened
+from rlscope.text_out import LONGEST_TEXT, as_bytes, cleaned, shortened
 from rlscope.trace.files import irregularity
 from rlscope.trace.imported import Imported, read_imported
 
@@ -73,6 +73,10 @@ def read_manifest(folder: Path) -> RunManifest:
             found="a file",
             expected="the folder of a run",
             next_step="Pass the folder that RLSCOPE_RUN_DIR was set to while the run was recorded.",
+        )
+    if as_bytes(str(folder)) != os.fsencode(folder):
+        raise RunFolderError.of(
+            folder, found="a name that is not UTF-8", expected="one that DuckDB can open", next_step="Rename it."
         )
     if not path.exists():
         raise RunFolderError.of(

@@ -143,14 +143,24 @@ class RunTools:
         return f"{text[start:end]}\n\n[{left:,} more characters: call again with offset={end}]"
 
     def _run(self, given: str) -> Path:
-        """Return the path of a run or a log. A run folder's own links are checked where it is read."""
+        """Return the path of a run or a log. The links of a run folder are checked where it is read."""
         path = self._path(given)
         if path.is_dir() and not (path / RUN_FILE).is_file():
-            for where, folders, names in os.walk(path):
-                for each in (Path(where, name) for name in (*folders, *names)):
-                    if each.is_symlink() and not self._is_open(each.resolve()):
-                        raise self._refused(each, "a link out of the open folders")
+            self._refuse_links_out(path)
         return path
+
+    def _refuse_links_out(self, folder: Path) -> None:
+        """Raise ArgumentError for a link in a folder of logs, or in one that it links to, that leads out."""
+        linked, walked = {folder}, set[Path]()
+        while linked:
+            walked.add(at := linked.pop())
+            for where, folders, names in os.walk(at):
+                for each in (Path(where, name) for name in (*folders, *names)):
+                    if each.is_symlink():
+                        target = each.resolve()
+                        if not self._is_open(target):
+                            raise self._refused(each, "a link out of the open folders")
+                        linked |= {target} - walked
 
     def _path(self, given: str) -> Path:
         """Return a path below an open folder. Raises ArgumentError for any other, wherever links lead."""

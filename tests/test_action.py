@@ -26,19 +26,19 @@ def command(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "code"),
+    ("options", "code", "begin"),
     [
-        ("", 0),
-        ("--fail-if=throughput.steady_tokens_per_s < $(touch hacked)1e9\n", 2),
-        ("\n--fail-if=step.period_s > 0\n", 3),
+        ("", 0, "#### "),
+        ("--fail-if=throughput.steady_tokens_per_s < $(touch hacked)1e9\n", 2, ""),
+        ("\n--fail-if=step.period_s > 0\n", 3, "#### "),
     ],
 )
 def test_the_script_writes_the_summary_and_ends_as_the_check(
-    options: str, code: int, tmp_path: Path, command: Path
+    options: str, code: int, begin: str, tmp_path: Path, command: Path
 ) -> None:
     steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(8)]
-    run = write_run(tmp_path / "a run", [worker("t0", stop_ns=100)], train_steps=steps)
-    given = {"RUN": str(run), "BASELINE": str(run), "OPTIONS": options, "PYTHON": "", "ACTION": ""}
+    write_run(tmp_path / "-a run", [worker("t0", stop_ns=100)], train_steps=steps)
+    given = {"RUN": "-a run", "BASELINE": "-a run", "OPTIONS": options, "PYTHON": "", "ACTION": ""}
     outputs = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "GITHUB_OUTPUT": str(tmp_path / "output")}
     environment = os.environ | given | outputs | {"PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(
@@ -46,7 +46,7 @@ def test_the_script_writes_the_summary_and_ends_as_the_check(
     )
     assert ended.returncode == code, ended.stderr
     assert (tmp_path / "output").read_text() == f"exit-code={code}\n"
-    assert (tmp_path / "summary.md").read_text().startswith("#" if code != 2 else "")
+    assert (tmp_path / "summary.md").read_text()[:5] == begin
     assert not (tmp_path / "hacked").exists()
 
 

@@ -1,14 +1,16 @@
 """The MCP server: what its tools answer to a client over stdio, in which parts, and what they refuse to read."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlscope.errors import ArgumentError
-from rlscope.mcp_server import PART_CHARACTERS, RunTools
+from rlscope.errors import ArgumentError, RlscopeError
+from rlscope.mcp_server import MOST_CHARACTERS, PART_CHARACTERS, RunTools, server_of
+from rlscope.planning.schema import EXAMPLE
 from tests.kept import TRACES
 from tests.trace_folder import train_row, worker, write_run
 
@@ -41,33 +43,43 @@ def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, 
 def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path: Path) -> None:
     steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(3)]
     write_run(tmp_path / "runs" / "a", [worker("t0", stop_ns=100)], train_steps=steps)
+    (tmp_path / "runs" / os.fsdecode(b"b\xff")).mkdir()
+    (tmp_path / "runs" / os.fsdecode(b"b\xff") / "run.json").write_text("{}")
     answers = asked(
         tmp_path / "runs",
         ("analyze", {"path": "a"}),
         ("query", {"path": "a", "query": "SELECT count(*) AS steps FROM train_steps"}),
         ("query", {"path": "a", "query": "worker_extents"}),
+        ("query", {"path": "a"}),
         ("doctor", {"path": "a"}),
         ("list_runs", {}),
+        ("analyze", {"path": "."}),
         ("analyze", {"path": "../.."}),
         ("query", {"path": "a", "query": "SELECT * FROM read_text('/etc/passwd')"}),
         ("query", {"path": "a", "query": "trainingsteps"}),
+        ("query", {"path": "a", "query": "worker_extents", "arguments": {"name": 1}}),
+        ("query", {"path": "a", "query": "SELECT 1", "arguments": {"n": 1}}),
         ("what_if", {"path": "a", "changes": {"trainer_gpu": 2}}),
         ("what_if", {"path": "a", "changes": {"trainer_gpus": 2}}),
         ("plan", {"path": "a"}),
         ("analyze", {"folder": "a"}),
         ("query", {"path": "a", "query": "SELECT 1 AS one"}),
     )
-    assert [failed for failed, _ in answers] == [False] * 5 + [True] * 7 + [False]
-    begins = ["### No verdict", "steps\n3\n", "worker_id,role,host", "- ", "path,run_id,"]
+    assert [failed for failed, _ in answers] == [False] * 6 + [True] * 10 + [False]
+    listed = f"Below {tmp_path / 'runs'}:\npath,run_id,"
+    begins = ["### No verdict", "steps\n3\n", "worker_id,role,host", "batch_filling: Did", "- ", listed]
     for (_, text), begin in zip(answers, begins, strict=False):
         assert text.startswith(begin), text
     messages = [text for failed, text in answers if failed]
     for message, part in zip(
         messages,
         (
+            "2 recorded runs below it: a, b\N{REPLACEMENT CHARACTER}",
             f"no such path below an open folder; expected one below {tmp_path / 'runs'}",
             "has been disabled by configuration",
             "no such query",
+            "found unknown argument name",
+            "--arg with SQL: found arguments n",
             "found trainer_gpu; expected one of trainer_gpus",
             "no model",
             "plan",
@@ -90,6 +102,11 @@ def test_an_answer_comes_in_parts_of_the_same_answer() -> None:
     assert tools.part("a", answer, PART_CHARACTERS + 5) == "[the answer has 20,005 characters]"
     tools.part("a", answer, 0)
     assert len(made) == 2
+    tools.part("long", lambda: "z" * (MOST_CHARACTERS + 1), 0)
+    assert tools.part("long", lambda: "", MOST_CHARACTERS) == (
+        "\n[cut after 1,000,000 of 1,000,001 characters: ask for less]"
+    )
+    assert tools.part("most", lambda: "z" * MOST_CHARACTERS, MOST_CHARACTERS) == "[the answer has 1,000,000 characters]"
     for other in range(16):
         tools.part(other, lambda: "y", 0)
     tools.part("a", answer, 1)
@@ -117,3 +134,33 @@ def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path: Path) -> None:
             tools.query(closed, "SELECT 1 AS n")
     with pytest.raises(ArgumentError, match="no such folder"):
         RunTools([tmp_path / "gone"])
+
+
+def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "secret"}')
+    logs = tmp_path / "open" / "logs"
+    (logs / "inner").mkdir(parents=True)
+    (logs / "latest").symlink_to(logs / "inner")
+    (logs / "loop").symlink_to(logs)
+    tools, plan = RunTools([tmp_path / "open"]), EXAMPLE.read_text(encoding="utf-8")
+    with pytest.raises(RlscopeError, match="found no run"):
+        tools.analyze("logs")
+    (tmp_path / "open" / "elsewhere").mkdir()
+    (tmp_path / "open" / "elsewhere" / "out.jsonl").symlink_to(tmp_path / "config.json")
+    (logs / "inner" / "more").symlink_to(tmp_path / "open" / "elsewhere")
+    for tool in (tools.analyze, tools.doctor, tools.query):
+        with pytest.raises(ArgumentError, match=r"out\.jsonl: found a link out of the open folders"):
+            tool("logs")
+    for key, name in (("config_json", "../config.json"), ("config_json", str(tmp_path / "config.json"))):
+        (tmp_path / "open" / "plan.toml").write_text(plan.replace(f'# {key} = "config.json"', f'{key} = "{name}"'))
+        with pytest.raises(ArgumentError, match=r"config\.json: found no such path below an open folder"):
+            tools.plan("plan.toml")
+    (tmp_path / "open" / "plan.toml").write_text(plan.replace('# from_run = "runs/earlier"', 'from_run = ".."'))
+    with pytest.raises(ArgumentError, match=r"\.\.: found no such path below an open folder"):
+        tools.plan("plan.toml")
+
+
+def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    with pytest.raises(RlscopeError, match=r"found no package mcp.*pip install 'rlscope\[mcp\]'"):
+        server_of(RunTools([TRACES]))

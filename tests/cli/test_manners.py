@@ -327,7 +327,9 @@ def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> N
     program = "import sys, rlscope.cli; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "typer" in loaded
-    assert not {"duckdb", "polars", "pyarrow", "numpy", "scipy", "altair", "vl_convert", "pydantic"} & set(loaded)
+    assert not {"duckdb", "polars", "pyarrow", "numpy", "scipy", "altair", "vl_convert", "pydantic", "mcp"} & set(
+        loaded
+    )
 
 
 def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() -> None:

@@ -157,7 +157,7 @@ class RunTools:
             for where, folders, names in os.walk(at):
                 for each in (Path(where, name) for name in (*folders, *names)):
                     if each.is_symlink():
-                        target = each.resolve()
+                        target = Path(os.path.realpath(each))  # Path.resolve raises for a loop of links.
                         if not self._is_open(target):
                             raise self._refused(each, "a link out of the open folders")
                         linked |= {target} - walked
@@ -166,7 +166,7 @@ class RunTools:
         """Return a path below an open folder. Raises ArgumentError for any other, wherever links lead."""
         for folder in self._folders:
             with suppress(OSError, ValueError):  # Of a loop of links, or a name that no file can have.
-                path = (folder / given).resolve(strict=True)
+                path = Path(os.path.realpath(folder / given, strict=True))
                 if self._is_open(path):
                     return path
         raise self._refused(given, "no such path below an open folder")

@@ -129,7 +129,8 @@ def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path: Path) -> None:
     tools = RunTools([tmp_path / "open", tmp_path / "also"])
     assert tools.query("run", "SELECT worker_id FROM workers") == "worker_id\nt0\n"
     assert tools.query(str(tmp_path / "also" / "run"), "SELECT 1 AS n") == "n\n1\n"
-    for closed in ("link", "../other/run", str(tmp_path / "other" / "run"), "run\0", "s3://bucket/run"):
+    (tmp_path / "open" / "loop").symlink_to("loop")
+    for closed in ("link", "loop", "../other/run", str(tmp_path / "other" / "run"), "run\0", "s3://bucket/run"):
         with pytest.raises(ArgumentError, match="no such path below an open folder"):
             tools.query(closed, "SELECT 1 AS n")
     with pytest.raises(ArgumentError, match="no such folder"):
@@ -142,6 +143,7 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Pat
     (logs / "inner").mkdir(parents=True)
     (logs / "latest").symlink_to(logs / "inner")
     (logs / "loop").symlink_to(logs)
+    (logs / "self").symlink_to("self")
     tools, plan = RunTools([tmp_path / "open"]), EXAMPLE.read_text(encoding="utf-8")
     with pytest.raises(RlscopeError, match="found no run"):
         tools.analyze("logs")

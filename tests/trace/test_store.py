@@ -15,6 +15,7 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope import pipeline
 from rlscope.analysis.result import AnalysisResult
+from rlscope.comparison.history import list_entries
 from rlscope.errors import RunFolderError
 from rlscope.trace import store
 from rlscope.trace.query import ask, ask_own
@@ -238,6 +239,14 @@ def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_
     for sibling in ("run1", "run", "runs", "other", "runner"):
         write_run(tmp_path / sibling, [worker("t9")], train_steps=[train_row("t9", 0, 1, step) for step in range(50)])
     assert read(small_run(tmp_path / name)) == ({}, [1, 2])
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_and_the_list_says_why(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run").rename(tmp_path / os.fsdecode(b"run\xff"))
+    with pytest.raises(RunFolderError, match="a name that is not UTF-8"):
+        analyze(run)
+    (entry,) = list_entries(tmp_path, use_cache=True, progress=str)
+    assert "a name that is not UTF-8" in (entry.problem or "")
 
 
 def test_a_folder_may_be_named_relative_to_where_one_stands_and_through_a_link(

@@ -24,7 +24,11 @@ def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, 
 
     async def ask() -> list[tuple[bool, str]]:
         code = "from rlscope.cli import main; main()"
-        server = StdioServerParameters(command=sys.executable, args=["-c", code, "mcp", str(folder)])
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-c", code, "mcp", str(folder)],
+            env={"XDG_CACHE_HOME": str(folder.parent / "cache")},
+        )
         found: list[tuple[bool, str]] = []
         async with Client(server) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == {

@@ -241,11 +241,14 @@ def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_
     assert read(small_run(tmp_path / name)) == ({}, [1, 2])
 
 
-def test_a_folder_whose_name_is_not_utf8_is_refused_and_the_list_says_why(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_refused_and_the_list_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = small_run(tmp_path / "run").rename(tmp_path / os.fsdecode(b"run\xff"))
     with pytest.raises(RunFolderError, match="a name that is not UTF-8"):
         analyze(run)
-    (entry,) = list_entries(tmp_path, use_cache=True, progress=str)
+    (entry,) = list_entries(tmp_path, use_cache=True, progress=pipeline.say_nothing)
     assert "a name that is not UTF-8" in (entry.problem or "")
 
 

@@ -17,6 +17,9 @@ from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_o
 pytestmark = pytest.mark.pipelines
 
 ENDLESS = ("--steps", "1000000")
+# A trainer that is so much faster always leaves room in the queue, so that the sampler is never held back; seven slots
+# for groups of four leave one of a group waiting, so that samples do not all end together.
+BUSY_SAMPLER = ("--slow-sampler", "50", "--slots", "7")
 # Loading torch takes about two seconds; the moments fall before, into and after it.
 LATEST_KILL_S = 6.0
 
@@ -58,7 +61,7 @@ def assert_analysable(run_dir):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_cleanly_and_records_what_was_running(tmp_path, number):
-    pipeline = start(tmp_path, *ENDLESS)
+    pipeline = start(tmp_path, *ENDLESS, *BUSY_SAMPLER)
     await_file(tmp_path / "train_steps" / "trainer-000001.arrows")
     pipeline.send_signal(number)
     ended = finish(tmp_path, pipeline)

@@ -48,6 +48,8 @@ def test_the_script_writes_the_summary_and_ends_as_the_check(
     assert (tmp_path / "output").read_text() == f"exit-code={code}\n"
     assert (tmp_path / "summary.md").read_text()[:5] == begin
     assert not (tmp_path / "hacked").exists()
+    assert bool(ended.stderr) == (code == 2)
+    assert all(line.startswith("| ") for line in ended.stderr.splitlines()), "no line is a command to the runner"
 
 
 def test_no_input_is_an_expression_inside_the_script() -> None:

@@ -1,7 +1,10 @@
 """The MCP server: what its tools answer to a client over stdio, in which parts, and what they refuse to read."""
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -164,6 +167,33 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Pat
     (tmp_path / "open" / "plan.toml").write_text(plan.replace('# from_run = "runs/earlier"', 'from_run = ".."'))
     with pytest.raises(ArgumentError, match=r"\.\.: found no such path below an open folder"):
         tools.plan("plan.toml")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_while_its_client_waits(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "mcp", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}
+        }}).encode() + b"\n")  # fmt: skip
+        server.stdin.flush()
+        assert b"rlscope" in server.stdout.readline()
+        server.send_signal(number)
+        assert server.wait(timeout=60) == 128 + number
+
+
+def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polars.exceptions import PanicException
+
+    def panics(self: RunTools, path: str) -> str:
+        raise PanicException(path)
+
+    monkeypatch.setattr(RunTools, "doctor", panics)
+    server = server_of(RunTools([TRACES]))
+    with pytest.raises(Exception, match="doctor") as caught:
+        asyncio.run(server.call_tool("doctor", {"path": "a"}))
+    assert isinstance(caught.value, Exception)
 
 
 def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

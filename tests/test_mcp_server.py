@@ -184,16 +184,16 @@ def test_a_signal_ends_the_server_while_its_client_waits(number: signal.Signals,
 
 
 def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polars.exceptions import PanicException
+    class Panic(BaseException):
+        """As Rust's panics arrive in Python."""
 
-    def panics(self: RunTools, path: str) -> str:
-        raise PanicException(path)
+    def doctor(self: RunTools, path: str) -> str:
+        raise Panic(path)
 
-    monkeypatch.setattr(RunTools, "doctor", panics)
+    monkeypatch.setattr(RunTools, "doctor", doctor)
     server = server_of(RunTools([TRACES]))
-    with pytest.raises(Exception, match="doctor") as caught:
+    with pytest.raises(Exception, match="Error executing tool doctor"):
         asyncio.run(server.call_tool("doctor", {"path": "a"}))
-    assert isinstance(caught.value, Exception)
 
 
 def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

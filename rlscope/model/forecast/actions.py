@@ -6,7 +6,7 @@ trusted. `ranking` orders the actions.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -36,7 +36,15 @@ from rlscope.model.forecast.layouts import (
     rates_of,
     staleness_of,
 )
-from rlscope.model.forecast.price import Price, StalenessForecast, free_price, price_of, with_intervals
+from rlscope.model.forecast.price import (
+    NOTABLE_RATIO,
+    Price,
+    StalenessForecast,
+    dropped_percent,
+    free_price,
+    price_of,
+    with_intervals,
+)
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
 from rlscope.model.observed import Observed
@@ -46,9 +54,9 @@ from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep", "checkpoints"]
 """Causes of lost throughput. samplers, trainers: that side is too slow. staleness_cap: any limit on samples in flight
 or their staleness. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
-ActionKind = Literal["change", "probe", "fix"]
+ActionKind = Literal["change", "probe", "fresher", "fix"]
 """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try,
-or one with a high price.
+or one with a high price. fresher: a lower limit that keeps the rate, with fewer dropped tokens or fresher samples.
 fix: not a setting; its gain assumes that the whole cost is removed, or that one side is 10% faster."""
 ActionWhat = Literal[
     "layout",
@@ -89,6 +97,22 @@ _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
 """Actions that let samples grow older in optimizer steps than the cap did."""
 _LIMIT_FACTOR: Final = 2
 """Limits are doubled: after a smaller raise the limit may be reached again at once."""
+_WASTED_RATIO: Final = 0.05
+"""Least share of the generated tokens that a lower limit has to save from being dropped."""
+_OLD_STEPS: Final = 3.0
+"""Least p95 staleness that a lower limit is sought for."""
+_FRESHER_STEPS: Final = 1.0
+"""Least fall of p95 staleness in steps that makes a lower limit worth listing."""
+_FRESHER_RATIO: Final = 0.25
+"""Least fall of p95 staleness as a share of its current value."""
+_SAME_RATE: Final = Estimate(-0.01, -0.06, np.inf)
+"""Least gain, median and lower end of the interval, at which the rate counts as kept."""
+_QUEUED_BATCHES: Final = (2.0, 1.0)
+"""Lower queue capacities that are tried, in batches, the roomiest first."""
+_IN_FLIGHT_BATCHES: Final = (3.0, 2.0, 1.5)
+"""Lower limits in flight that are tried, which also count running samples."""
+_LOWER_RATIO: Final = 0.75
+"""A limit is not lowered to more than this share of it."""
 _CAP_STEPS: Final = (1, 2, 4)
 """Versions to raise a staleness cap by; the smallest raise that gains WORTHWHILE_RATIO is used."""
 
@@ -126,6 +150,13 @@ class Action:
     def staleness(self) -> StalenessForecast | None:
         """Staleness after the action; None if the queue grows without bound."""
         return self.price.staleness
+
+    @property
+    def lowers_limit(self) -> bool:
+        """Whether it lowers or introduces a limit on waiting samples."""
+        if self.what not in ("in_flight_limit", "queue_capacity_samples") or not isinstance(self.after, int):
+            return False
+        return not isinstance(self.before, int) or self.after < self.before
 
     @property
     def is_costly(self) -> bool:
@@ -175,6 +206,48 @@ class Counterfactuals:
         rates, state = drawn_rates(asked, (layout,))[:, 0], steady_states(asked.system, (layout,))[0]
         solved = Solved(rates / self._rates - 1.0, lambda: self._price(asked, state))
         return self._action("change", "asynchronous", "lockstep", (layout, layout), solved)
+
+    def fresher(self) -> Action | None:
+        """Lower a limit on waiting samples until the rate would fall; None if that would save little.
+
+        Where neither the queue nor the samples in flight are limited, a limit in flight is introduced.
+        """
+        price, admission = self._today.price, self._calibration.system.admission
+        if self._calibration.synchronous or not _is_wasteful(price):
+            return None
+        batch = self._calibration.system.workload.samples_per_step
+        counted = batch if admission.in_flight_until_trained else 0
+        in_flight = [round(each * batch) + counted for each in _IN_FLIGHT_BATCHES]
+        lowered = [self._lowered("in_flight_limit", admission.max_in_flight_samples, in_flight)]
+        if admission.queue_capacity_samples is not None and admission.queue_policy == "wait":
+            queued = [round(each * batch) for each in _QUEUED_BATCHES]
+            lowered.insert(0, self._lowered("queue_capacity_samples", admission.queue_capacity_samples, queued))
+        found = [each for each in lowered if each is not None]
+        return min(found, key=lambda each: _waste(each.price), default=None)
+
+    def _lowered(self, what: ActionWhat, before: int | None, tried: Sequence[int]) -> Action | None:
+        """Lower one limit as long as the rate is kept and more is saved; None if too little is saved."""
+        best: Action | None = None
+        for most in tried:
+            if before is not None and most > _LOWER_RATIO * before:
+                continue
+            solved = self._solve(lambda system, most=most: _with_limit(system, what, most))
+            if solved is None or not _keeps_rate(solved.gains):
+                break
+            price = self._grounds.anchor.moved(solved.price())
+            if _saves(price, self._today.price if best is None else best.price):
+                best = self._fresher(what, (before, most), solved)
+        return best
+
+    def _fresher(self, what: ActionWhat, setting: tuple[int | None, int], solved: Solved) -> Action:
+        """Build the action of a lower limit: fresher if it gains too little to be a change."""
+        is_capped = self._calibration.system.admission.max_staleness is not None
+        action = self._action("change", what, "staleness_cap" if is_capped else "trainers", setting, solved)
+        if action.gain_ratio.value >= WORTHWHILE_RATIO:
+            return action
+        # The rate is known to be kept, so the error of two unrelated layouts does not apply.
+        gain_ratio, price = Estimate.of(solved.gains), self._grounds.anchor.moved(solved.price())
+        return replace(action, kind="fresher", gains=solved.gains, gain_ratio=gain_ratio, price=price)
 
     def colocated(self, against: Cause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
@@ -412,6 +485,46 @@ class Counterfactuals:
 
 def _is_worth_solving(cause: Cause, removed: Mapping[Cause, Reals]) -> bool:
     return cause not in removed or float(np.median(removed[cause])) >= WORTHWHILE_RATIO
+
+
+def _with_limit(system: System, what: ActionWhat, most: int) -> System:
+    if what == "queue_capacity_samples":
+        return replace(system, admission=replace(system.admission, queue_capacity_samples=most))
+    return replace(system, admission=replace(system.admission, max_in_flight_samples=most))
+
+
+def _keeps_rate(gains: Reals) -> bool:
+    gain_ratio = Estimate.of(gains)
+    return gain_ratio.value >= _SAME_RATE.value and gain_ratio.low >= _SAME_RATE.low
+
+
+def _waste(price: Price) -> tuple[float, float]:
+    """Dropped share in whole percent, then p95 staleness, to rank by."""
+    return dropped_percent(price), _p95_steps(price)
+
+
+def _is_wasteful(price: Price) -> bool:
+    """Whether so much is dropped, or samples are so old, that a lower limit can save something."""
+    staleness, dropped = price.staleness, price.dropped_ratio
+    is_old = staleness is None or staleness.p95_steps >= _OLD_STEPS
+    return is_old or (dropped is not None and dropped.value >= _WASTED_RATIO)
+
+
+def _saves(price: Price, before: Price) -> bool:
+    """Whether a price is notably lower than before in drops or staleness, and not higher in the other."""
+    if price.dropped_ratio is None or price.staleness is None or price.is_high(before):
+        return False
+    saved_ratio = (before.dropped_ratio.value if before.dropped_ratio else 0.0) - price.dropped_ratio.value
+    was_old_steps = _p95_steps(before)
+    fresher_steps = was_old_steps - price.staleness.p95_steps
+    is_fresher = fresher_steps >= max(_FRESHER_STEPS, _FRESHER_RATIO * was_old_steps)
+    if saved_ratio <= -NOTABLE_RATIO or fresher_steps < 0.0:
+        return False
+    return is_fresher or saved_ratio >= _WASTED_RATIO
+
+
+def _p95_steps(price: Price) -> float:
+    return math.inf if price.staleness is None else price.staleness.p95_steps
 
 
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:

@@ -8,6 +8,7 @@ together, what they cost, and learning per token.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,8 @@ class Ranking:
     """Actions that gain something, and the causes that they address."""
 
     actions: tuple[Action, ...] = ()
-    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain."""
+    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain. Among them a lower limit that
+    keeps the rate and saves dropped tokens or staleness, if there is one: before all fixes and staler settings."""
     losses: tuple[CauseLoss, ...] = ()
     """Largest first; ties with the largest go to the cause with the highest measured GPU time."""
 
@@ -109,6 +111,9 @@ def rank_actions(
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(counterfactuals.overlapped())
+    lower = counterfactuals.fresher()
+    if lower is not None and lower.kind != "fresher":
+        actions.append(lower)
     ceiling = {work: trainer_rate_bound(observed, DRAWS, publishing=work) for work in (True, False)}
     actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
     removed = _measured(removals, observed, grounds.lost_gpu_s, ceiling[True])
@@ -116,7 +121,16 @@ def rank_actions(
     shared = counterfactuals.colocated(slower)
     actions += [shared] if shared is not None else []
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
-    return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
+    listed = _listed(actions)
+    if lower is not None and lower.kind == "fresher":
+        listed = _with_fresher(listed, _held(lower, ceiling[True]))
+    return Ranking(listed, _losses(removed, actions, grounds.lost_gpu_s))
+
+
+def _with_fresher(listed: tuple[Action, ...], fresher: Action) -> tuple[Action, ...]:
+    """Put a lower limit, which costs no throughput, after the settings that the list begins with."""
+    leading = list(takewhile(lambda each: each.kind != "fix" and not each.is_staler, listed))
+    return (*leading, fresher, *listed[len(leading) :])
 
 
 def _below(gains: Reals, ceiling: Reals | None) -> Reals:
@@ -148,7 +162,7 @@ def _tested_first(action: Action) -> Action:
 def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
     """Cap the gain of raising a limit at that of removing it, draw by draw."""
     most = removed.get("staleness_cap")
-    if action.what not in _CAPS or most is None or most.size != action.gains.size:
+    if action.what not in _CAPS or action.lowers_limit or most is None or most.size != action.gains.size:
         return action
     return _with_gains(action, np.minimum(action.gains, most))
 

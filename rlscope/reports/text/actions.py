@@ -15,7 +15,7 @@ from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
-from rlscope.reports.text.price import costly_words, dropped_words, longest_words
+from rlscope.reports.text.price import costly_words, dropped_words, longest_words, saved_words
 
 Cost = Literal["restart", "engine_restart", "engineering"]
 """restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
@@ -102,6 +102,8 @@ def imperative(action: Action) -> str:
         return _evened_imperative(action.engines) if action.engines else _FIXES[action.what]
     old = 0 if isinstance(before, Layout) or before is None else int(before)
     new = int(after or 0)
+    if action.lowers_limit:
+        return _lower_imperative(action.what, None if before is None else old, new)
     raised = f"from {fmt.count(old)} to {fmt.count(new)}"
     return {
         "staleness_cap": f"Raise the staleness cap {raised} versions",
@@ -110,6 +112,14 @@ def imperative(action: Action) -> str:
         "queue_capacity_samples": f"Raise the queue capacity {raised} samples",
         "publish_every": f"Publish weights every {_steps(new)} instead of every {_steps(old)}",
     }[action.what]
+
+
+def _lower_imperative(what: ActionWhat, old: int | None, new: int) -> str:
+    """Return the imperative of a lower limit; old: None if there was none."""
+    if old is None:
+        return f"Limit the samples in flight (running and queued) to {fmt.count(new)}"
+    limit = "queue capacity" if what == "queue_capacity_samples" else "limit on samples in flight"
+    return f"Lower the {limit} from {fmt.count(old)} to {fmt.count(new)} samples"
 
 
 def _steps(number: int) -> str:
@@ -164,6 +174,10 @@ def effect(action: Action) -> str:
         return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
         return f"Best case, {_IF[action.what]}: throughput {gain}"
+    if action.lowers_limit:
+        same = "about the same, " if action.kind == "fresher" else ""
+        saved = saved_words(action.price, action.price_before)
+        return f"Predicted throughput: {same}{gain}{f'. {saved}' if saved else ''}"
     return f"Predicted throughput: {gain}{_how(action)}"
 
 
@@ -342,6 +356,8 @@ def direction_of(action: Action) -> Direction | None:
     """Return whether the action makes more samples for the trainers, or fewer; None if it aims at neither."""
     if action.what == "colocated":
         return None
+    if action.lowers_limit:
+        return "fresher"
     makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == "staleness_cap")
     return "more_samples" if makes_more else _TOWARDS.get(action.cause)
 
@@ -372,7 +388,7 @@ COLUMNS: Final = ActionRow(
     "predicted gain",
     "staleness p95",
     "tokens dropped",
-    "long samples trained",
+    "longest tenth trained",
     "evidence",
     "cost",
     "setting",
@@ -396,9 +412,11 @@ def below_table(ranked: Sequence[Action]) -> str:
     gains = [each.gain_ratio.value for each in ranked]
     if gains == sorted(gains, reverse=True):
         return verify
+    has_lower = any(each.kind == "fresher" for each in ranked)
+    lower = " A lower limit that keeps the throughput comes before work on code." if has_lower else ""
     return (
         f"{verify} Order: changes at least 90% likely to gain 5%, then the others, by gain; gains within 2% by risk of "
-        "a loss, drops and staleness. Changes that raise staleness by more than half come last."
+        f"a loss, drops and staleness.{lower} Changes that raise staleness by more than half come last."
     )
 
 

@@ -24,12 +24,25 @@ def costly_words(price: Price, before: Price) -> str:
     return fmt.listed(parts)
 
 
+def saved_words(price: Price, before: Price) -> str:
+    """Say what a price saves, as a sentence without a full stop; empty if it drops as much as before."""
+    dropped, now = price.dropped_ratio, before.dropped_ratio
+    if dropped is None or now is None or not price.changes_drops(before):
+        return ""
+    fall = f"Dropped tokens fall from {share(now.value)} to {share(dropped.value)} of those generated"
+    longest, trained = price.longest_trained_ratio, before.longest_trained_ratio
+    if longest is None or trained is None or not price.changes_longest(before):
+        return fall
+    rise = f"from {share(trained.value)} to {share(longest.value)}"
+    return f"{fall}, and the trained share of the longest tenth of responses changes {rise}"
+
+
 def dropped_words(price: Price, before: Price) -> str:
     """Dropped share of the generated tokens, before and after; empty unless it differs notably."""
     dropped = price.dropped_ratio
     if dropped is None or not price.changes_drops(before):
         return ""
-    return f"{_change(before.dropped_ratio, share_words(dropped))} of those generated"
+    return _change(before.dropped_ratio, share_words(dropped))
 
 
 def longest_words(price: Price, before: Price) -> str:
@@ -37,7 +50,7 @@ def longest_words(price: Price, before: Price) -> str:
     longest = price.longest_trained_ratio
     if longest is None or not price.changes_longest(before):
         return ""
-    return f"{_change(before.longest_trained_ratio, share(longest.value))} of the longest tenth"
+    return _change(before.longest_trained_ratio, share(longest.value))
 
 
 def share_words(ratio: Estimate) -> str:

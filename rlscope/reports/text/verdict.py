@@ -347,9 +347,13 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
         return "Engines pause during weight updates, so faster updates also shorten the trainers' waits."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
-    addressing = next((each for each in listed if each.kind != "fix" and each.cause == verdict.cause), None)
+    addressing = next(
+        (each for each in listed if each.kind in ("change", "probe") and each.cause == verdict.cause), None
+    )
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
+    if first.kind == "fresher":
+        return f"No setting fixes {cause}."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 
@@ -374,7 +378,7 @@ def _behind(action: Action, first: Action) -> str:
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
     """Why the layout is kept; empty if the first action changes it."""
-    if first.kind != "fix" or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
+    if first.kind not in ("fix", "fresher") or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
         return ""
     reason = advice.reason(analysis.model)
     return f"Keep the current layout: {reason[0].lower()}{reason[1:]}"

@@ -18,10 +18,21 @@ from rlscope.model.forecast.actions import (
     Cause,
     Counterfactuals,
     Solved,
+    _keeps_rate,
+    _saves,
 )
 from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.forecast.price import Price, StalenessForecast
-from rlscope.model.forecast.ranking import CauseLoss, Ranking, _held, _listed, _losses, _measured, rank_actions
+from rlscope.model.forecast.ranking import (
+    CauseLoss,
+    Ranking,
+    _held,
+    _listed,
+    _losses,
+    _measured,
+    _with_fresher,
+    rank_actions,
+)
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -310,6 +321,77 @@ def test_a_gain_of_a_short_stretch_is_sure_beyond_the_model_s_error_and_one_of_a
     assert first_of(ranking, "publish_every").kind == "probe"
     ranking, advice, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, replayed=False))
     assert (ranking.actions, ranking.losses, advice.advice) == ((), (), "unknown")
+
+
+# Lower limits
+
+
+def priced(dropped: float, p95: int, longest: float = 1.0) -> Price:
+    """A price without intervals."""
+    ratio, trained = (Estimate(each, each, each) for each in (dropped, longest))
+    return Price(StalenessForecast(1.0, p95, p95), ratio, None, trained)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "saves"),
+    [
+        (priced(0.20, 4), priced(0.15, 4), True),  # 5 points fewer dropped
+        (priced(0.20, 4), priced(0.151, 4), False),
+        (priced(0.0, 4), priced(0.0, 3), True),  # a step, which is a quarter
+        (priced(0.0, 5), priced(0.0, 4), False),  # a step, but a fifth
+        (priced(0.20, 4), priced(0.10, 5), False),  # staler
+        (priced(0.0, 4), priced(0.01, 2), False),  # drops more
+        (priced(0.20, 4, 0.9), priced(0.05, 2, 0.45), False),  # loses half of the longest
+        (priced(0.20, 4), Price(), False),  # unknown
+    ],
+)
+def test_a_lower_limit_saves_drops_or_staleness_and_costs_neither(before: Price, after: Price, saves: bool):
+    assert _saves(after, before) is saves
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "keeps"), [(-0.01, -0.06, True), (-0.0101, -0.02, False), (0.0, -0.061, False)]
+)
+def test_a_rate_is_kept_up_to_a_loss_of_1_percent_and_6_at_the_low_end(median: float, low: float, keeps: bool):
+    gains = np.interp(np.linspace(0.0, 1.0, 1001), [0.0, 0.05, 0.5, 1.0], [low, low, median, median])
+    assert _keeps_rate(gains) is keeps
+
+
+def test_a_lower_limit_comes_after_leading_settings_and_before_fixes_and_staler_settings():
+    lower = action(0.0, "in_flight_limit", "trainers", "fresher")
+    sure, probe = action(0.3), action(0.1, kind="probe")
+    fix, stale = action(0.2, "weight_updates", "weight_updates", "fix"), action(0.9, is_staler=True)
+    assert _with_fresher((sure, probe, fix, stale), lower) == (sure, probe, lower, fix, stale)
+    assert _with_fresher((fix, probe), lower) == (lower, fix, probe)
+    assert _with_fresher((stale,), lower) == (lower, stale)
+    assert _with_fresher((), lower) == (lower,)
+
+
+@pytest.mark.parametrize(
+    ("gains", "dropped", "most"),
+    [
+        ({512: 0.0, 256: 0.0}, {512: 0.2, 256: 0.1}, 256),
+        ({512: 0.0, 256: -0.02}, {512: 0.2, 256: 0.1}, 512),  # the tighter limit costs throughput
+        ({512: 0.0, 256: 0.0}, {512: 0.2, 256: 0.16}, 512),  # and saves hardly more
+        ({512: -0.02, 256: 0.0}, {512: 0.2, 256: 0.1}, None),
+    ],
+)
+def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
+    monkeypatch: pytest.MonkeyPatch, gains: Mapping[int, float], dropped: Mapping[int, float], most: int | None
+):
+    """A batch has 256 samples, and the queue holds four."""
+    found = counterfactuals(calibration_of(observed(), Admission(queue_capacity_samples=1024)))
+    found._today = replace(found._today, price=priced(0.4, 4))
+
+    def solved(change: Callable[[System], System]) -> Solved | None:
+        queue = change(found._calibration.system).admission.queue_capacity_samples
+        return None if queue not in gains else Solved(np.full(3, gains[queue]), lambda: priced(dropped[queue], 4))
+
+    monkeypatch.setattr(found, "_solve", solved)
+    lower = found.fresher()
+    assert (lower and (lower.kind, lower.what, lower.before, lower.after)) == (
+        most and ("fresher", "queue_capacity_samples", 1024, most)
+    )
 
 
 def test_removing_updates_and_speeding_up_a_side_are_fixes():

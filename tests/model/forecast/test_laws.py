@@ -72,7 +72,7 @@ def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) ->
 
 def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
     page, (first, *others) = page_of(run), model_of(run).ranking.actions or (None,)
-    settings = [each for each in others if each.kind != "fix" and each.cause == run.verdict.cause]
+    settings = [each for each in others if each.kind in ("change", "probe") and each.cause == run.verdict.cause]
     if "No setting fixes" in page and settings:
         yield f"{settings[0].what} takes {run.verdict.cause} away: {page}"
     if "The best setting against" in page and not settings:
@@ -82,10 +82,10 @@ def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
 
 
 def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterator[str]:
-    ranking = model_of(run).ranking
-    if run.verdict.bottleneck == "balanced" and ranking.actions:
-        yield f"balanced, and {ranking.actions[0].what} brings {ranking.actions[0].gain_ratio.value:.1%}"
-    for each in ranking.actions:
+    faster = [each for each in model_of(run).ranking.actions if each.kind != "fresher"]
+    if run.verdict.bottleneck == "balanced" and faster:
+        yield f"balanced, and {faster[0].what} brings {faster[0].gain_ratio.value:.1%}"
+    for each in faster:
         if each.gain_ratio.value < 0.05:
             yield f"{each.what} brings {each.gain_ratio.value:.1%} and is listed"
 
@@ -95,7 +95,7 @@ def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> I
     # Colocated GPUs are another kind of run, and remove no cause of this one.
     for each in model_of(run).ranking.actions:
         loss = losses.get(each.cause)
-        if each.what == "colocated" and loss is not None:
+        if each.kind == "fresher" or (each.what == "colocated" and loss is not None):
             continue
         if loss is None or loss.value < each.gain_ratio.value - _ROUNDING:
             yield f"{each.what} brings {each.gain_ratio.value:.3f}, and all of {each.cause} costs {loss}"
@@ -168,6 +168,21 @@ def a_model_that_misses_the_run_says_nothing_of_what_to_do(run: Told) -> Iterato
         yield f"the rate is {'missed' if missed else 'met'}, and the advice is {said}"
 
 
+def a_lower_limit_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) -> Iterator[str]:
+    listed = model_of(run).ranking.actions
+    for place, each in enumerate(listed):
+        if each.kind != "fresher":
+            continue
+        if each.gain_ratio.value < -0.01 or each.gain_ratio.low < -0.06:
+            yield f"{each.what} costs throughput: {each.gain_ratio}"
+        saved = [price.dropped_ratio.value for price in (each.price_before, each.price) if price.dropped_ratio]
+        ages = [price.staleness.p95_steps for price in (each.price_before, each.price) if price.staleness]
+        if len(saved) == len(ages) == 2 and saved[0] - saved[1] < 0.05 and ages[0] - ages[1] < 1.0:
+            yield f"{each.what} saves nothing: {saved} dropped, p95 {ages}"
+        if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
+            yield f"{each.what} comes after work on code or a staler setting"
+
+
 def no_remedy_pulls_against_the_first_action(run: Told) -> Iterator[str]:
     ranked = model_of(run).ranking.actions
     first = ranked[0] if ranked else None
@@ -202,7 +217,7 @@ def a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent(run: Tol
 
 
 def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterator[str]:
-    listed = model_of(run).ranking.actions
+    listed = [each for each in model_of(run).ranking.actions if each.kind != "fresher"]
     for each in listed:
         if each.kind == "change" and (each.gains >= 0.05).mean() < 0.9:
             yield f"{each.what} is a change, {(each.gains >= 0.05).mean():.0%} likely"
@@ -240,6 +255,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     a_change_is_sure_fresh_enough_and_the_first_of_the_actions,
     a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent,
     a_change_is_likely_and_a_sure_fresh_setting_comes_first,
+    a_lower_limit_keeps_the_rate_saves_something_and_comes_before_every_fix,
 )
 
 

@@ -61,10 +61,10 @@ def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
     assert costly_words(high, price(0.02)) == (
         "drops 38% of generated tokens instead of 2.0% and trains only 5.0% of the longest tenth of responses"
     )
-    assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%) of those generated"
-    assert longest_words(high, price(0.02)) == "100% → 5.0% of the longest tenth"
+    assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%)"
+    assert longest_words(high, price(0.02)) == "100% → 5.0%"
     assert dropped_words(price(0.0099), price(0.0)) == ""
-    assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0% of those generated"
+    assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0%"
 
 
 def test_long_responses_that_are_not_trained_at_all_are_said_so():

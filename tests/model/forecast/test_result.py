@@ -312,6 +312,7 @@ def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
     assert {(each.kind, each.what) for each in ranking.actions} == {
         ("fix", "weight_updates"),
         ("change", "publish_every"),
+        ("fresher", "in_flight_limit"),
     }
     assert advice.advice == "keep"
 

@@ -206,6 +206,31 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     assert ("90% likely to gain 5%, then the others" in below) is says_why
 
 
+@pytest.mark.parametrize(
+    ("what", "before", "words"),
+    [
+        ("queue_capacity_samples", 512, "Lower the queue capacity from 512 to 64 samples"),
+        ("in_flight_limit", 128, "Lower the limit on samples in flight from 128 to 64 samples"),
+        ("in_flight_limit", None, "Limit the samples in flight (running and queued) to 64"),
+    ],
+)
+def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, words):
+    dropped, trained = Estimate(0.7, 0.7, 0.7), Estimate(0.22, 0.22, 0.22)
+    after = Price(StalenessForecast(1.0, 2, 2), Estimate(0.11, 0.01, 0.19), None, Estimate(0.75, 0.6, 0.9))
+    lower = action(what, "trainers", "fresher", before, 64, gain_ratio=Estimate(0.006, 0.002, 0.01), price=after)
+    lower = replace(lower, price_before=Price(None, dropped, None, trained))
+    assert actions.what_to_do(lower) == words
+    assert actions.effect(lower) == (
+        "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). Dropped tokens fall from 70% to "
+        "11% of those generated, and the trained share of the longest tenth of responses changes from 22% to 75%"
+    )
+    faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
+    assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
+    assert (actions.cost_of(lower), actions.direction_of(lower)) == ("restart", "fresher")
+    below = actions.below_table([lower, action("weight_updates", kind="fix")])
+    assert "A lower limit that keeps the throughput comes before work on code." in below
+
+
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
     colocated = action("colocated", "trainers", "fix", None, None)
     fresh = replace(colocated, price=Price(StalenessForecast(0.0, 0, 0)))

@@ -3,6 +3,8 @@
 On the sample traces whose cards once contradicted themselves.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from rlscope import format as fmt
@@ -81,5 +83,8 @@ def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure()
 def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which() -> None:
     model = analysed("overproduction").model
     assert isinstance(model, ModelResult)
-    assert "Colocate" in verdict.next_step(analysed("overproduction"))
-    assert advice.headline(model).startswith("Without action 1, keep ")
+    lower, colocated, *_ = model.ranking.actions
+    assert (lower.kind, colocated.what) == ("fresher", "colocated")
+    assert advice.headline(model).startswith("Keep ")
+    without = replace(model, ranking=replace(model.ranking, actions=(colocated,)))
+    assert advice.headline(without).startswith("Without action 1, keep ")

@@ -146,10 +146,10 @@ def analyze_run(
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")
     alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
-    ranking = None if isinstance(model, NoModelResult) else model.ranking
-    efficiency = None if isinstance(model, NoModelResult) else model.efficiency
-    timeline, bucket_ns = answers["ledger_timeline"], grid.bucket_ns
-    verdict = judge(facts.total_gpus, facts.steps, timeline, bucket_ns, judged, losses, ranking, refusal)
+    known = None if isinstance(model, NoModelResult) else model
+    ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
+    timeline = answers["ledger_timeline"]
+    verdict = judge(facts.total_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal)
     analysis = AnalysisResult(
         run=facts,
         verdict=verdict,
@@ -163,9 +163,13 @@ def analyze_run(
         answers=answers,
     )
     is_unmodelled = run.imported is not None and isinstance(model, NoModelResult)
-    if refusal or not (analysis.hides_samplers or is_unmodelled):
-        return analysis
-    phases = step_phases(answers, grid.bucket_ns, judged, evidence.staleness)
+    has_bounds = not refusal and (analysis.hides_samplers or is_unmodelled)
+    return _with_step_bounds(analysis, grid.bucket_ns, judged) if has_bounds else analysis
+
+
+def _with_step_bounds(analysis: AnalysisResult, bucket_ns: int, judged: Interval) -> AnalysisResult:
+    """Return the analysis of a log with the bounds that its phases give, if it has phases."""
+    phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness)
     return replace(analysis, step_bounds=None if phases is None else step_bounds(phases))
 
 

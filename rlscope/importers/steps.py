@@ -203,20 +203,18 @@ def _collect(
     rows: Iterator[MetricRow], framework: Framework, tally: Tally
 ) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
     """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
-    limits, wanted, reported = _limits(framework), framework.wanted, framework.reported
+    limits, wanted = _limits(framework), framework.wanted
     by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
     met: set[str] = set()
     repeated = dict.fromkeys(by_worker, 0)
     for row in rows:
         values = {framework.bare(name): value for name, value in row.values.items()}
         met |= values.keys()
-        kept = {name: value for name, value in values.items() if name in wanted or name.startswith(reported)}
+        kept = {name: value for name, value in values.items() if name in wanted or name.startswith(framework.reported)}
         owner = _owner_of(framework, kept)
         try:
             number = _step_number(framework, row, values)
-            for name in limits.keys() & kept.keys():
-                if not math.isnan(kept[name]):
-                    amount(kept[name], limits[name])
+            _check(kept, limits)
         except RefusedNumberError:
             tally.bad_lines += 1
             continue
@@ -224,27 +222,40 @@ def _collect(
             for steps in by_worker.values():
                 if number in steps:
                     steps[number].values.update(kept)
-            continue
-        steps = by_worker[owner]
-        known = number if number is not None else max(steps, default=0) + 1
-        step = steps.setdefault(known, Step(known, None))
-        if _is_another(step.values, kept, framework.phases[owner]):
-            repeated[owner] += 1
-            step.values = {}
-        step.values.update(kept)
-        step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
+        else:
+            repeated[owner] += _add(by_worker[owner], number, kept, row.time_ns, framework.phases[owner])
     processes = tuple(
         ProcessSteps(worker_id, framework.phases[worker_id], _in_order(steps), repeated[worker_id])
         for worker_id, steps in by_worker.items()
         if steps
     )
-    if framework.rows_are_means:
-        for each in processes:
-            _count_steps(each.steps)
     for each in processes:
+        if framework.rows_are_means:
+            _count_steps(each.steps)
         if each.process.late_when in met:
             _move_step_times(each)
     return processes, frozenset(met)
+
+
+def _check(kept: Mapping[str, float], limits: Mapping[str, float]) -> None:
+    """Raise RefusedNumberError if a value is out of range; NaN is no value."""
+    for name in limits.keys() & kept.keys():
+        if not math.isnan(kept[name]):
+            amount(kept[name], limits[name])
+
+
+def _add(
+    steps: dict[int, Step], number: int | None, kept: dict[str, float], time_ns: int | None, process: Process
+) -> bool:
+    """Add a row to the steps of its process; return whether it is of another attempt at a step that is held already."""
+    known = number if number is not None else max(steps, default=0) + 1
+    step = steps.setdefault(known, Step(known, None))
+    is_another = _is_another(step.values, kept, process)
+    if is_another:
+        step.values = {}
+    step.values.update(kept)
+    step.end_ns = time_ns if time_ns is not None else step.end_ns
+    return is_another
 
 
 def _is_another(held: Mapping[str, float], found: Mapping[str, float], process: Process) -> bool:

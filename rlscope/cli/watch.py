@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rlscope.cli.app import RunFolder
+import rlscope
+from rlscope.cli.app import RunPath
 from rlscope.cli.check import FIRED, FailOnOption, RulesFile
+from rlscope.cli.imported import with_import_options
 from rlscope.text_out import for_terminal
 
 if TYPE_CHECKING:
@@ -22,13 +24,17 @@ if TYPE_CHECKING:
 Show = Callable[["Look"], None]
 
 
+@with_import_options
 def watch(
-    run_dir: RunFolder,
+    path: RunPath,
+    options: "rlscope.ImportOptions",
     rules: RulesFile = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            "--state", show_default="in RUN_DIR", help="State file, with the resume point and the alerts already sent."
+            "--state",
+            show_default="in the run folder, or beside the log",
+            help="State file, with the resume point and the alerts already sent.",
         ),
     ] = None,
     interval: Annotated[str, typer.Option("--interval", help="Poll interval, for example 5s or 1m.")] = "5s",
@@ -40,9 +46,10 @@ def watch(
         ),
     ] = False,
 ) -> None:
-    """Follow a run while it is written: show its state and send an alert when a rule fires.
+    """Follow a run or a growing log: show the run's state and send an alert when a rule fires.
 
-    Ends when the run ends. Exits 3 if a rule of severity --fail-on or higher fired.
+    Ends when the run ends, or when a log has long stopped growing. Exits 3 if a rule of severity --fail-on or
+    higher fired.
     """
     # Set before polars is imported: next to a training job, threads that wait for each other cost more than they save.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -61,7 +68,7 @@ def watch(
         notes.print(for_terminal(f"rlscope: {text}"))
 
     with _interruptions() as count, _display(plain) as show:
-        outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)
+        outcome = watch_run(path, rules, state, interval_s, show, count, note, options=options)
     if outcome.untold:
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
     if outcome.failed(fail_on):

@@ -95,9 +95,18 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
 
 
 def import_run(
-    path: Path, folder: Path, options: ImportOptions = NO_OPTIONS, progress: "Progress" = no_progress
+    path: Path,
+    folder: Path,
+    options: ImportOptions = NO_OPTIONS,
+    progress: "Progress" = no_progress,
+    *,
+    is_growing: bool = False,
+    relative_origin_ns: int = RELATIVE_ORIGIN_NS,
 ) -> Imported:
     """Import a log or metrics file, and the further files in the options, into an empty folder.
+
+    is_growing: the run goes on, so its workers have no end.
+    relative_origin_ns: start of a run whose files have no times, UTC epoch.
 
     Raises ImportFileError if no importer recognizes the file or it contains no step, OutputError if the folder is not
     empty or cannot be written.
@@ -113,7 +122,8 @@ def import_run(
     others = [_joined(each, first.importer.name, options) for each in options.with_files]
     engines = [_joined(each, None, options) for each in options.engine_logs]
     _refuse_same_steps((first, *others))
-    target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS, given=path)
+    target = ImportTarget(folder, _run_id(path), relative_origin_ns=relative_origin_ns, given=path)
+    target.is_growing = is_growing
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))

@@ -93,6 +93,8 @@ class ImportTarget:
         self.relative_origin_ns = relative_origin_ns
         self.clock: Clock = "wall"
         self.is_incomplete = False
+        self.is_growing = False
+        """Whether the run goes on, so that no worker has an end."""
         self.thinned_evenly: list[str] = []
         self.knows_samplers = False
         """Whether some file records the samplers' work, so that it need not be inferred."""
@@ -354,7 +356,8 @@ class ImportTarget:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))
         defaults: dict[str, object] = {"host": "unknown", "gpu_count": 0}
         known = {name: value for name, value in self._workers[worker_id].items() if value is not None}
-        return {**defaults, **known, "started_ns": start_ns, "stopped_ns": end_ns, "last_flush_ns": end_ns}
+        stopped = {} if self.is_growing else {"stopped_ns": end_ns}
+        return {**defaults, **known, "started_ns": start_ns, **stopped, "last_flush_ns": end_ns}
 
     def _flush(self, table: str) -> None:
         rows = self._rows[table]

@@ -95,7 +95,7 @@ class LiveRun:
     @classmethod
     def restored(cls, folder: Path, rules: RuleSet, state: Mapping[str, object], grace_ns: int = GRACE_NS) -> "LiveRun":
         """Resume from the result of `saved`, in any process. Raises RuleError for a state saved with other rules."""
-        if state.get("version") != _STATE_VERSION or state.get("rules") != _identity(rules):
+        if not is_saved_with(rules, state):
             raise RuleError.of(
                 "the saved state of a watch",
                 found="a state saved with other rules or by another version",
@@ -388,6 +388,11 @@ def _kept_ns(rules: RuleSet, family: Family) -> int:
         if metric is not None and metric.family == family:
             reaches_ns.append((metric.looks_back and rule.window.length_ns) or HISTORY_NS)
     return max(reaches_ns)
+
+
+def is_saved_with(rules: RuleSet, state: Mapping[str, object]) -> bool:
+    """Return whether a state was saved with these rules, by this version."""
+    return state.get("version") == _STATE_VERSION and state.get("rules") == _identity(rules)
 
 
 def _identity(rules: RuleSet) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 
 from rlscope.alerts.config import built_in_rules, read_rule_file, rules_of
 from rlscope.alerts.live.facts import LiveView
-from rlscope.alerts.live.follow import LiveRun
+from rlscope.alerts.live.follow import LiveRun, is_saved_with
+from rlscope.alerts.live.log import LiveLog
 from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
@@ -20,7 +21,9 @@ from rlscope.alerts.notify.senders import NEED_APPRISE, is_installed
 from rlscope.alerts.receiver import Receiver, receivers_of
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
-from rlscope.errors import RlscopeError, RuleError
+from rlscope.errors import RlscopeError
+from rlscope.importers.join import NO_OPTIONS
+from rlscope.importers.target import ImportOptions
 
 _NS_PER_S: Final = 1_000_000_000
 # How soon a delivery is noted: a kill before that makes the next watch send it again.
@@ -32,6 +35,7 @@ _REST: Final = 19.0
 # A look of a few hundred workers takes less: then --interval alone counts.
 _CHEAP_LOOK_S: Final = 0.5
 _LONGEST_REST_S: Final = 75.0
+_LOG_SUFFIXES: Final = frozenset({".log", ".txt", ".out", ".err", ".json", ".jsonl", ".wandb"})
 
 
 class WatchClock(Protocol):
@@ -239,7 +243,7 @@ class RunWatch:
 
 
 def watch_run(
-    folder: Path,
+    path: Path,
     rules_file: Path | None,
     state_path: Path | None,
     interval_s: float,
@@ -247,21 +251,24 @@ def watch_run(
     interruptions: Callable[[], int],
     note: Callable[[str], None],
     clock: WatchClock | None = None,
+    options: ImportOptions = NO_OPTIONS,
 ) -> Outcome:
-    """Follow the run in a directory to its end. The directory may appear later.
+    """Follow a run folder, or a log or metrics file, to the end of the run. The path may appear later.
 
+    options: what the file does not state.
     Raises RuleError for invalid rules or receivers, RlscopeError for a missing secret or for a state file that is
     invalid, used by another watch, or in a missing directory.
     """
     rules, receivers = _rules_and_receivers(rules_file)
     check_ready(receivers)
-    with StateFile(_state_path(folder, state_path)) as state_file:
+    is_log = _is_log(path)
+    with StateFile(_state_path(path, state_path, is_log=is_log)) as state_file:
         state = state_file.read()
         couriers = Couriers(receivers)
         if state is not None:
             _restore(couriers, state, state_file.path)
         watch = RunWatch(
-            _followed(folder, rules, state, note),
+            _followed(path, rules, state, note, options if is_log else None),
             couriers,
             state_file=state_file,
             show=show,
@@ -287,9 +294,14 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
             )
 
 
-def _state_path(folder: Path, named: Path | None) -> Path:
-    path = named or folder / FILE_NAME
-    if path.parent.resolve() != folder.resolve() and not path.parent.is_dir():
+def _is_log(path: Path) -> bool:
+    """Whether a path is a file, or will be one by its name; a run folder may have a dot in its name, but not these."""
+    return path.is_file() or (not path.exists() and path.suffix in _LOG_SUFFIXES)
+
+
+def _state_path(followed: Path, named: Path | None, *, is_log: bool) -> Path:
+    path = named or (followed.with_name(f"{followed.name}.{FILE_NAME}") if is_log else followed / FILE_NAME)
+    if path.parent.resolve() != followed.resolve() and not path.parent.is_dir():
         raise RlscopeError.of(
             path, found="no such directory", expected="an existing directory", next_step="Create it, or choose another."
         )
@@ -303,14 +315,17 @@ def _rules_and_receivers(file: Path | None) -> tuple[RuleSet, tuple[Receiver, ..
     return rules_of(source), receivers_of(source)
 
 
-def _followed(folder: Path, rules: RuleSet, state: WatchState | None, note: Callable[[str], None]) -> LiveRun:
-    if state is None:
-        return LiveRun(folder, rules)
-    try:
-        return LiveRun.restored(folder, rules, state.run)
-    except RuleError:
+def _followed(
+    path: Path, rules: RuleSet, state: WatchState | None, note: Callable[[str], None], options: ImportOptions | None
+) -> Followed:
+    """Return the run to follow. options: those of a log; None for a run folder."""
+    saved = None if state is None else state.run
+    if saved and not is_saved_with(rules, saved):
         note("the rules changed since the last watch; evaluating the run from its start")
-        return LiveRun(folder, rules)
+        saved = None
+    if options is not None:
+        return LiveLog(path, rules, options, saved)
+    return LiveRun(path, rules) if saved is None else LiveRun.restored(path, rules, saved)
 
 
 def _restore(couriers: Couriers, state: WatchState, path: Path) -> None:

@@ -1,0 +1,157 @@
+"""Follows a growing log or metrics file: reads it again as a whole when it has grown.
+
+What was read is a run folder whose workers go on, so ticks, alerts and facts are those of `follow`. Time goes by the
+log: the present is its newest entry, until no line has come for longer than steps take. Then the time since the last
+line is added, so that rules on silence and overdue steps fire. The clock and the time zone of the machine that writes
+the log do not matter. A log without dates is taken to end when it was first read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Final
+
+from rlscope.alerts.live.facts import LiveView
+from rlscope.alerts.live.follow import LiveRun
+from rlscope.alerts.types import RuleSet
+from rlscope.errors import RlscopeError
+from rlscope.format import counted, duration
+from rlscope.importers.join import RELATIVE_ORIGIN_NS, RunFolder, import_run
+from rlscope.importers.target import ImportOptions
+from rlscope.trace.config import read_config
+from rlscope.trace.manifest import read_manifest
+from rlscope.trace.worker_files import read_workers
+
+_STILL_NS: Final = 30_000_000_000
+"""Least time without a new line that counts as a standstill."""
+_STILL_STEPS: Final = 3.0
+"""Least number of mean steps that it has to last."""
+_OVER_STEPS: Final = 10.0
+"""Least number of mean steps after which the run has ended."""
+_ORIGIN: Final = "log_origin_ns"
+"""Key of the state: the start of a log without dates."""
+_Stamp = tuple[int, int, int]
+"""Inode, size and modification time of a file."""
+
+
+class LiveLog:
+    """A log or metrics file in progress; it may appear later."""
+
+    def __init__(
+        self, path: Path, rules: RuleSet, options: ImportOptions, state: Mapping[str, Any] | None = None
+    ) -> None:
+        self._path, self._rules, self._options = path, rules, options
+        self._state: Mapping[str, Any] = state or {}
+        self._read: tuple[RunFolder, LiveRun] | None = None
+        self._newest_ns = 0
+        """The end of the newest row."""
+        self._stamp: _Stamp | None = None
+        self._trouble: str | None = None
+        """Why the file as it is cannot be read."""
+        self._notes: tuple[str, ...] = ()
+        self._grown_ns = 0
+        """When the file last grew, by the clock of the watch."""
+        self._step_ns: float | None = None
+        """Mean time of a step, as of the last look."""
+        self._origin_ns: int | None = self._state.get(_ORIGIN)
+        self._total_steps: int | None = None
+
+    def poll(self, now_ns: int) -> LiveView:
+        """Read the file again if it has changed, and evaluate the ticks that are due; now_ns is UTC epoch.
+
+        Raises RuleError if the state was saved with other rules.
+        """
+        absent = self._look(now_ns)
+        troubles = tuple(each for each in (absent, self._trouble) if each)
+        if self._read is None:
+            return LiveView(now_ns, None, (), None, False, troubles)
+        live, still_ns = self._read[1], self._still_ns(now_ns)
+        view = live.poll(self._newest_ns + still_ns)
+        self._save(live)
+        facts = view.facts
+        if facts is not None:
+            # A log counts the tokens of steps, not of deliveries: a rate of 0 is no rate.
+            facts = replace(facts, trained_tokens_per_s=facts.trained_tokens_per_s or None)
+            if facts.steps and facts.last_step_end_ns is not None:
+                self._step_ns = (facts.last_step_end_ns - facts.started_ns) / facts.steps
+        return replace(
+            view,
+            now_ns=self._newest_ns + max(0, now_ns - self._grown_ns),
+            facts=facts,
+            ended=self._has_ended(view, still_ns),
+            problems=(*troubles, *self._stillness(view, still_ns), *self._notes, *view.problems),
+        )
+
+    def saved(self) -> Mapping[str, Any]:
+        """Return the state that is needed to resume; empty before the first step."""
+        return self._state
+
+    def close(self) -> None:
+        """Forget the firing alerts, because the run has ended."""
+        if self._read is not None:
+            self._read[1].close()
+            self._save(self._read[1])
+
+    def _save(self, live: LiveRun) -> None:
+        self._state = {**live.saved(), _ORIGIN: self._origin_ns}
+
+    def _look(self, now_ns: int) -> str | None:
+        """Read the file if it has changed. Return why it cannot be found, if so."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            return f"{self._path}: {error.strerror}"
+        stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if stamp == self._stamp:
+            return None
+        if self._stamp is not None and (stamp[0] != self._stamp[0] or stamp[1] < self._stamp[1]):
+            self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
+            self._state, self._origin_ns = {}, None
+        # At the first look the file may not have grown for an hour.
+        self._grown_ns = min(now_ns, found.st_mtime_ns) if self._stamp is None else now_ns
+        self._stamp = stamp
+        self._read_again()
+        return None
+
+    def _read_again(self) -> None:
+        try:
+            made, newest_ns = self._imported()
+        except RlscopeError as error:
+            # The first lines of a log often name no step; the last one may be half written.
+            self._trouble = " ".join(str(error).split())
+            return
+        rules, state = self._rules, self._state
+        live = LiveRun.restored(made.path, rules, state, 0) if state else LiveRun(made.path, rules, 0)
+        self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
+        self._total_steps = read_config(read_manifest(made.path).config)[0].total_steps
+
+    def _imported(self) -> tuple[RunFolder, int]:
+        """Return the file as a run folder, and the end of its newest row."""
+        while True:
+            made = RunFolder(Path(mkdtemp(prefix="rlscope-watch-")), is_temporary=True)
+            origin_ns = RELATIVE_ORIGIN_NS if self._origin_ns is None else self._origin_ns
+            found = import_run(self._path, made.path, self._options, is_growing=True, relative_origin_ns=origin_ns)
+            documents, _ = read_workers(made.path, {})
+            newest_ns = max(int(str(each["last_flush_ns"])) for each in documents)
+            if found.is_dated or self._origin_ns is not None:
+                return made, newest_ns
+            self._origin_ns = self._grown_ns - (newest_ns - RELATIVE_ORIGIN_NS)
+
+    def _still_ns(self, now_ns: int) -> int:
+        """Return how long no line has come, if that is long for this run; else 0."""
+        still_ns = now_ns - self._grown_ns
+        is_long = self._step_ns is not None and still_ns >= max(_STILL_NS, _STILL_STEPS * self._step_ns)
+        return still_ns if is_long else 0
+
+    def _has_ended(self, view: LiveView, still_ns: int) -> bool:
+        """Whether all steps that the log announces have ended, or no line has come for very long."""
+        is_complete = view.facts is not None and self._total_steps is not None and view.facts.steps >= self._total_steps
+        return is_complete or (view.ended and still_ns >= _OVER_STEPS * (self._step_ns or 0.0))
+
+    def _stillness(self, view: LiveView, still_ns: int) -> tuple[str, ...]:
+        if not still_ns or view.facts is None or self._step_ns is None:
+            return ()
+        steps = counted(view.facts.steps, "step", "steps")
+        mean = duration(self._step_ns / 1e9)
+        return (f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",)

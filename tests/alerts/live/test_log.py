@@ -1,0 +1,158 @@
+"""A growing log is followed like a run folder, and its silence is told."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.live.facts import LiveView
+from rlscope.alerts.live.log import LiveLog
+from rlscope.alerts.live.watch import Look, watch_run
+from rlscope.importers.join import NO_OPTIONS, resolve
+from rlscope.pipeline import analyze
+
+WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
+TOTAL = "'total_training_steps': 60"
+TEXT = WRITTEN.read_text(encoding="utf-8")
+LINES = TEXT.replace(TOTAL, "'total_training_steps': 1000").splitlines(keepends=True)
+"""The settings, and the first 60 steps of 1,000, of 0.55 s each; no dates."""
+S = 10**9
+START_NS = 1_800_000_000 * S
+
+
+class Growing:
+    """A log that grows by whole texts, and a watch of it on a clock of its own."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.path = folder / "run.log"
+        self.now_ns = START_NS
+        self.watch = LiveLog(self.path, built_in_rules(), replace(NO_OPTIONS, **options))
+
+    def write(self, text: str, *, mode: str = "a") -> None:
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+        os.utime(self.path, ns=(self.now_ns, self.now_ns))
+
+    def look(self, after_s: float = 0.0) -> LiveView:
+        self.now_ns += round(after_s * S)
+        return self.watch.poll(self.now_ns)
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Growing:
+    return Growing(tmp_path)
+
+
+def test_a_log_that_has_been_read_to_its_end_has_the_verdict_of_its_analysis(growing: Growing):
+    steps = list[int]()
+    for at in range(0, len(LINES), 10):
+        growing.write("".join(LINES[at : at + 10]))
+        view = growing.look(5.0)
+        steps.append(view.facts.steps if view.facts else 0)
+    assert steps == sorted(steps) and steps[-1] == 60
+    assert view.facts is not None and view.facts.verdict is not None
+    imported = resolve(WRITTEN)
+    assert view.facts.verdict.bottleneck == analyze(imported.path).verdict.bottleneck == "samplers"
+    # A log has no deliveries to count.
+    assert view.facts.trained_tokens_per_s is None
+    assert not view.ended
+
+
+def test_until_a_log_can_be_read_the_watch_says_why_not(growing: Growing):
+    assert growing.look().problems == (f"{growing.path}: No such file or directory",)
+    growing.write("hello\n")
+    (said,) = growing.look().problems
+    assert "found no run; expected a run folder, or a log or metrics file of" in said
+    growing.write("".join(LINES))
+    view = growing.look()
+    assert view.facts is not None and not view.problems
+    growing.path.unlink()
+    view = growing.look()
+    assert view.problems[0] == f"{growing.path}: No such file or directory"
+    assert view.facts is not None and view.facts.steps == 60
+
+
+def test_a_last_line_that_is_half_written_waits_for_its_rest(growing: Growing):
+    whole, half = "".join(LINES[:30]), LINES[30][: len(LINES[30]) // 2]
+    growing.write(whole)
+    before = growing.look().facts
+    growing.write(half)
+    view = growing.look()
+    assert view.facts is not None and before is not None and view.facts.steps == before.steps + 1
+    growing.write(LINES[30][len(half) :])
+    assert (after := growing.look().facts) is not None and after.steps == before.steps + 1
+
+
+@pytest.mark.parametrize(("still_s", "is_told"), [(29.999, False), (30.0, True)])
+def test_a_log_that_stands_still_for_half_a_minute_is_told_and_its_alarms_fire(
+    growing: Growing, still_s: float, is_told: bool
+):
+    growing.write("".join(LINES))
+    growing.look()
+    view = growing.look(still_s)
+    said = "run.log has not grown for 30 s, after 60 steps of 548 ms on average"
+    assert (said in view.problems) is is_told
+    assert ("steps_stalled" in {each.rule for each in view.alerts}) is is_told
+    growing.write(LINES[-1].replace("step:60", "step:61"))
+    assert said not in growing.look().problems
+
+
+def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):
+    growing.write(
+        "".join(LINES).replace("timing_s/step:0.", "timing_s/step:20.").replace("timing_s/gen:0.", "timing_s/gen:19.")
+    )
+    facts = growing.look().facts
+    assert facts is not None and facts.last_step_end_ns is not None
+    step_s = (facts.last_step_end_ns - facts.started_ns) / facts.steps / S
+    assert step_s > 10.0
+    assert not any("has not grown" in each for each in growing.look(3 * step_s - 0.001).problems)
+    assert any("has not grown" in each for each in growing.look(0.002).problems)
+
+
+def test_a_watch_that_is_started_again_goes_on_and_repeats_no_alert(growing: Growing):
+    growing.write("".join(LINES))
+    growing.look()
+    first = growing.look(60.0)
+    assert first.evaluated_ns is not None and "steps_stalled" in {each.rule for each in first.alerts}
+    growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, growing.watch.saved())
+    # Nothing is evaluated twice, and what fires goes on firing since the same tick.
+    second = growing.look()
+    assert second.evaluated_ns == first.evaluated_ns
+    started = [{each.rule: each.start_ns for each in view.alerts if each.end_ns is None} for view in (first, second)]
+    assert started[0] == started[1]
+
+
+def test_a_log_that_is_replaced_is_followed_from_its_new_start(growing: Growing):
+    growing.write("".join(LINES))
+    growing.look()
+    growing.write("".join(LINES[:20]), mode="w")
+    view = growing.look(5.0)
+    assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
+    assert view.facts is not None and view.facts.steps < 60
+
+
+@pytest.mark.parametrize(("announced", "has_ended"), [(60, True), (61, False)])
+def test_a_run_ends_with_the_last_step_that_its_log_announces(growing: Growing, announced: int, has_ended: bool):
+    assert TOTAL in TEXT
+    growing.write(TEXT.replace(TOTAL, f"'total_training_steps': {announced}"))
+    assert growing.look().ended is has_ended
+
+
+def test_a_log_that_never_grows_again_has_ended_after_ten_minutes(growing: Growing):
+    growing.write("".join(LINES))
+    growing.look()
+    assert not growing.look(599.0).ended
+    assert growing.look(2.0).ended
+
+
+def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
+    path = tmp_path / "run.log"
+    path.write_text("".join(LINES), encoding="utf-8")
+    shown = list[Look]()
+    stop: Iterator[int] = iter([0, 1, 1, 1, 1])
+    outcome = watch_run(path, None, None, 0.01, shown.append, lambda: next(stop, 2), print)
+    assert not outcome.ended and shown[-1].view.facts is not None
+    assert (tmp_path / "run.log.watch_state.json").is_file()

@@ -6,6 +6,7 @@ line is added, so that rules on silence and overdue steps fire. The clock and th
 the log do not matter. A log without dates is taken to end when it was first read.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import RlscopeError
 from rlscope.format import counted, duration
+from rlscope.importers.importer import open_regular
 from rlscope.importers.join import RELATIVE_ORIGIN_NS, RunFolder, import_run
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.config import read_config
@@ -29,10 +31,18 @@ _STILL_STEPS: Final = 3.0
 """Least number of mean steps that it has to last."""
 _OVER_STEPS: Final = 10.0
 """Least number of mean steps after which the run has ended."""
+_HEAD_BYTES: Final = 4096
+"""Bytes that tell a log from the next one of the same name: settings and times are among them."""
+_SAME_START_NS: Final = 60_000_000_000
+"""Most that the start of a log may move as it grows, by further files that are read with it."""
 _ORIGIN: Final = "log_origin_ns"
 """Key of the state: the start of a log without dates."""
-_Stamp = tuple[int, int, int]
-"""Inode, size and modification time of a file."""
+_HEAD: Final = "log_head"
+"""Key of the state: a hash of the first bytes, once they are there."""
+_SIZE: Final = "log_bytes"
+"""Key of the state: the size of the file when it was read."""
+_Stamp = tuple[int, int]
+"""Size and modification time of a file."""
 
 
 class LiveLog:
@@ -55,6 +65,8 @@ class LiveLog:
         self._step_ns: float | None = None
         """Mean time of a step, as of the last look."""
         self._origin_ns: int | None = self._state.get(_ORIGIN)
+        self._head: str | None = self._state.get(_HEAD)
+        self._bytes: int = self._state.get(_SIZE, 0)
         self._total_steps: int | None = None
 
     def poll(self, now_ns: int) -> LiveView:
@@ -94,25 +106,29 @@ class LiveLog:
             self._save(self._read[1])
 
     def _save(self, live: LiveRun) -> None:
-        self._state = {**live.saved(), _ORIGIN: self._origin_ns}
+        self._state = {**live.saved(), _ORIGIN: self._origin_ns, _HEAD: self._head, _SIZE: self._bytes}
 
     def _look(self, now_ns: int) -> str | None:
         """Read the file if it has changed. Return why it cannot be found, if so."""
         try:
-            found = self._path.stat()
+            found, head = self._path.stat(), _head_of(self._path)
         except OSError as error:
             return f"{self._path}: {error.strerror}"
-        stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        stamp = (found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
             return None
-        if self._stamp is not None and (stamp[0] != self._stamp[0] or stamp[1] < self._stamp[1]):
-            self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
-            self._state, self._origin_ns = {}, None
+        if found.st_size < self._bytes or self._head not in (None, head):
+            self._start_over()
+            self._origin_ns = None
         # At the first look the file may not have grown for an hour.
         self._grown_ns = min(now_ns, found.st_mtime_ns) if self._stamp is None else now_ns
-        self._stamp = stamp
+        self._stamp, self._head, self._bytes = stamp, head, found.st_size
         self._read_again()
         return None
+
+    def _start_over(self) -> None:
+        self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
+        self._state = {}
 
     def _read_again(self) -> None:
         try:
@@ -121,10 +137,13 @@ class LiveLog:
             # The first lines of a log often name no step; the last one may be half written.
             self._trouble = " ".join(str(error).split())
             return
+        manifest = read_manifest(made.path)
+        if self._state and abs((self._state["origin_ns"] or 0) - (manifest.created_ns or 0)) > _SAME_START_NS:
+            self._start_over()
         rules, state = self._rules, self._state
         live = LiveRun.restored(made.path, rules, state, 0) if state else LiveRun(made.path, rules, 0)
         self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
-        self._total_steps = read_config(read_manifest(made.path).config)[0].total_steps
+        self._total_steps = read_config(manifest.config)[0].total_steps
 
     def _imported(self) -> tuple[RunFolder, int]:
         """Return the file as a run folder, and the end of its newest row."""
@@ -155,3 +174,10 @@ class LiveLog:
         steps = counted(view.facts.steps, "step", "steps")
         mean = duration(self._step_ns / 1e9)
         return (f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",)
+
+
+def _head_of(path: Path) -> str | None:
+    """Hash the first bytes of a file; None while it has fewer. Raises OSError if it cannot be read."""
+    with open_regular(path) as file:
+        head = file.read(_HEAD_BYTES)
+    return hashlib.sha256(head).hexdigest()[:16] if len(head) == _HEAD_BYTES else None

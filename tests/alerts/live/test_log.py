@@ -134,6 +134,25 @@ def test_a_log_that_is_replaced_is_followed_from_its_new_start(growing: Growing)
     assert view.facts is not None and view.facts.steps < 60
 
 
+@pytest.mark.parametrize("begins", ["(main pid=7) another run\n", ""])
+def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before(growing: Growing, begins: str):
+    """It is longer than the first by now. If it begins with the same lines, it begins at another time."""
+    growing.write("".join(LINES[:40]))
+    growing.look()
+    saved = growing.watch.saved()
+    growing.write(begins + "".join(LINES), mode="w")
+    if not begins:
+        saved = {**saved, "origin_ns": saved["origin_ns"] - 90 * 86_400 * S, "log_head": None}
+    growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, saved)
+    view = growing.look(90 * 86_400)
+    assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
+    assert view.facts is not None and view.facts.steps == 60
+    # Its start, once chosen, stays.
+    growing.write(LINES[-1].replace("step:60", "step:61"))
+    again = growing.look(5.0)
+    assert again.facts is not None and again.facts.started_ns == view.facts.started_ns
+
+
 @pytest.mark.parametrize(("announced", "has_ended"), [(60, True), (61, False)])
 def test_a_run_ends_with_the_last_step_that_its_log_announces(growing: Growing, announced: int, has_ended: bool):
     assert TOTAL in TEXT

@@ -75,7 +75,7 @@ def _settled_verdict(document: Any) -> Any:
     return {
         **{name: entry for name, entry in verdict.items() if name not in ("next_actions", "tied_with")},
         "headline": verdict["headline"].partition("; ")[0],
-        "why": without_gains(verdict["why"].partition(" In addition, ")[0]),
+        "why": without_gains(verdict["why"].partition(" Also, ")[0]),
         "next": without_gains(verdict["next"]) if is_settled else None,
         "losses": sorted(losses, key=lambda loss: loss["cause"]),
     }

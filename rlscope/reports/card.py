@@ -92,7 +92,7 @@ def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
         "rows above them."
     )
     notes = (total, unrecorded_sentence(ledger), publication_wait_sentence(ledger))
-    yield Paragraph(f"Shares and bars: of the whole run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}", "note")
+    yield Paragraph(f"Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}", "note")
     yield Paragraph(" ".join(filter(None, notes)), "note")
 
 

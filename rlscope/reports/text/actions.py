@@ -415,8 +415,9 @@ def below_table(ranked: Sequence[Action]) -> str:
     has_lower = any(each.kind == "fresher" for each in ranked)
     lower = " A lower limit that keeps the throughput comes before work on code." if has_lower else ""
     return (
-        f"{verify} Order: changes at least 90% likely to gain 5%, then the others, by gain; gains within 2% by risk of "
-        f"a loss, drops and staleness.{lower} Changes that raise staleness by more than half come last."
+        f"{verify} Changes at least 90% likely to gain 5% come first, then the rest, each by gain. Gains within 2% of "
+        f"each other are ordered by risk of a loss, drops and staleness.{lower} Changes that raise staleness by more "
+        "than half come last."
     )
 
 

@@ -53,7 +53,7 @@ def headline(model: ModelResult) -> str:
         return "No layout is recommended"
     if advised.advice == "keep":
         kept = f"eep {layout_words(model.forecasts.today.layout)}"
-        return f"Without action 1, k{kept}" if _changes_run_type(model) else f"K{kept}"
+        return f"If you skip action 1, k{kept}" if _changes_run_type(model) else f"K{kept}"
     words = (
         change_words(model)
         if advised.changes
@@ -85,9 +85,7 @@ def reason(model: ModelResult) -> str:
     stale, words = _too_stale(model), REASONS[model.recommendation.reason]
     if model.recommendation.advice != "keep":
         return words
-    if _changes_run_type(model):
-        return f"Without action 1, {words[0].lower()}{words[1:]}"
-    if stale is None:
+    if stale is None or _changes_run_type(model):
         return words
     gain = fmt.gain(Estimate.of(gains_over(stale, model.forecasts.today)).value)
     ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)

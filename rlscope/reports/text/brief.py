@@ -290,7 +290,7 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     steps = fmt.count(heldout.held_out_steps)
     predicted, found = (each.removesuffix(" tokens/s") for each in rates)
     tested = (
-        f"Checked on the last {steps} steps: predicted {predicted}, measured "
+        f"Model checked on the last {steps} steps: predicted {predicted}, measured "
         f"{found}{' (90% intervals)' if '(' in found else ''}, "
         f"{_agreement(heldout.compared[0])}"
     )

@@ -150,7 +150,7 @@ def spent_words(loss: Loss) -> str:
     parts = _sampler_losses(loss)
     if not parts:
         return f"samplers were idle for {gpu_time} ({share})"
-    purpose = "on samples that were dropped" if len(parts) == 1 else "idle or on samples that were dropped"
+    purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 
 

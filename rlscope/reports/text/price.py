@@ -16,8 +16,8 @@ def costly_words(price: Price, before: Price) -> str:
     dropped, longest = price.dropped_ratio, price.longest_trained_ratio
     if dropped is not None and price.drops_much(before):
         now = before.dropped_ratio
-        instead = f" instead of {share(now.value)}" if now is not None and now.value else ""
-        parts.append(f"drops {share(dropped.value)} of generated tokens{instead}")
+        drops = "drops" if now is None or not now.value else f"raises drops from {share(now.value)} to"
+        parts.append(f"{drops} {share(dropped.value)} of generated tokens")
     if longest is not None and price.loses_longest(before):
         trained = f"only {share(longest.value)}" if longest.value >= _LEAST_SHOWN else "none"
         parts.append(f"trains {trained} of the longest tenth of responses")

@@ -84,7 +84,7 @@ def state_label(name: str, reason: str | None) -> str:
     return f"{label} ({why})" if why and not name.startswith("waiting_for_") else label
 
 
-UNDERFILLED: Final = "of which due to small batches"
+UNDERFILLED: Final = "lost to small batches"
 """Label of the part of decoding time that the model counts as lost to underfilled batches."""
 
 

@@ -110,8 +110,8 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
         return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
     first_named, *others_named = (f"{name} (+{gain}" for name, gain in zip(named, gains, strict=True))
-    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)], last="or")
-    return f"either {helping} would help about equally"
+    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)], last="and")
+    return f"{helping} would help about equally"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -184,7 +184,7 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
     parts += [_pace(analysis).strip()]
     also = [words for cause, words in clauses.items() if cause != behind]
-    parts += [f"In addition, {'; '.join(also)}."] if also else []
+    parts += [f"Also, {'; '.join(also)}."] if also else []
     return " ".join(filter(None, parts))
 
 
@@ -295,8 +295,8 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The run is too short to check the predictions of the model. On other runs they were usually within "
-        f"{most} of the measured throughput. Even if the predicted throughput is {most} too high, the gain is {left}."
+        "The run is too short to check the model's predictions. On other runs, they were usually within "
+        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is still {left}."
     )
 
 

@@ -59,7 +59,7 @@ def test_what_the_model_cannot_tell_is_no_price():
 def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
     high = Price(None, Estimate(0.38, 0.3, 0.44), exactly(80.0), exactly(0.05))
     assert costly_words(high, price(0.02)) == (
-        "drops 38% of generated tokens instead of 2.0% and trains only 5.0% of the longest tenth of responses"
+        "raises drops from 2.0% to 38% of generated tokens and trains only 5.0% of the longest tenth of responses"
     )
     assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%)"
     assert longest_words(high, price(0.02)) == "100% → 5.0%"

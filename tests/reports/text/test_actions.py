@@ -203,7 +203,7 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     ranked = [replace(action(), gain_ratio=Estimate(gain, gain, gain)) for gain in gains]
     below = actions.below_table(ranked)
     assert below.startswith("Each gain is for that change alone.")
-    assert ("90% likely to gain 5%, then the others" in below) is says_why
+    assert ("90% likely to gain 5% come first, then the rest" in below) is says_why
 
 
 @pytest.mark.parametrize(

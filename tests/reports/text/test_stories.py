@@ -51,9 +51,7 @@ def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -
     assert ratio_of(idle.share) > 0.2 and ratio_of(idle.steady) < 0.001
 
 
-@pytest.mark.parametrize(
-    ("trace", "reason"), [("fleet", "samples that were dropped"), ("vllm_trl", "weight updates took")]
-)
+@pytest.mark.parametrize(("trace", "reason"), [("fleet", "on dropped samples"), ("vllm_trl", "weight updates took")])
 def test_the_reason_that_the_headline_gives_is_no_further_loss(trace: str, reason: str) -> None:
     told, _, also = verdict.why(analysed(trace)).lower().partition(" separately, ")
     assert "because" in verdict.headline(analysed(trace))
@@ -76,7 +74,7 @@ def test_a_measured_rate_stands_beside_its_prediction_with_the_interval_of_each(
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
     assert brief_of(analysis).achieved.note.endswith("Too few steps to check a prediction")
-    assert "Even if the predicted throughput is 15% too high, the gain is +54%" in verdict.next_step(analysis)
+    assert "Even if this one is 15% too high, the gain is still +54%" in verdict.next_step(analysis)
     assert "Even if this one" not in verdict.next_step(analysed("fleet"))
 
 
@@ -87,4 +85,4 @@ def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which
     assert (lower.kind, colocated.what) == ("fresher", "colocated")
     assert advice.headline(model).startswith("Keep ")
     without = replace(model, ranking=replace(model.ranking, actions=(colocated,)))
-    assert advice.headline(without).startswith("Without action 1, keep ")
+    assert advice.headline(without).startswith("If you skip action 1, keep ")

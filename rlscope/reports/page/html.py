@@ -176,8 +176,8 @@ def _made(analysis: AnalysisResult) -> list[_Made]:
 
 
 def _narrow(row: ActionRow) -> ActionRow:
-    """Return the row with the evidence beside the rate that it is for: a column of its own would be mostly empty."""
-    return row._replace(expected="; ".join(filter(None, (row.expected, row.evidence))), evidence="")
+    """Return the row with the evidence beside the gain that it is for: a column of its own would be mostly empty."""
+    return row._replace(gain="; ".join(filter(None, (row.gain, row.evidence))), evidence="")
 
 
 def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:

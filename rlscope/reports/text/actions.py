@@ -380,7 +380,7 @@ class ActionRow(NamedTuple):
     setting: str
     """Empty if unknown."""
     expected: str
-    """Expected steady rate; empty if unknown."""
+    """Expected steady rate, whose interval is that of the gain; empty if unknown."""
 
 
 COLUMNS: Final = ActionRow(
@@ -392,7 +392,7 @@ COLUMNS: Final = ActionRow(
     "evidence",
     "cost",
     "setting",
-    "predicted rate",
+    "predicted tokens/s",
 )
 """The titles of the table."""
 TITLE: Final = "Actions, best first"
@@ -433,7 +433,7 @@ def action_row(
     own: current staleness. cap: the staleness cap in versions. period_steps: as in `ages_of`.
     """
     return ActionRow(
-        what=what_to_do(action),
+        what=_what_cell(action),
         gain=_gain_cell(action),
         staleness=_staleness_cell(action, own, cap, period_steps),
         dropped=dropped_words(action.price, action.price_before),
@@ -441,8 +441,20 @@ def action_row(
         evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
-        expected=expected_words(action, analysis.throughput.steady_tokens_per_s),
+        expected=_expected_cell(action, analysis.throughput.steady_tokens_per_s),
     )
+
+
+def _what_cell(action: Action) -> str:
+    """Return the action; its price has columns of its own."""
+    tried = f" (try it for {fmt.count(STEPS_TO_PREDICT)} steps first)" if action.kind == "probe" else ""
+    return f"{imperative(action)}{tried}"
+
+
+def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
+    if measured_tokens_per_s is None or action.kind == "fix":
+        return ""
+    return fmt.tokens_per_second(measured_tokens_per_s * (1.0 + action.gain_ratio.value)).removesuffix(" tokens/s")
 
 
 def _gain_cell(action: Action) -> str:

@@ -276,7 +276,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 
 
 def _achieved(analysis: AnalysisResult) -> Fact:
-    """Measured throughput of the steady state, and of its held-out steps beside their prediction."""
+    """Measured throughput of the steady state, and how far that of its held-out steps is from their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
     known = analysis.throughput.steady_tokens_per_s is not None
@@ -285,26 +285,18 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Throughput", rate, f"{measured}No prediction")
     if result.prediction is None or not result.prediction.compared:
         return Fact("Throughput", rate, f"{measured}Too few steps to check a prediction")
-    heldout = result.prediction
-    _, *rates, _ = model_words.compared_row(heldout.compared[0])
-    steps = fmt.count(heldout.held_out_steps)
-    predicted, found = (each.removesuffix(" tokens/s") for each in rates)
-    tested = (
-        f"Model checked on the last {steps} steps: predicted {predicted}, measured "
-        f"{found}{' (90% intervals)' if '(' in found else ''}, "
-        f"{_agreement(heldout.compared[0])}"
-    )
-    return Fact("Throughput", rate, f"{measured}{tested}")
+    steps, agreement = fmt.count(result.prediction.held_out_steps), _agreement(result.prediction.compared[0])
+    return Fact("Throughput", rate, f"{measured}Over the last {steps} steps, {agreement}")
 
 
 def _agreement(compared: ComparedPrediction) -> str:
     """Whether a measured value agrees with its prediction, or by how much it is off."""
     off = compared.residual_ratio
     if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
-        return "as predicted"
+        return "as the model predicted"
     if off is None:
-        return "not as predicted"
-    distance = f"{fmt.percent(abs(off))} {'above' if off > 0 else 'below'} the prediction"
+        return "not as the model predicted"
+    distance = f"{fmt.percent(abs(off))} {'above' if off > 0 else 'below'} the model's prediction"
     return f"{distance}, {'within' if compared.agrees else 'beyond'} the margin of error"
 
 

@@ -170,7 +170,9 @@ def analyze_run(
 def _with_step_bounds(analysis: AnalysisResult, bucket_ns: int, judged: Interval) -> AnalysisResult:
     """Return the analysis of a log with the bounds that its phases give, if it has phases."""
     phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness)
-    return replace(analysis, step_bounds=None if phases is None else step_bounds(phases))
+    if phases is None:
+        return analysis
+    return replace(analysis, step_bounds=step_bounds(replace(phases, knows_engines=not analysis.hides_samplers)))
 
 
 def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:

@@ -146,3 +146,16 @@ def small_run(folder: Path, tokens: int = 4, config: Mapping[str, Any] | None = 
         train_steps=[train_row("t0", 2 * second, 4 * second, 1)],
         activities=[activity("t0", 0, 2 * second, "wait", "samples")],
     )
+
+
+def engine_run(folder: Path, origin_ns: int, from_s: int, to_s: int) -> Path:
+    """A run folder of an engine that is busy for half of each second from a time on to another, and idle for half."""
+    starts_ns = [origin_ns + at_s * 10**9 for at_s in range(from_s, to_s)]
+    half_ns = 500_000_000
+    rows = [
+        engine_row("engine-0", at_ns, at_ns + half_ns, running=4, decode_tokens=100, source="sampled")
+        for at_ns in starts_ns
+    ]
+    waits = [activity("engine-0", at_ns + half_ns, at_ns + 2 * half_ns, "wait", "requests") for at_ns in starts_ns]
+    own = worker("engine-0", "sampler", starts_ns[0], starts_ns[-1] + 2 * half_ns)
+    return write_run(folder, [own], engine_steps=rows, activities=waits)

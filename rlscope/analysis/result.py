@@ -409,6 +409,9 @@ class AnalysisResult:
     @property
     def hides_samplers(self) -> bool:
         """Whether no file shows what samplers wait for. Slow samplers then look as if in lockstep with the trainers."""
+        if self.data_quality.imported is None or self.data_quality.sampled_engines:
+            # An engine that is polled shows when it has no request.
+            return False
         passes = self.answers.get("pass_latency")
         shows_waits = any(each.role == "sampler" and each.reason is not None for each in self.ledger.states)
-        return self.data_quality.imported is not None and not shows_waits and (passes is None or passes.is_empty())
+        return not shows_waits and (passes is None or passes.is_empty())

@@ -34,7 +34,7 @@ _OPTIONS = (
         list[str],
         "--engine-log",
         metavar="PATTERN",
-        help="Logs of the inference engines, one per file. Repeatable.",
+        help="Logs of the inference engines, one per file, or their run folder. Repeatable.",
     ),
     option("utc_offset", str, metavar="+HH:MM", help="Time zone of a log that does not state one."),
     option("year", int, help="Year of a log that does not state one."),

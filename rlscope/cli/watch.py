@@ -38,6 +38,15 @@ def watch(
         ),
     ] = None,
     interval: Annotated[str, typer.Option("--interval", help="Poll interval, for example 5s or 1m.")] = "5s",
+    scrape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scrape",
+            metavar="URL",
+            help="Metrics page of a vLLM or SGLang server without hooks, for example http://localhost:8000/metrics. "
+            "Its engines are recorded into the run folder, or beside the log. Repeatable.",
+        ),
+    ] = None,
     fail_on: FailOnOption = "critical",
     plain: Annotated[
         bool,
@@ -68,7 +77,7 @@ def watch(
         notes.print(for_terminal(f"rlscope: {text}"))
 
     with _interruptions() as count, _display(plain) as show:
-        outcome = watch_run(path, rules, state, interval_s, show, count, note, options=options)
+        outcome = watch_run(path, rules, state, interval_s, show, count, note, options=options, scrape=scrape or ())
     if outcome.untold:
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
     if outcome.failed(fail_on):

@@ -120,7 +120,9 @@ def import_run(
         )
     first = recognise(path, options.framework, options.own)
     others = [_joined(each, first.importer.name, options) for each in options.with_files]
-    engines = [_joined(each, None, options) for each in options.engine_logs]
+    # The engines of a run that goes on may come later.
+    logs = [each for each in options.engine_logs if not is_growing or each.is_file() or (each / RUN_FILE).is_file()]
+    engines = [_of_engines(each, options) for each in logs]
     _refuse_same_steps((first, *others))
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=relative_origin_ns, given=path)
     target.is_growing = is_growing
@@ -171,6 +173,18 @@ def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recog
         if framework is None or options.own is not None:
             raise
         return recognise(path, framework)
+
+
+def _of_engines(path: Path, options: ImportOptions) -> "Recognised":
+    """Detect what an engine's log is; it may be the run folder of engines, which no other option takes."""
+    from rlscope.importers.engine_folder import ENGINE_FOLDER
+    from rlscope.importers.importer import open_source
+    from rlscope.importers.recognise import Recognised
+
+    folder = run_folder(path)
+    if (folder / RUN_FILE).is_file():
+        return Recognised(open_source(folder), ENGINE_FOLDER)
+    return _joined(path, None, options)
 
 
 def _rank(each: "Recognised") -> int:

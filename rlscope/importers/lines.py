@@ -225,6 +225,21 @@ def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, optio
     return LogClock(start, _offset_s(path, (_ns(start, 0), _ns(end, 0)), target, options))
 
 
+def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTarget) -> int:
+    """Return by how many seconds times in UTC are ahead of those of the run that they are joined to.
+
+    recorded_ns: first and last time of the recording at `path`. Raises ImportFileError if no time zone fits.
+    """
+    run = target.extent()
+    if run is None or target.clock == "wall":
+        return 0
+    if not target.is_growing:
+        return _fitting_offset_s(path, recorded_ns, run, target)
+    # The newest line of a log in local time was written when the file last changed.
+    ahead_s = target.written_s - run[1] / _SECOND_NS
+    return 0 if target.clock == "relative" else _QUARTER_HOUR_S * round(ahead_s / _QUARTER_HOUR_S)
+
+
 def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options: ImportOptions) -> int:
     if options.utc_offset_s is not None:
         return options.utc_offset_s
@@ -233,6 +248,10 @@ def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options:
         if target.clock == "wall":
             target.clock = "local"
         return 0
+    return _fitting_offset_s(path, naive, run, target)
+
+
+def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], target: ImportTarget) -> int:
     offsets = range(-_FURTHEST_S, _FURTHEST_S + 1, _QUARTER_HOUR_S)
     inside = {offset: _overlap_ns(naive, run, offset) for offset in offsets}
     most = max(inside.values())

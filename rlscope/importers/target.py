@@ -24,9 +24,10 @@ from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, Table
 _BATCH_ROWS: Final = 20_000
 _LONGEST_NAME: Final = 200
 _LARGEST_VERSION: Final = 1 << 31
-_TIMES: Final = frozenset(
+TIMES: Final = frozenset(
     ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
 )
+"""The columns with times, UTC epoch."""
 _WHOLES: Final = {
     table: tuple(
         (column.name, min(LATEST_NS, 1 << (column.type.bit_width - 1)))
@@ -63,7 +64,7 @@ class ImportOptions:
     with_files: tuple[Path, ...] = ()
     """`--with`: other files of the same run."""
     engine_logs: tuple[Path, ...] = ()
-    """`--engine-log`: one log per engine."""
+    """`--engine-log`: one log per engine, or run folders of engines."""
 
 
 class StepTimes(NamedTuple):
@@ -185,7 +186,7 @@ class ImportTarget:
     def _shift(self, row: dict[str, Any]) -> bool:
         """Move a row's times to account for the cuts; return False if nothing of the row is left."""
         lengths = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
-        for name in _TIMES & row.keys():
+        for name in TIMES & row.keys():
             if row[name] is not None:
                 row[name] = self._moved(row[name])
         left = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
@@ -218,6 +219,11 @@ class ImportTarget:
         start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
+
+    @property
+    def written_s(self) -> float:
+        """When the imported file last changed, UTC epoch. Raises OSError if it is gone."""
+        return self._given.stat().st_mtime
 
     def extent(self) -> tuple[int, int] | None:
         """Return the first start and the last end of all workers, in ns; None if there are none yet."""

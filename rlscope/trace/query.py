@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import duckdb
 import polars as pl
@@ -266,6 +266,13 @@ def ask_in_pages(
         raise
     except duckdb.Error as error:
         raise UnreadableDataError.while_reading(run.folder, error) from error
+
+
+def stored_rows(run: OpenRun, table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of the trace format as they are stored. Raises UnreadableDataError."""
+    with _named_errors(run.folder):
+        for batch in run.connection.table(table).to_arrow_reader(_ROWS_OF_A_BATCH):
+            yield from batch.to_pylist()
 
 
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:

@@ -31,6 +31,7 @@ from rlscope_otel.start import start_run
 LONGEST_WINDOW_NS: Final = 1_000_000_000
 # An engine renews its own sums of seconds once a second: they run behind or ahead of the readings by no more.
 _LAG_NS: Final = 2_000_000_000
+_PAGE_BYTES: Final = 1 << 24
 
 Fetch = Callable[[], str]
 StartRun = Callable[[str, Reading], Run]
@@ -191,14 +192,18 @@ def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event) -> None
     said: str | None = None
     while not ended.wait(interval_s):
         problem = scraper.read()
-        if problem is not None and problem != said:
-            print(f"rlscope scrape: {problem}; retrying every {interval_s} s", file=sys.stderr)
+        if problem != said:
+            now = "the page is read again" if problem is None else f"{problem}; retrying every {interval_s} s"
+            print(f"rlscope scrape: {now}", file=sys.stderr, flush=True)
         said = problem
 
 
 def _get(url: str, timeout_s: float) -> str:
     with urllib.request.urlopen(url, timeout=max(1.0, timeout_s)) as answer:
-        return answer.read().decode("utf-8", "replace")
+        page: bytes = answer.read(_PAGE_BYTES + 1)
+    if len(page) > _PAGE_BYTES:
+        raise ValueError(f"the page has more than {_PAGE_BYTES} bytes, so it is not that of an engine")
+    return page.decode("utf-8", "replace")
 
 
 def _starter(options: argparse.Namespace) -> StartRun:

@@ -55,13 +55,15 @@ class LiveLog:
         self._state: Mapping[str, Any] = state or {}
         self._read: tuple[RunFolder, LiveRun] | None = None
         self._newest_ns = 0
-        """The end of the newest row."""
+        """The end of the newest row of the trainer."""
         self._stamp: _Stamp | None = None
         self._trouble: str | None = None
         """Why the file as it is cannot be read."""
         self._notes: tuple[str, ...] = ()
         self._grown_ns = 0
         """When the file last grew, by the clock of the watch."""
+        self._still_looks = 0
+        """Number of times that the engines were read since then."""
         self._step_ns: float | None = None
         """Mean time of a step, as of the last look."""
         self._origin_ns: int | None = self._state.get(_ORIGIN)
@@ -116,15 +118,23 @@ class LiveLog:
             return f"{self._path}: {error.strerror}"
         stamp = (found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
+            self._look_at_engines(now_ns)
             return None
         if found.st_size < self._bytes or self._head not in (None, head):
             self._start_over()
             self._origin_ns = None
         # At the first look the file may not have grown for an hour.
         self._grown_ns = min(now_ns, found.st_mtime_ns) if self._stamp is None else now_ns
-        self._stamp, self._head, self._bytes = stamp, head, found.st_size
+        self._stamp, self._head, self._bytes, self._still_looks = stamp, head, found.st_size, 0
         self._read_again()
         return None
+
+    def _look_at_engines(self, now_ns: int) -> None:
+        """Read the engines again while the log stands still: they show who waits for whom."""
+        seen = self._still_ns(now_ns) // _STILL_NS
+        if self._options.engine_logs and seen > self._still_looks:
+            self._still_looks = seen
+            self._read_again()
 
     def _start_over(self) -> None:
         self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
@@ -146,13 +156,14 @@ class LiveLog:
         self._total_steps = read_config(manifest.config)[0].total_steps
 
     def _imported(self) -> tuple[RunFolder, int]:
-        """Return the file as a run folder, and the end of its newest row."""
+        """Return the file as a run folder, and the end of the trainer's newest row."""
         while True:
             made = RunFolder(Path(mkdtemp(prefix="rlscope-watch-")), is_temporary=True)
             origin_ns = RELATIVE_ORIGIN_NS if self._origin_ns is None else self._origin_ns
             found = import_run(self._path, made.path, self._options, is_growing=True, relative_origin_ns=origin_ns)
             documents, _ = read_workers(made.path, {})
-            newest_ns = max(int(str(each["last_flush_ns"])) for each in documents)
+            own = [each for each in documents if each["role"] != "sampler"] or documents
+            newest_ns = max(int(str(each["last_flush_ns"])) for each in own)
             if found.is_dated or self._origin_ns is not None:
                 return made, newest_ns
             self._origin_ns = self._grown_ns - (newest_ns - RELATIVE_ORIGIN_NS)

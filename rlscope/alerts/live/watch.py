@@ -5,7 +5,7 @@ sends nothing twice, except a message delivered within the last tenth of a secon
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,6 +14,7 @@ from rlscope.alerts.config import built_in_rules, read_rule_file, rules_of
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import LiveRun, is_saved_with
 from rlscope.alerts.live.log import LiveLog
+from rlscope.alerts.live.scrape import Scraper, engines_folder, scraping
 from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
@@ -126,8 +127,10 @@ class RunWatch:
         interval_s: float,
         clock: WatchClock,
         worst: Severity | None = None,
+        scrapers: Sequence[Scraper] = (),
     ) -> None:
         self._run = run
+        self._scrapers = scrapers
         self._couriers = couriers
         self._state_file = state_file
         self._show = show
@@ -179,6 +182,7 @@ class RunWatch:
         self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
 
     def _own_troubles(self) -> Iterator[str]:
+        yield from filter(None, (each.trouble() for each in self._scrapers))
         if self._state_trouble is not None:
             yield self._state_trouble
         if self._state_file is not None and self._state_file.is_shared:
@@ -252,21 +256,30 @@ def watch_run(
     note: Callable[[str], None],
     clock: WatchClock | None = None,
     options: ImportOptions = NO_OPTIONS,
+    scrape: Sequence[str] = (),
 ) -> Outcome:
     """Follow a run folder, or a log or metrics file, to the end of the run. The path may appear later.
 
-    options: what the file does not state.
-    Raises RuleError for invalid rules or receivers, RlscopeError for a missing secret or for a state file that is
-    invalid, used by another watch, or in a missing directory.
+    options: what the file does not state. scrape: metrics pages of engines that are recorded meanwhile, into the run
+    folder, or for a log into `engines_folder`.
+
+    Raises ArgumentError for an address that is none of a page, RuleError for invalid rules or receivers, RlscopeError
+    for a missing secret or for a state file that is invalid, used by another watch, or in a missing directory.
     """
     rules, receivers = _rules_and_receivers(rules_file)
     check_ready(receivers)
     is_log = _is_log(path)
-    with StateFile(_state_path(path, state_path, is_log=is_log)) as state_file:
+    folder = engines_folder(path) if is_log else path
+    with (
+        StateFile(_state_path(path, state_path, is_log=is_log)) as state_file,
+        scraping(scrape, folder, options.gpus_per_engine or 1) as scrapers,
+    ):
         state = state_file.read()
         couriers = Couriers(receivers)
         if state is not None:
             _restore(couriers, state, state_file.path)
+        if is_log and scrape:
+            options = replace(options, engine_logs=(*options.engine_logs, folder))
         watch = RunWatch(
             _followed(path, rules, state, note, options if is_log else None),
             couriers,
@@ -275,8 +288,12 @@ def watch_run(
             interval_s=interval_s,
             clock=clock or SystemWatchClock(),
             worst=None if state is None else state.worst,
+            scrapers=scrapers,
         )
-        return watch.follow(interruptions)
+        outcome = watch.follow(interruptions)
+    if is_log and scrape:
+        note(f"the engines are in {folder}; read them with: rlscope analyze {path} --engine-log {folder}")
+    return outcome
 
 
 def check_ready(receivers: Iterable[Receiver]) -> None:

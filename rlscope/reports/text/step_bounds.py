@@ -24,6 +24,7 @@ _REQUIRES: Final[Mapping[Requirement, str]] = {
 }
 _ENGINES: Final = "the engines' logs (--engine-log)"
 _SAMPLERS: Final = f"{_ENGINES}, which show how long samplers are busy in a step"
+_HOOKS: Final = "hooks in the engines, which record samples and their versions"
 
 
 def bounds_part(bounds: StepBounds, reason: str = "") -> Part:
@@ -78,6 +79,8 @@ _OPEN: Final = ", and trainers, not samplers, set the pace"
 
 def narrowed_by(bound: StepBound, phases: StepPhases) -> str:
     """Return the data that would narrow the bound, as a noun phrase."""
+    if phases.knows_engines:
+        return _HOOKS
     if not phases.is_synchronous:
         return _SAMPLERS
     if bound.change == "staleness_cap":

@@ -13,6 +13,7 @@ from rlscope.alerts.live.log import LiveLog
 from rlscope.alerts.live.watch import Look, watch_run
 from rlscope.importers.join import NO_OPTIONS, resolve
 from rlscope.pipeline import analyze
+from tests.trace_folder import engine_run
 
 WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
 TOTAL = "'total_training_steps': 60"
@@ -175,3 +176,15 @@ def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
     outcome = watch_run(path, None, None, 0.01, shown.append, lambda: next(stop, 2), print)
     assert not outcome.ended and shown[-1].view.facts is not None
     assert (tmp_path / "run.log.watch_state.json").is_file()
+
+
+def test_while_a_log_stands_still_its_engines_are_read_on_and_are_not_called_silent(tmp_path: Path):
+    growing = Growing(tmp_path, engine_logs=(tmp_path / "engines",))
+    growing.write("".join(LINES))
+    before = growing.look().facts
+    assert before is not None and all(each.worker_id != "engine-0" for each in before.silent_workers)
+    engine_run(tmp_path / "engines", START_NS, -30, 59)
+    facts = growing.look(60.0).facts
+    assert facts is not None
+    assert facts.running_per_engine == 4
+    assert {each.worker_id for each in facts.silent_workers} == {"trainer"}

@@ -1,0 +1,91 @@
+"""A run folder of engines, recorded beside a trainer's log: by `rlscope watch --scrape`, or by hooks in the engines."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from rlscope_otel.schema import TABLES
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.lines import offset_into_run_s
+from rlscope.importers.target import TIMES, ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty, SourceFile
+from rlscope.trace.manifest import RUN_FILE
+from rlscope.trace.query import stored_rows
+from rlscope.trace.store import open_run
+from rlscope.trace.worker_files import read_workers
+
+_FACTS: Final = ("host", "device_name", "kv_capacity_tokens", "max_running")
+_SECOND_NS: Final = 1_000_000_000
+
+
+def _recognise(source: ImportSource) -> str | None:
+    return RUN_FILE if (source.path / RUN_FILE).is_file() else None
+
+
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> str | None:
+    """Add the engines of a run folder with their rows, as far as they lie within the run.
+
+    Raises ImportFileError if there are none, and the errors of `open_run`.
+    """
+    documents, _ = read_workers(source.path, {})
+    engines = {str(each["worker_id"]): each for each in documents if each["role"] == "sampler"}
+    extents = {name: _extent_ns(worker) for name, worker in engines.items()}
+    if not engines:
+        return _missing(source, target, "no sampler", "the run folder of engines")
+    recorded_ns = min(start for start, _ in extents.values()), max(end for _, end in extents.values())
+    shift_ns = _SECOND_NS * offset_into_run_s(source.path, recorded_ns, target)
+    from_ns, until_ns = target.extent() or recorded_ns
+    if target.is_growing:
+        # The engines are ahead of the newest line of the log.
+        until_ns = max(until_ns, recorded_ns[1] - shift_ns)
+    moved = {
+        name: (max(start - shift_ns, from_ns), min(end - shift_ns, until_ns)) for name, (start, end) in extents.items()
+    }
+    inside = {name: extent_ns for name, extent_ns in moved.items() if extent_ns[0] < extent_ns[1]}
+    if not inside:
+        return _missing(source, target, "engines of before or after the run", "engines that served the run")
+    for name, extent_ns in inside.items():
+        gpus = options.gpus_per_engine or engines[name]["gpu_count"]
+        target.add_engine(name, gpu_count=gpus, **{fact: engines[name].get(fact) for fact in _FACTS})
+        target.extend_worker(name, *extent_ns)
+    rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))
+    target.say_origins(Certainty.RECORDED, *TABLES)
+    target.add_file("engine run folder", SourceFile(str(source.path), 0, rows))
+    return None
+
+
+def _missing(source: ImportSource, target: ImportTarget, found: str, expected: str) -> None:
+    """Raise ImportFileError, unless the run goes on and engines may still come."""
+    if not target.is_growing:
+        raise ImportFileError.of(
+            source.path,
+            found=found,
+            expected=expected,
+            next_step="Pass the folder that `rlscope watch --scrape` wrote for this run, or the engines' logs.",
+        )
+
+
+def _add_rows(
+    source: ImportSource, target: ImportTarget, engines: Collection[str], shift_ns: int, within_ns: tuple[int, int]
+) -> int:
+    """Add the rows of the engines that overlap a stretch of the run's time; return how many there are."""
+    added = 0
+    with open_run(source.path) as run:
+        for table in TABLES:
+            for row in stored_rows(run, table):
+                moved = row | {name: row[name] - shift_ns for name in TIMES & row.keys() if row[name] is not None}
+                times_ns = [moved[name] for name in TIMES & row.keys() if moved[name] is not None]
+                if row["worker_id"] in engines and min(times_ns) < within_ns[1] and within_ns[0] < max(times_ns):
+                    target.add(table, moved)
+                    added += 1
+    return added
+
+
+def _extent_ns(worker: Any) -> tuple[int, int]:  # noqa: ANN401  # a worker file holds whatever its writer put there
+    started_ns = int(worker["started_ns"])
+    ended_ns = worker.get("stopped_ns") or worker.get("last_flush_ns") or started_ns
+    return started_ns, max(started_ns, int(ended_ns))
+
+
+ENGINE_FOLDER: Final = Importer("rlscope", "run folder of engines", _recognise, _read, is_companion=True)

@@ -1,0 +1,156 @@
+"""Engines without hooks are recorded while their run is watched, and read with its log afterwards."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.live.scrape import Scraper, engines_folder, scraping
+from rlscope.alerts.live.watch import Look, watch_run
+from rlscope.api import analyze
+from rlscope.errors import ArgumentError
+from rlscope.importers.options import import_options
+from rlscope.reports.text.verdict import headline, next_step
+from tests.trace_folder import worker, write_run
+
+PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
+VLLM = (PAGES / "vllm-0.32.0.txt").read_text()
+PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
+STEP_S = 0.4
+STEP = {"time/total": STEP_S, "time/sampling": 0.3, "time/train_step": 0.1}
+TIME_LIMIT_S = 60
+
+
+class Server(ThreadingHTTPServer):
+    fails = False
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A vLLM server that decodes 1,000 tokens per second for three requests; `fails` makes it answer 503."""
+    began_s = time.monotonic()
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tokens = int(1000 * (time.monotonic() - began_s))
+            page = VLLM.replace("generation_tokens_total{", "unread_tokens_total{")
+            page += f'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:num_requests_running{{engine="0"}} 3\n'
+            self.send_response(503 if made.fails else 200)
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    made = Server(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/metrics"
+
+
+class Training:
+    """A trainer that logs a step every 0.4 s: it waits for 0.3 s of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.looks, self._steps = path, list[Look](), 0
+        self._next_s = time.time() + STEP_S
+        self.ends_s = time.monotonic() + TIME_LIMIT_S
+
+    def see(self, look: Look) -> None:
+        self.looks.append(look)
+        while time.time() >= self._next_s:
+            self._steps += 1
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": self._steps, "_timestamp": self._next_s, **STEP}) + "\n")
+            self._next_s += STEP_S
+
+    def interruptions(self) -> int:
+        """Two, which end the watch, as soon as the engine was seen for some steps."""
+        facts = self.looks[-1].view.facts if self.looks else None
+        is_seen = facts is not None and facts.running_per_engine and self._steps >= 8
+        return 2 if is_seen or time.monotonic() > self.ends_s else 0
+
+
+def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(server: Server, tmp_path: Path) -> None:
+    training, notes = Training(tmp_path / "m.jsonl"), list[str]()
+    options = import_options(phases=PHASES, gpus="trainer=1,sampler=2", gpus_per_engine=2)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('interval = "1s"')
+    watch_run(
+        training.path,
+        rules,
+        None,
+        0.1, training.see, training.interruptions, notes.append, options=options,
+        scrape=[address(server)],
+    )  # fmt: skip
+    facts = training.looks[-1].view.facts
+    assert facts is not None and facts.verdict is not None
+    assert facts.running_per_engine == 3
+    folder = engines_folder(training.path)
+    assert notes == [
+        f"the engines are in {folder}; read them with: rlscope analyze {training.path} --engine-log {folder}"
+    ]
+    joined = import_options(phases=PHASES, gpus="trainer=1,sampler=2", engine_logs=[str(folder)])
+    analysis = analyze(training.path, options=joined)
+    assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
+    assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 2)
+    assert headline(analysis).startswith("Trainers wait for samples") and "the log does not show" not in headline(
+        analysis
+    )
+    assert next_step(analysis).startswith("Speed up sampling") and "--engine-log" not in next_step(analysis)
+
+
+def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_path: Path) -> None:
+    trainer = worker("t0", start_ns=time.time_ns(), stop_ns=None)
+    folder, ends_s = write_run(tmp_path / "run", [trainer]), time.monotonic() + TIME_LIMIT_S
+    recorded = folder / "workers" / f"127.0.0.1-{server.server_port}-0.json"
+
+    def interruptions() -> int:
+        return 2 if recorded.exists() or time.monotonic() > ends_s else 0
+
+    watch_run(folder, None, None, 0.1, lambda _look: None, interruptions, print, scrape=[address(server)])
+    assert json.loads(recorded.read_text())["role"] == "sampler"
+
+
+def test_a_page_that_is_not_read_is_said_until_it_is(server: Server, tmp_path: Path) -> None:
+    server.fails = True
+    with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
+        assert said_by(scraper) == f"{address(server)}: HTTP Error 503: Service Unavailable; retrying every 0.5 s"
+        server.fails = False
+        ends_s = time.monotonic() + TIME_LIMIT_S
+        while scraper.trouble() is not None:
+            assert time.monotonic() < ends_s
+
+
+def test_a_recording_that_ends_says_why(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlscope.alerts.live.scrape._MODULE", "rlscope_otel.absent")
+    with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
+        ends_s = time.monotonic() + TIME_LIMIT_S
+        while "recording ended: " not in (trouble := said_by(scraper)):
+            assert time.monotonic() < ends_s
+    assert trouble.startswith(f"{address(server)}: recording ended: ")
+    assert "No module named rlscope_otel.absent" in trouble
+
+
+def said_by(scraper: Scraper) -> str:
+    ends_s = time.monotonic() + TIME_LIMIT_S
+    while (trouble := scraper.trouble()) is None:
+        assert time.monotonic() < ends_s
+    return trouble
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/metrics", "file:///etc/passwd", "http://", "http://h:port/metrics"])
+def test_an_address_that_is_no_page_is_refused_before_anything_starts(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="expected the address of an engine's metrics page"):
+        watch_run(tmp_path / "run.log", None, None, 0.1, print, lambda: 2, print, scrape=[url])
+    assert not engines_folder(tmp_path / "run.log").exists()

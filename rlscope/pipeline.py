@@ -21,6 +21,7 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
+from rlscope.analysis.shifts import run_events
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.analysis.step_phases import step_phases
 from rlscope.diagnose import find_all
@@ -161,6 +162,7 @@ def analyze_run(
         alerts=alerts,
         data_quality=evidence.data_quality,
         answers=answers,
+        events=run_events(answers),
     )
     is_unmodelled = run.imported is not None and isinstance(model, NoModelResult)
     has_bounds = not refusal and (analysis.hides_samplers or is_unmodelled)

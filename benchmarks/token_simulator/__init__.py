@@ -5,9 +5,10 @@ pass by pass, each pass gives every running request one token, and everything el
 """
 
 from .simulation import Outcome, Truth, simulate_world, true_tokens_per_s, truth_of
-from .world import Evaluations, Layout, Limits, Passes, Responses, Rollouts, Training, Updates, World
+from .world import Change, Evaluations, Layout, Limits, Passes, Responses, Rollouts, Training, Updates, World
 
 __all__ = [
+    "Change",
     "Evaluations",
     "Layout",
     "Limits",

@@ -61,7 +61,8 @@ def groups(world: World, seed: int) -> Iterator[Group]:
 def grow(world: World, request: Request, version: int) -> None:
     """Set the length that the request has under that version of the policy, and where it pauses."""
     max_output_tokens = world.responses.max_output_tokens
-    grown = round(request.length_tokens * (1 + world.responses.growth_ratio) ** version)
+    factor = world.change.of(world.change.lengths, version)
+    grown = round(request.length_tokens * factor * (1 + world.responses.growth_ratio) ** version)
     request.length_tokens = min(max(1, grown), max_output_tokens)
     request.is_capped = grown >= max_output_tokens
     if request.pause_s > 0 and request.length_tokens > 1:

@@ -96,6 +96,8 @@ class Engine:
     def _apply_weights(self, now_s: float) -> None:
         updates, version = self._world.updates, self._arrived_version
         self._log.take(self.batch.passes, version)
+        change = self._world.change
+        self._cost.factor = change.of(change.passes, version)
         end_s = now_s + updates.apply_s
         if self.recording is not None:
             kv = "kept" if updates.kv_kept else "recomputed"

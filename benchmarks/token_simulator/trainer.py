@@ -148,7 +148,8 @@ class Trainer:
 
     def _step(self, now_s: float) -> None:
         training, groups = self._world.training, self._batch
-        compute_s = self._compute_s(groups)
+        change = self._world.change
+        compute_s = self._compute_s(groups) * change.of(change.training, self._exchange.version)
         start_s = now_s + training.logprobs_ratio * compute_s * next(self._noise)
         end_s = start_s + (training.overhead_s + compute_s) * next(self._noise)
         if self.recording is not None and start_s > now_s:
@@ -175,7 +176,8 @@ class Trainer:
         self._batch = []
         if not publishes:
             return self._end_publication(now_s)
-        end_s = now_s + self._world.updates.publish_s
+        change = self._world.change
+        end_s = now_s + self._world.updates.publish_s * change.of(change.publish, version)
         if self.recording is not None:
             self.recording.publication(version + 1, now_s, end_s)
         self._agenda.schedule(end_s, self._published)

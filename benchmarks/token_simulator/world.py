@@ -155,6 +155,22 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes slower or longer for good in the middle of a run, by a factor each."""
+
+    from_version: int = 0
+    """The version from which on it is; a step trains with the version before it."""
+    training: float = 1.0
+    publish: float = 1.0
+    passes: float = 1.0
+    lengths: float = 1.0
+
+    def of(self, factor: float, version: int) -> float:
+        """One of the factors, at a version."""
+        return factor if version >= self.from_version else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """Everything about a system but its layout."""
 
@@ -167,6 +183,7 @@ class World:
     updates: Updates = Updates()
     evaluations: Evaluations = Evaluations()
     limits: Limits = Limits()
+    change: Change = Change()
     gpus_per_engine: int = 1
     gpus_per_trainer_replica: int = 1
     kv_capacity_tokens: int | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from rlscope.analysis.data_quality import DataQuality
+from rlscope.analysis.shifts import RunEvent
 from rlscope.document import computed_field
 from rlscope.model.estimate import Estimate
 from rlscope.model.step_bounds import StepBounds
@@ -403,6 +404,8 @@ class AnalysisResult:
     """Prediction of the run and the recommended layout, or the reason that there is no model."""
     alerts: tuple[Alert, ...] = ()
     """Intervals in which a built-in alert rule fired, in the order of their start."""
+    events: tuple[RunEvent, ...] = ()
+    """Lasting changes during the run, in order."""
     step_bounds: StepBounds | None = None
     """Bounds on the throughput after a change, if the log shows the trainers' phases but not the engines; else None."""
 

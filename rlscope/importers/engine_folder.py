@@ -24,7 +24,7 @@ def _recognise(source: ImportSource) -> str | None:
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> str | None:
-    """Add the engines of a run folder with their rows, as far as they lie within the run.
+    """Add the engines of a run folder with their rows, those that lie within the run.
 
     Raises ImportFileError if there are none, and the errors of `open_run`.
     """

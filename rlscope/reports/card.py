@@ -33,6 +33,8 @@ from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.origin import counted_words, file_words, reported_staleness, reported_throughput
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import FiredRule, fired_rules
+from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
+from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import publication_wait_sentence, startup_words, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
@@ -47,6 +49,8 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     if gaps:
         yield Frame("The data has gaps", [Bullets(gaps)], "warning")
     yield Part("Where the GPU time went", list(_ledger(analysis)))
+    if analysis.events:
+        yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
     yield from _actions(analysis)
     if bounds is not None:
         yield bounds_part(bounds)

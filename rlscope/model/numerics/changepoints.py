@@ -1,4 +1,4 @@
-"""The last stretch of a run over which its step period keeps one level, and whether a series drifts within it.
+"""The levels of a series of steps: where they change, the last stretch of one level, and whether it drifts.
 
 Warm-up, drift and the end of a run make a mean over the whole run meaningless. Levels are found by binary segmentation
 of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
@@ -11,7 +11,7 @@ effects, and several drifts in a row.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median, median_low
 from typing import Final
 
@@ -35,6 +35,10 @@ _SMALLEST_SIGMA: Final = 0.02
 """Changes of level within about 2% are not worth a cut, however quiet the run."""
 _LEAST_STEPS: Final = 10
 """Minimum steps to tell a drift from noise."""
+_LEAST_WORTH: Final = 6.0
+"""Least distance between two levels in standard errors: many places of several series are tried."""
+_AT_ONCE_RATIO: Final = 0.6
+"""Least share of a change that is left of it beside a drift: nothing is left of a drift that was taken for a change."""
 _CONFIDENCE_RATIO: Final = 0.99
 """Two-sided confidence. Of steady series of 30 to 100 steps, dependent ones too, 2 to 3% are reported as drifting: the
 autocorrelation itself is estimated, slightly too low."""
@@ -97,9 +101,7 @@ def _noise(levels: Sequence[float]) -> float:
 
 
 def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> list[int]:
-    sums = [0.0]
-    for level in levels:
-        sums.append(sums[-1] + level)
+    sums = [0.0, *accumulate(levels)]
     threshold = _PENALTY * math.log(len(levels)) * variance
     cuts: list[int] = []
     pending = [(first, after)]
@@ -123,6 +125,98 @@ def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> 
         if gain > best_gain:
             best, best_gain = cut, gain
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """A change of level at one place of a series."""
+
+    place: int
+    """Index of the first value of the new level."""
+    before: float
+    """Median of the level before."""
+    after: float
+    """Median of the level after."""
+    worth: float
+    """Distance between the levels in standard errors."""
+
+
+def level_changes(values: Sequence[float], least: float) -> list[LevelChange]:
+    """Return the changes of level of a series, in order: steps that last, not outliers and not a drift.
+
+    A change is at least `least`, in the unit of the values; it is far outside the error of both levels, widened by the
+    autocorrelation of what is left; most of it happens at once; and both levels last for LEAST_STEPS_TO_SETTLE steps,
+    so that swings and the warm-up are none.
+    """
+    if len(values) < 2 * LEAST_STEPS_TO_SETTLE:
+        return []
+    sigma = _noise(values)
+    cleaned = _without_outliers(values, _OUTLIER_SIGMAS * sigma)
+    edges = [0, *sorted(_cuts(cleaned, 0, len(cleaned), sigma**2)), len(cleaned)]
+    while len(edges) > 2:
+        edges = _moved(cleaned, edges)
+        found = _changes(cleaned, edges)
+        weakest = min(range(len(found)), key=lambda place: _strength(found[place], cleaned, edges, place, least))
+        if _strength(found[weakest], cleaned, edges, weakest, least) >= _LEAST_WORTH:
+            is_drift = _line_error(cleaned) <= _level_error(cleaned, edges)
+            return [] if is_drift else found
+        del edges[weakest + 1]
+    return []
+
+
+def _moved(values: Sequence[float], edges: Sequence[int]) -> list[int]:
+    """Move each cut to the best place between its neighbors."""
+    sums = [0.0, *accumulate(values)]
+    moved = list(edges)
+    for place in range(1, len(edges) - 1):
+        moved[place] = _best_cut(sums, moved[place - 1], moved[place + 1], 0.0) or moved[place]
+    return moved
+
+
+def _changes(values: Sequence[float], edges: Sequence[int]) -> list[LevelChange]:
+    # Slow to import, and `check` looks for findings without it.
+    from rlscope.model.numerics.bootstrap import autocorrelation_time
+
+    levels = [median(values[first:after]) for first, after in pairwise(edges)]
+    left = np.concatenate(
+        [np.asarray(values[first:after]) - level for (first, after), level in zip(pairwise(edges), levels, strict=True)]
+    )
+    sigma = max(MAD_TO_SIGMA * float(np.median(np.abs(left))), 1e-9)
+    variance = sigma**2 * autocorrelation_time(left)
+    changes: list[LevelChange] = []
+    for place, (before, after) in enumerate(pairwise(levels)):
+        counts = edges[place + 1] - edges[place], edges[place + 2] - edges[place + 1]
+        error = math.sqrt(variance * (1.0 / counts[0] + 1.0 / counts[1]))
+        changes.append(LevelChange(edges[place + 1], before, after, abs(after - before) / error))
+    return changes
+
+
+def _strength(change: LevelChange, values: Sequence[float], edges: Sequence[int], place: int, least: float) -> float:
+    """Return the worth of a change; 0 if it or a level is too short, or if the series drifts between the levels."""
+    first, cut, after = edges[place : place + 3]
+    if min(cut - first, after - cut) < LEAST_STEPS_TO_SETTLE:
+        return 0.0
+    jump, at_once = change.after - change.before, _jump_beside_drift(values[first:after], cut - first)
+    return change.worth if abs(jump) >= least and at_once * jump >= _AT_ONCE_RATIO * jump * jump else 0.0
+
+
+def _jump_beside_drift(values: Sequence[float], place: int) -> float:
+    """Return the jump of a series at a place if it also drifts along one line on both sides (least squares)."""
+    times = np.arange(len(values)) - (len(values) - 1) / 2.0
+    columns = np.column_stack([np.ones(len(values)), times, np.arange(len(values)) >= place])
+    return float(np.linalg.lstsq(columns, np.asarray(values), rcond=None)[0][2])
+
+
+def _level_error(values: Sequence[float], edges: Sequence[int]) -> float:
+    """Return the sum of squares around the mean of each level."""
+    return sum(float(np.var(values[first:after])) * (after - first) for first, after in pairwise(edges))
+
+
+def _line_error(values: Sequence[float]) -> float:
+    """Return the sum of squares around a straight line."""
+    times = np.arange(len(values)) - (len(values) - 1) / 2.0
+    centred = np.asarray(values) - np.mean(values)
+    return float((centred**2).sum() - (times * centred).sum() ** 2 / (times**2).sum())
 
 
 @dataclass(frozen=True, slots=True)

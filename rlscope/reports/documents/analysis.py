@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import Alert, AnalysisResult, Ledger, Loss, RunFacts, Staleness, Verdict
+from rlscope.analysis.shifts import RunEvent
 from rlscope.document import Document, Json, as_dict, extended
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
@@ -28,6 +29,7 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
+from rlscope.reports.text.shifts import event_sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,14 @@ class ToldBounds(StepBounds):
     """Changes that can gain 1% or more, those that need nothing else first, then by the most that they gain."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldEvent(RunEvent):
+    """Quantities that changed at the same time, for good or for some steps."""
+
+    headline: str
+    """The event in words."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisDocument(Document):
     """Output of `rlscope analyze --json`: the whole analysis of one run."""
@@ -158,6 +168,8 @@ class AnalysisDocument(Document):
     """Further results of the model; None if it could not be fitted."""
     step_bounds: ToldBounds | None
     """Bounds from the phases of a step, for a log that shows the trainers but not the engines; None for other runs."""
+    events: tuple[ToldEvent, ...]
+    """Lasting changes during the run, in order."""
     findings: tuple[ToldFinding, ...]
     """Problems found, the most expensive first."""
     alerts: tuple[Alert, ...]
@@ -189,6 +201,10 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         sensitivity=model and model.sensitivities,
         model=model and model_details(model),
         step_bounds=_bounds(analysis.step_bounds),
+        events=tuple(
+            extended(ToldEvent, each, headline=event_sentence(each, analysis.run.started_ns))
+            for each in analysis.events
+        ),
         findings=tuple(told_finding(each, ranked, framework) for each in analysis.findings),
         alerts=analysis.alerts,
         data_quality=analysis.data_quality,

@@ -16,6 +16,7 @@ from rlscope.reports.sections.appendix import (
     glossary_section,
     reported_section,
 )
+from rlscope.reports.sections.changes import changes_section
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.gap import gap_section
@@ -30,6 +31,7 @@ from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
+from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 
 
 class Section(NamedTuple):
@@ -51,6 +53,7 @@ DATA_QUALITY: Final = "data-quality"
 """Anchor of the section that lists what is not shown."""
 SECTIONS: Final = (
     Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
+    Section("changes", EVENTS_TITLE, "Changes", changes_section, ("training_steps", "trainer_steps")),
     Section("findings", "Findings, whole run", "Findings", findings_section),
     Section("staleness", "Staleness, whole run", "Staleness", staleness_section,
             ("token_staleness", "oldest_staleness", "version_sources")),

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.run_facts import steady_window
-from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, Stretch, last_stable_stretch
+from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, Stretch, last_stable_stretch, level_changes
 
 
 def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> list[float]:
@@ -129,3 +129,56 @@ def test_the_window_runs_from_the_end_of_the_step_before_the_stretch_to_the_end_
 def test_there_is_no_window_without_enough_periods() -> None:
     assert steady_window(steps_of([1.0] * (LEAST_STEPS_TO_SETTLE - 1))) is None
     assert steady_window(steps_of([1.0] * LEAST_STEPS_TO_SETTLE)) is not None
+
+
+def stepped(before: float, after: float, steps: int = 40, at: int = 20) -> list[float]:
+    """A series of two levels, with a little noise that is the same around both."""
+    random = Random(7)
+    return [(before if place < at else after) + random.uniform(-0.02, 0.02) for place in range(steps)]
+
+
+def test_a_change_of_level_is_found_at_its_place_with_the_medians_of_both_sides() -> None:
+    (change,) = level_changes(stepped(0.0, 0.5), 0.1)
+    assert change.place == 20
+    assert (change.before, change.after) == (pytest.approx(0.0, abs=0.02), pytest.approx(0.5, abs=0.02))
+
+
+def test_a_change_below_the_least_is_none() -> None:
+    values = [place % 2 * 0.02 for place in range(20)] + [1.0 + place % 2 * 0.02 for place in range(20)]
+    (change,) = level_changes(values, 1.0)
+    assert change.after - change.before == 1.0
+    assert level_changes(values, math.nextafter(1.0, 2.0)) == []
+
+
+@pytest.mark.parametrize(("at", "is_found"), [(9, False), (10, True), (30, True), (31, False)])
+def test_both_levels_of_a_change_last_ten_steps(at: int, is_found: bool) -> None:
+    assert bool(level_changes(stepped(0.0, 0.5, at=at), 0.1)) is is_found
+
+
+def test_a_level_that_comes_and_goes_is_two_changes() -> None:
+    values = stepped(0.0, 0.5, 40) + stepped(0.0, 0.0, 20)
+    assert [each.place for each in level_changes(values, 0.1)] == [20, 40]
+
+
+def test_twenty_steps_are_needed() -> None:
+    assert level_changes(stepped(0.0, 0.5, 20, 10), 0.1)
+    assert level_changes(stepped(0.0, 0.5, 19, 10), 0.1) == []
+
+
+def test_outliers_and_a_drift_are_no_changes_of_level() -> None:
+    slow = stepped(0.0, 0.0, 60)
+    slow[9::10] = [0.7] * 6
+    assert level_changes(slow, 0.1) == []
+    assert level_changes([value + 0.01 * place for place, value in enumerate(stepped(0.0, 0.0, 80))], 0.1) == []
+
+
+def test_dependent_noise_of_a_tenth_is_hardly_ever_a_change() -> None:
+    """Steps share samples: each has half of the last one's error."""
+    alarms = 0
+    for seed in range(40):
+        random, error, values = Random(seed), 0.0, list[float]()
+        for _ in range(100):
+            error = 0.5 * error + random.gauss(0.0, 0.087)
+            values.append(error)
+        alarms += len(level_changes(values, 0.1))
+    assert alarms <= 2

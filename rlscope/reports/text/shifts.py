@@ -1,0 +1,61 @@
+"""What changed during a run, in words: a sentence per event, and what explains it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.analysis.shifts import RunEvent, Shift, ShiftCause, ShiftedQuantity
+from rlscope.reports.blocks import Bullets
+
+TITLE: Final = "What changed"
+
+
+class _Words(NamedTuple):
+    name: str
+    write: Callable[[float], str]
+
+
+_QUANTITIES: Final[Mapping[ShiftedQuantity, _Words]] = {
+    "step_s": _Words("step time", fmt.duration),
+    "trained_tokens_per_s": _Words("throughput", fmt.tokens_per_second),
+    "response_tokens": _Words("mean response length", fmt.tokens),
+    "staleness_versions": _Words("mean staleness", fmt.versions),
+    "reward": _Words("mean reward", fmt.significant),
+}
+_CAUSES: Final[Mapping[ShiftCause | None, str]] = {
+    "weight_updates": "Most of it is in weight updates.",
+    "other_activities": "Most of it is in checkpoints, evaluations and other activities of the trainers.",
+    "training": "Most of it is in training itself.",
+    "waits": "Most of it is in the trainers' waits.",
+    None: "Nothing recorded explains it.",
+}
+
+
+def event_sentence(event: RunEvent, started_ns: int) -> str:
+    """Return what changed at a step, with its cause. started_ns: start of the run, UTC epoch."""
+    after = fmt.duration((event.time_ns - started_ns) / 1e9)
+    what = fmt.listed([_shift_words(shift) for shift in event.shifts])
+    return f"Step {fmt.count(event.step)}, after {after}: {what}. {_cause_words(event)}".rstrip()
+
+
+def _shift_words(shift: Shift) -> str:
+    words, ratio = _QUANTITIES[shift.quantity], shift.change_ratio
+    verb = "rose" if shift.after > shift.before else "fell"
+    by = "" if ratio is None else f" ({fmt.signed_percent(ratio)})"
+    before, after = words.write(shift.before), words.write(shift.after)
+    number, _, unit = before.rpartition(" ")
+    return f"{words.name} {verb} from {number if number and after.endswith(f' {unit}') else before} to {after}{by}"
+
+
+def _cause_words(event: RunEvent) -> str:
+    if event.cause == "engines":
+        return f"{fmt.listed(event.workers)} started or ended then."
+    if event.cause == "lengths":
+        times = [shift.after > shift.before for shift in event.shifts if shift.quantity == "step_s"]
+        return "" if not times else f"Steps are {'longer' if times[0] else 'shorter'} because responses are."
+    return _CAUSES[event.cause]
+
+
+def events_block(events: Sequence[RunEvent], started_ns: int) -> Bullets:
+    """Return a line for each event."""
+    return Bullets([event_sentence(event, started_ns) for event in events], "·")

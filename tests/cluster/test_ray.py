@@ -18,7 +18,6 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Partition
 from rlscope.trace.store import Partitioner, StoredRun, open_run
-from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.trace_folder import engine_row, sample_row, worker, write_run
 
@@ -199,7 +198,8 @@ def add_a_second_node(nodes: Any) -> None:
         nodes.wait_for_nodes()
 
 
-@pytest.mark.parametrize("names", [SOME, nightly(MERGED)], ids=["some", "all"])
+@pytest.mark.nightly  # By day, the next test loses a node.
+@pytest.mark.parametrize("names", [SOME, MERGED], ids=["some", "all"])
 def test_a_node_that_is_lost_half_way_changes_no_answer(names: list[str], two_nodes: Any, tmp_path: Path) -> None:
     add_a_second_node(two_nodes)
     folder = scattered_run(tmp_path / "run")

@@ -10,7 +10,8 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.api import analyze
 from tests.pipelines.pipeline_process import REPOSITORY, TIME_LIMIT_S, TINY
 
-pytestmark = pytest.mark.pipelines
+# By day, tests/importers/test_slime.py reads the log of one such run.
+pytestmark = [pytest.mark.pipelines, pytest.mark.nightly]
 
 FLAGS = ("--steps", "16", "--slow-sampler", "30", "--slow-trainer", "60", "--checkpoint-every", "4", "--no-pin")
 AGREE_RATIO = 0.01

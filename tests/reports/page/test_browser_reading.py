@@ -104,6 +104,7 @@ def test_the_open_page_stays_short(drawn, name, width):
     assert page.evaluate("() => document.documentElement.scrollHeight") <= OPEN_PX[width]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_the_answers_come_in_the_order_of_a_readers_questions(drawn, name):
     page = drawn(name)
@@ -168,6 +169,7 @@ def test_print_shows_what_is_folded_and_leaves_it_folded(drawn):
     assert page.locator("details.fold[open]").count() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_sheet_nothing_is_cut_and_charts_keep_the_size_of_their_words(drawn, name):
     page = drawn(name)

@@ -96,6 +96,7 @@ def test_every_tag_closes_and_every_id_is_there_once(make):
     assert len(page.ids) == len(set(page.ids))
 
 
+@pytest.mark.nightly  # By day, test_odd_runs.py draws a thousand workers.
 def test_a_run_of_80_workers_with_64_engines_stays_small():
     shared = timeline_analysis(80).answers
     many = full_analysis(engines=64)

@@ -1,4 +1,4 @@
-"""What changed during a run, and at which step: lasting changes of level of step time, lengths, staleness and reward.
+"""Events of a run: the steps at which step time, throughput, lengths, staleness or reward changed for long.
 
 Changes at the same time are one event, with the cause that was recorded then. A change of lengths changes the step time
 too, and is not called a change of speed.
@@ -64,7 +64,7 @@ class RunEvent:
     time_ns: int
     """End of the step before, UTC epoch."""
     cause: ShiftCause | None
-    """Cause among what was recorded; None if nothing recorded explains it."""
+    """The recorded cause; None if nothing recorded explains it."""
     workers: tuple[str, ...]
     """Samplers that came or went at that time."""
     shifts: tuple[Shift, ...]

@@ -1,4 +1,4 @@
-"""What changed during a run, in words: a sentence per event, and what explains it."""
+"""Events of a run in words: a sentence for each, with what explains it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple

@@ -1,8 +1,8 @@
 """Running requests, waiting requests and KV cache of the engines over time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -10,7 +10,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.input_file import is_integer
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Block, Charts, Fold, Paragraph
+from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.figure import Drawn, Figure, drawn_all
@@ -26,6 +26,18 @@ _FLAT_RATIO: Final = 0.98
 """Share of the limit from which an engine counts as running its limit."""
 _FLAT_SHARE_RATIO: Final = 0.99
 """Share of the steady state at the limit from which a chart shows only a flat line."""
+_LEAST_ENGINES: Final = 2
+_ENGINES_SHOWN: Final = 12
+_ENGINE_COLUMNS: Final = (
+    "engine",
+    "decoded, while it has requests",
+    "against the median",
+    "running",
+    "waiting",
+    "KV cache, at most",
+    "preemptions",
+    "time with requests",
+)
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
@@ -40,10 +52,54 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     figures = _figures(analysis, sorted(named), none_waited)
     shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
     drawn, flat = drawn_all(shown, analysis), _flat(analysis)
+    each = engine_table(analysis.answers)
     if flat:
-        title = "Running requests, waiting requests and KV cache over time"
-        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*note, Charts(drawn)])]
-    return [*note, Charts(drawn[:2]), *_more(drawn[2:])]
+        title = "Each engine, and running requests, waiting requests and KV cache over time"
+        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*each, *note, Charts(drawn)])]
+    return [*note, Charts(drawn[:2]), *each, *_more(drawn[2:])]
+
+
+def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]:
+    """Return a table of the engines, the slowest first; empty for fewer than two."""
+    speeds = answers.get("engine_speed")
+    if speeds is None or speeds.height < _LEAST_ENGINES:
+        return []
+    rows = _engine_rows(speeds, answers)
+    shown, median = rows.head(_ENGINES_SHOWN), float(speeds["tokens_per_s"].median() or 0.0)  # pyright: ignore[reportArgumentType]
+    table = Table("Engines", _ENGINE_COLUMNS, [_engine_cells(row, median) for row in shown.iter_rows(named=True)])
+    if shown.height == rows.height:
+        return [table]
+    return [table, Paragraph(f"The {fmt.count(shown.height)} slowest of {fmt.count(rows.height)} engines.", "note")]
+
+
+def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return engine_speed with the share of time with requests, the use of the KV cache, and preemptions, by engine."""
+    extents = (
+        answers["worker_extents"]
+        .group_by("worker_id")
+        .agg(extent_s=(pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
+    )
+    rows = speeds.join(extents, on="worker_id", how="left")
+    kv = answers.get("kv_use")
+    if kv is not None:
+        used = (pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")).max()
+        recorded = pl.when(pl.col("preemptions").is_not_null().any()).then(pl.col("preemptions").sum())
+        rows = rows.join(kv.group_by("worker_id").agg(kv_ratio=used, preemptions=recorded), on="worker_id", how="left")
+    return rows.sort("tokens_per_s", "worker_id")
+
+
+def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> tuple[str, ...]:
+    rate, extent_s = row["tokens_per_s"], row["extent_s"]
+    return (
+        row["worker_id"],
+        fmt.tokens_per_second(rate),
+        fmt.signed_percent(rate / median_tokens_per_s - 1.0) if rate and median_tokens_per_s else fmt.NO_DATA,
+        fmt.significant(row["running_mean"]),
+        fmt.significant(row["waiting_mean"]),
+        fmt.percent(row.get("kv_ratio")),
+        fmt.count(row.get("preemptions")),
+        fmt.percent(row["row_s"] / extent_s) if extent_s else fmt.NO_DATA,
+    )
 
 
 def _more(drawn: Sequence[Drawn]) -> Iterator[Block]:

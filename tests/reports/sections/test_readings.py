@@ -12,7 +12,7 @@ from rlscope.reports.charts.lengths import response_lengths
 from rlscope.reports.charts.model import placed
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
-from rlscope.reports.sections.engines import batch_reading, flat_reading, kv_reading, waiting_reading
+from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
 from rlscope.reports.sections.layouts import one_staleness, sweep_reading
 from rlscope.reports.sections.ledger import gpu_use_frame
 from rlscope.reports.sections.lengths import all_trained, outcomes_reading
@@ -338,3 +338,42 @@ def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
     assert rates.spec is None and "by training step only" in rates.figure.empty
     (facts,) = [block.facts for block in section if isinstance(block, Facts)]
     assert [fact.note for fact in facts if fact.value == "no data"] == ["", ""]
+
+
+def engines_of(rates: list[float]) -> dict[str, pl.DataFrame]:
+    """Engines of 100 s that have requests for 80 s of it; the first one recorded its KV cache."""
+    names = [f"e{number}" for number in range(len(rates))]
+    speeds = {"worker_id": names, "tokens_per_s": rates, "running_mean": 8.0, "waiting_mean": 0.5, "row_s": 80.0}
+    return {
+        "engine_speed": pl.DataFrame(speeds),
+        "worker_extents": pl.DataFrame({"worker_id": names, "start_ns": 0, "end_ns": 100 * 10**9}),
+        "kv_use": pl.DataFrame(
+            {
+                "worker_id": ["e0", "e0"],
+                "kv_used_mean_tokens": [30, 60],
+                "kv_capacity_tokens": 100,
+                "preemptions": [1, 2],
+            }
+        ),
+    }
+
+
+def test_engines_are_listed_from_the_slowest_on_against_their_median() -> None:
+    (table,) = engine_table(engines_of([100.0, 50.0, 200.0]))
+    assert [tuple(row) for row in table.rows] == [
+        ("e1", "50 tokens/s", "−50.0%", "8", "0.5", "no data", "no data", "80.0%"),
+        ("e0", "100 tokens/s", "0%", "8", "0.5", "60.0%", "3", "80.0%"),
+        ("e2", "200 tokens/s", "+100%", "8", "0.5", "no data", "no data", "80.0%"),
+    ]
+
+
+def test_of_more_than_twelve_engines_the_slowest_are_listed_and_counted() -> None:
+    (table,) = engine_table(engines_of([100.0 + number for number in range(12)]))
+    assert len(table.rows) == 12
+    table, note = engine_table(engines_of([100.0 + number for number in range(13)]))
+    assert (len(table.rows), table.rows[0][0], note.text) == (12, "e0", "The 12 slowest of 13 engines.")
+
+
+def test_a_single_engine_has_no_table() -> None:
+    assert engine_table(engines_of([100.0])) == []
+    assert engine_table({}) == []

@@ -16,6 +16,7 @@ SGLang server, several data-parallel engines, multiprocess mode with several API
 """
 
 import argparse
+import os
 import sys
 import threading
 import urllib.request
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clock = start_run(run_dir="")
     scraper = Scraper(lambda: _get(options.url, options.interval_s), _starter(options), clock.now_ns)
     try:
-        _scrape(scraper, options.interval_s, threading.Event())
+        _scrape(scraper, options.interval_s, threading.Event(), options.beside)
     except SetupError as error:
         print(f"rlscope scrape: {error}", file=sys.stderr)
         return 1
@@ -188,9 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event) -> None:
+def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event, parent: int | None) -> None:
     said: str | None = None
-    while not ended.wait(interval_s):
+    while not ended.wait(interval_s) and parent in (None, os.getppid()):
         problem = scraper.read()
         if problem != said:
             now = "the page is read again" if problem is None else f"{problem}; retrying every {interval_s} s"
@@ -238,6 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--worker-id", default="engine", help="prefix of worker names, WORKER_ID-<engine> (default: engine)"
     )
+    parser.add_argument("--beside", type=int, metavar="PID", help="end when the parent with this process id has ended")
     parser.add_argument("--gpu-count", type=int, default=1, help="GPUs per engine (default: 1)")
     return parser
 

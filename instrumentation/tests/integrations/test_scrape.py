@@ -1,6 +1,7 @@
 """Pages as served by vLLM 0.32.0 (its own server, on a CPU, after 72 requests) and as rendered by the collector of
 SGLang 0.5.23 (its own class, with numbers set by hand), without their help texts."""
 
+import os
 import re
 import signal
 import threading
@@ -289,6 +290,19 @@ def test_an_interval_that_cannot_be_kept_is_refused(interval: str, capsys: pytes
         scrape.main(["--url", "http://127.0.0.1:9/metrics", "--interval-s", interval])
     assert refused.value.code == 2
     assert "--interval-s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_the_command_ends_with_the_process_that_it_is_to_run_beside(
+    endpoint: str, tmp_path: Path, has_parent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent that is still there ends after three looks."""
+    parent = os.getppid() if has_parent else os.getpid()
+    looks = iter([os.getppid()] * 3)
+    monkeypatch.setattr("os.getppid", lambda: next(looks, 0))
+    arguments = ["--url", endpoint, "--interval-s", "0.05", "--run-dir", str(tmp_path / "run"), "--beside", str(parent)]
+    assert scrape.main(arguments) == 0
+    assert (tmp_path / "run" / "workers").exists() is has_parent
 
 
 def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,14 +34,14 @@ class Scraper:
     """A process that polls one page."""
 
     def __init__(self, url: str, folder: Path, gpus_per_engine: int) -> None:
-        options = ["--url", url, "--run-dir", str(folder), "--worker-id", _name_of(url), "--gpu-count"]
+        options = ["--url", url, "--run-dir", folder, "--worker-id", _name_of(url), "--gpu-count", gpus_per_engine]
         self._url = url
         self._trouble = ""
         self._half = b""
         """The beginning of a line whose rest has not come."""
         # A signal of the terminal goes to the watch alone, which ends the process after its last look.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, *options, str(gpus_per_engine)],
+            [sys.executable, "-m", _MODULE, *map(str, options), "--beside", str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

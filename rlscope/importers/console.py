@@ -11,6 +11,7 @@ A progress bar rewrites its line with `\r`, so `\r` ends a line here too.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,11 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, ""))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
+_ANY_PAIR: Final = re.compile(rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}})\s?[:=]\s?{_NUMBER}(?:ms|s)?(?![\w.])")
+_DURATION: Final = re.compile(
+    r"(?i)^(?!.*per_).*(?:(?:^|[/_.-])(?:time|secs?|seconds|duration|elapsed)(?:$|[/_.-])|_s$)"
+)
+_LEAST_LINES: Final = 3
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_PARSED: Final = 8 * _LONGEST_CONFIG
@@ -252,6 +258,12 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
         values.update(found)
     if values:
         yield MetricRow(None, step, values)
+
+
+def durations_in(text: str) -> list[str]:
+    """Return the names printed as `name: 1.5` or `name=1.5` on at least three lines that look like durations."""
+    lines = Counter(name for line in text.splitlines() for name in {*_ANY_PAIR.findall(clean(line).text)})
+    return sorted(name for name, count in lines.items() if count >= _LEAST_LINES and _DURATION.search(name))
 
 
 def _fits(source: ImportSource) -> bool:

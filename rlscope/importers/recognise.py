@@ -16,6 +16,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, block_consoles, prints_blocks
+from rlscope.importers.console import durations_in
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
@@ -248,6 +249,13 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         )
     if closest := _closest(source):
         return closest
+    if durations := durations_in(source.text):
+        return ImportFileError.of(
+            path,
+            found=f"a log of no framework that rlscope knows, with the durations {first_few(durations)}",
+            expected="the names of the phases that they are of",
+            next_step=f"Name those in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
+        )
     if form := _unreadable_form(path):
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(

@@ -242,3 +242,25 @@ def test_a_refusal_says_what_was_seen_and_what_came_closest(
     (tmp_path / "m.jsonl").write_text(json.dumps({"step": 1, **values}) + "\n")
     with pytest.raises(ImportFileError, match=error):
         import_run(tmp_path / "m.jsonl", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("line", "durations"),
+    [
+        (
+            "step:{} | mean_reward=0.14 | step_time_seconds=56.3 | train_s=20 | samples_per_s=4",
+            "step_time_seconds, train_s",
+        ),
+        ("[12:00:0{}] rollout/time: 1.5s, timeout: 3, timing: 4", "rollout/time"),
+    ],
+)
+def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_it_prints(
+    tmp_path: Path, line: str, durations: str
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(line.format(step) + "\n" for step in range(3)))
+    with pytest.raises(ImportFileError, match=f"no framework that rlscope knows, with the durations {durations};"):
+        analyze(log)
+    log.write_text("".join(line.format(step) + "\n" for step in range(2)))
+    with pytest.raises(ImportFileError, match="found no run;"):
+        analyze(log)

@@ -19,9 +19,13 @@ import argparse
 import os
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from typing import IO, Final, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 from rlscope_otel.errors import SetupError
 from rlscope_otel.integrations.engine_readings import Reading, points_of, readings_of
@@ -33,6 +37,7 @@ LONGEST_WINDOW_NS: Final = 1_000_000_000
 # An engine renews its own sums of seconds once a second: they run behind or ahead of the readings by no more.
 _LAG_NS: Final = 2_000_000_000
 _PAGE_BYTES: Final = 1 << 24
+_PIECE_BYTES: Final = 1 << 16
 
 Fetch = Callable[[], str]
 StartRun = Callable[[str, Reading], Run]
@@ -176,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Scrape until interrupted. Returns exit code 1, with a message, if nothing can be recorded."""
     options = _parser().parse_args(arguments)
     clock = start_run(run_dir="")
-    scraper = Scraper(lambda: _get(options.url, options.interval_s), _starter(options), clock.now_ns)
+    scraper = Scraper(lambda: page_of(options.url, max(1.0, options.interval_s)), _starter(options), clock.now_ns)
     try:
         _scrape(scraper, options.interval_s, threading.Event(), options.beside)
     except SetupError as error:
@@ -199,12 +204,40 @@ def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event, parent:
         said = problem
 
 
-def _get(url: str, timeout_s: float) -> str:
-    with urllib.request.urlopen(url, timeout=max(1.0, timeout_s)) as answer:
-        page: bytes = answer.read(_PAGE_BYTES + 1)
-    if len(page) > _PAGE_BYTES:
-        raise ValueError(f"the page has more than {_PAGE_BYTES} bytes, so it is not that of an engine")
-    return page.decode("utf-8", "replace")
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect within the host, as from /metrics to /metrics/; nobody named another one."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        host = urlsplit(newurl).hostname
+        if host != urlsplit(req.full_url).hostname:
+            raise HTTPError(newurl, code, f"the page is on another host, {host!r}, which is not asked", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def page_of(url: str, timeout_s: float) -> str:
+    """The page at an address. Raises OSError or ValueError if it does not come whole and in time."""
+    try:
+        with urllib.request.build_opener(_SameHost).open(url, timeout=timeout_s) as answer:
+            return b"".join(_pieces(answer, timeout_s)).decode("utf-8", "replace")
+    except HTTPException as error:
+        # An engine that dies while it answers, or a port of something else.
+        raise ValueError(f"the answer is no page over HTTP, or ends early ({type(error).__name__})") from error
+
+
+def _pieces(answer: HTTPResponse, timeout_s: float) -> Iterator[bytes]:
+    """Yield the page as it comes. The timeout of a socket starts anew with each piece, so the whole has one too."""
+    ends_s, announced_bytes, read_bytes = time.monotonic() + timeout_s, answer.length, 0
+    while piece := answer.read1(_PIECE_BYTES):
+        read_bytes += len(piece)
+        if read_bytes > _PAGE_BYTES:
+            raise ValueError(f"the page has more than {_PAGE_BYTES} bytes, so it is not that of an engine")
+        if time.monotonic() > ends_s:
+            raise ValueError(f"the page has not ended after {timeout_s} s")
+        yield piece
+    if announced_bytes is not None and read_bytes < announced_bytes:
+        raise ValueError(f"the page ends after {read_bytes} of {announced_bytes} bytes")
 
 
 def _starter(options: argparse.Namespace) -> StartRun:

@@ -4,11 +4,15 @@ SGLang 0.5.23 (its own class, with numbers set by hand), without their help text
 import os
 import re
 import signal
+import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rlscope_otel import ManualClock, Run, start_run
@@ -308,3 +312,86 @@ def test_the_command_ends_with_the_process_that_it_is_to_run_beside(
 def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scrape.main(["--url", endpoint, "--interval-s", "0.05"]) == 1
     assert "pass --run-dir or set RLSCOPE_RUN_DIR" in capsys.readouterr().err
+
+
+SERIES = b'vllm:num_requests_running{engine="0"} 3\n'
+PLAIN = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture
+def answers() -> Iterator[Callable[..., str]]:
+    """Starts a server that sends these bytes to whoever asks, then others every 10 ms for 3 s, and hangs up."""
+    servers: list[tuple[socketserver.ThreadingTCPServer, threading.Thread]] = []
+
+    def serve(answer: bytes, *, then: bytes = b"") -> str:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(4096)
+                with suppress(OSError):
+                    self.request.sendall(answer)
+                    for _ in range(300 if then else 0):
+                        time.sleep(0.01)
+                        self.request.sendall(then)
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}/metrics"
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def said_of(url: str, timeout_s: float = TIME_LIMIT_S) -> str | None:
+    """What a reading of a page says; nothing may be recorded from it."""
+
+    def refuse(engine: str, _reading: Reading) -> Run:
+        raise AssertionError(f"recorded {engine}")
+
+    return scrape.Scraper(lambda: scrape.page_of(url, timeout_s), refuse, lambda: 0).read()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + SERIES, "the page ends after 40 of 5000 bytes"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" + SERIES,
+            "the answer is no page over HTTP, or ends early (IncompleteRead)",
+        ),
+        (b"SSH-2.0-OpenSSH\r\n", "the answer is no page over HTTP, or ends early (BadStatusLine)"),
+    ],
+    ids=["cut short", "cut short in a chunk", "not HTTP"],
+)
+def test_an_answer_that_is_no_whole_page_is_said_and_not_recorded(
+    answer: bytes, said: str, answers: Callable[..., str]
+) -> None:
+    assert said_of(answers(answer)) == said
+
+
+def test_a_page_that_does_not_end_is_given_up_after_the_timeout(
+    answers: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute goes by from one piece to the next."""
+    monkeypatch.setattr(scrape, "time", SimpleNamespace(monotonic=count(step=60).__next__))
+    assert said_of(answers(PLAIN, then=b"#"), 30.0) == "the page has not ended after 30.0 s"
+
+
+def test_a_page_that_is_too_large_is_refused(answers: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "_PAGE_BYTES", len(SERIES) - 1)
+    assert said_of(answers(PLAIN + SERIES)) == "the page has more than 39 bytes, so it is not that of an engine"
+
+
+def test_a_page_elsewhere_on_the_host_is_read_and_one_on_another_host_is_not(answers: Callable[..., str]) -> None:
+    page = answers(PLAIN + SERIES)
+
+    def moved_to(url: str) -> str:
+        return answers(f"HTTP/1.1 307 Moved\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    assert scrape.page_of(moved_to(page), TIME_LIMIT_S) == SERIES.decode()
+    other = page.replace("127.0.0.1", "localhost")
+    assert said_of(moved_to(other)) == "HTTP Error 307: the page is on another host, 'localhost', which is not asked"

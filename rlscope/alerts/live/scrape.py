@@ -19,6 +19,7 @@ from rlscope.errors import ArgumentError
 
 _MODULE: Final = "rlscope_otel.integrations.scrape"
 _PREFIX: Final = "rlscope scrape: "
+_FAULT: Final = "rlscope: "
 _READ_AGAIN: Final = "the page is read again"
 _END_S: Final = 10.0
 """Longest wait for a process to write what it has read."""
@@ -51,15 +52,23 @@ class Scraper:
         os.set_blocking(self._process.stderr.fileno(), False)
 
     def trouble(self) -> str | None:
-        """Return why the page is not read, as a sentence; None if it is."""
+        """Return why the page is not read, or else what happened since the last call, as a sentence; None if nothing.
+
+        A restart of an engine, for example, is over when it is said.
+        """
         # Before its last words are read: it may end in between.
         has_ended = self._process.poll() is not None
+        event = ""
         for line in self._lines():
+            if line.startswith(_FAULT):
+                event = line.removeprefix(_FAULT)
+                continue
             said = line.removeprefix(_PREFIX)
             self._trouble = "" if said == _READ_AGAIN else said
         if has_ended:
             return f"{self._url}: recording ended: {self._trouble or f'exit code {self._process.returncode}'}"
-        return f"{self._url}: {self._trouble}" if self._trouble else None
+        trouble = self._trouble or event
+        return f"{self._url}: {trouble}" if trouble else None
 
     def stop(self) -> None:
         """End the process after it has written what it read; kill it if that takes long."""
@@ -83,7 +92,8 @@ def scraping(urls: Sequence[str], folder: Path, gpus_per_engine: int) -> Generat
     """Record the engines of some pages into a run folder until the block ends. Raises ArgumentError for a bad URL."""
     for url in urls:
         _name_of(url)
-    scrapers = [Scraper(url, folder, gpus_per_engine) for url in urls]
+    # An engine that is read twice would count as two.
+    scrapers = [Scraper(url, folder, gpus_per_engine) for url in dict.fromkeys(urls)]
     try:
         yield scrapers
     finally:

@@ -166,7 +166,8 @@ class Lines:
             words |= {f"silent {number} in a stall": said for number, said in enumerate(stall_words(facts))}
         # A problem is not printed again when only its count grows.
         words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
-        words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}
+        # Nor if its reason changes. The colon of an address has no space.
+        words |= {f"trouble {trouble.split(': ')[0]}": trouble for trouble in look.troubles}
         for key, text in words.items():
             if key not in self._said:
                 say.line(f"note: {text}")

@@ -27,16 +27,20 @@ TIME_LIMIT_S = 60
 
 class Server(ThreadingHTTPServer):
     fails = False
+    forgotten_tokens = 0
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A vLLM server that decodes 1,000 tokens per second for three requests; `fails` makes it answer 503."""
+    """A vLLM server that decodes 1,000 tokens per second for three requests; `fails` makes it answer 503.
+
+    `forgotten_tokens` are those of before a restart.
+    """
     began_s = time.monotonic()
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            tokens = int(1000 * (time.monotonic() - began_s))
+            tokens = int(1000 * (time.monotonic() - began_s)) - made.forgotten_tokens
             page = VLLM.replace("generation_tokens_total{", "unread_tokens_total{")
             page += f'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:num_requests_running{{engine="0"}} 3\n'
             self.send_response(503 if made.fails else 200)
@@ -130,6 +134,23 @@ def test_a_page_that_is_not_read_is_said_until_it_is(server: Server, tmp_path: P
         ends_s = time.monotonic() + TIME_LIMIT_S
         while scraper.trouble() is not None:
             assert time.monotonic() < ends_s
+
+
+def test_a_restart_of_an_engine_is_said_once_and_its_death_after_that(server: Server, tmp_path: Path) -> None:
+    with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
+        ends_s = time.monotonic() + TIME_LIMIT_S
+        while not list((tmp_path / "engines").glob("workers/*.json")):
+            assert time.monotonic() < ends_s
+        server.forgotten_tokens = 1_000_000_000
+        assert said_by(scraper).startswith(f"{address(server)}: engine restart: a counter decreased")
+        assert scraper.trouble() is None
+        server.fails = True
+        assert said_by(scraper).startswith(f"{address(server)}: HTTP Error 503")
+
+
+def test_a_page_that_is_named_twice_is_read_once(server: Server, tmp_path: Path) -> None:
+    with scraping([address(server)] * 2, tmp_path / "engines", 1) as scrapers:
+        assert len(scrapers) == 1
 
 
 def test_a_recording_that_ends_says_why(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

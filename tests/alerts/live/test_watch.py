@@ -557,6 +557,16 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
     ]
 
 
+def test_each_page_that_is_not_read_is_a_note_of_its_own() -> None:
+    one, two = "http://a:8000/metrics: timed out", "http://b:8000/metrics: HTTP Error 503"
+    said = lines(view(), view(seconds=1), view(seconds=2), troubles=[(one,), (one, two), (two,)])
+    assert [line for line in said if "http:" in line] == [
+        f"00 UTC note: {one}",
+        f"01 UTC note: {two}",
+        f"02 UTC cleared: {one}",
+    ]
+
+
 def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
     from rlscope.reports.text.watch import Lines
 

@@ -24,7 +24,7 @@ _LEAST_VERSIONS: Final = 0.5
 _SAME_STEPS: Final = 5
 """Most steps between changes of one event: each is found within three steps."""
 _MOSTLY_RATIO: Final = 0.5
-"""Least share of the change of step time in the phase that is called its cause."""
+"""Least share of the change of step time in what is called its cause: a phase, or the lengths (of its logarithm)."""
 _PHASES: Final[Mapping[ShiftCause, tuple[str, ...]]] = {
     "weight_updates": ("publish_gpu_s",),
     "other_activities": ("other_gpu_s", "logprobs_gpu_s"),
@@ -163,12 +163,18 @@ def _cause(
     steps: pl.DataFrame, place: int, shifts: Mapping[ShiftedQuantity, Shift], workers: Sequence[str]
 ) -> ShiftCause | None:
     lengths, time = shifts.get("response_tokens"), shifts.get("step_s")
-    if lengths is not None and (time is None or (lengths.after > lengths.before) == (time.after > time.before)):
+    if lengths is not None and (time is None or _explains(lengths, time)):
         return "lengths"
     if workers:
         return "engines"
     is_timed = time is not None or "trained_tokens_per_s" in shifts
     return _phase_of(steps, place) if is_timed else None
+
+
+def _explains(lengths: Shift, time: Shift) -> bool:
+    """Return whether step times in proportion to lengths make up most of the change of step time."""
+    changed = math.log(time.after / time.before)
+    return math.log(lengths.after / lengths.before) * changed >= _MOSTLY_RATIO * changed**2
 
 
 def _phase_of(steps: pl.DataFrame, place: int) -> ShiftCause | None:

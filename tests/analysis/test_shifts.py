@@ -70,6 +70,13 @@ def test_longer_responses_in_shorter_steps_do_not_explain_them() -> None:
     assert (event.cause, next(iter(told(event)))) == ("training", "step_s")
 
 
+@pytest.mark.parametrize(("train_s", "cause"), [(12.8, "lengths"), (13.0, "training")])
+def test_longer_responses_are_the_cause_of_steps_longer_by_at_most_their_square(train_s: float, cause: str) -> None:
+    """From 10 s to 16.8 s or 17 s, while responses grow by a factor of 1.3, whose square is 1.69."""
+    event = only(run(tokens=1040.0, train=train_s))
+    assert (event.cause, set(told(event)) >= {"response_tokens", "step_s"}) == (cause, True)
+
+
 @pytest.mark.parametrize(
     ("phase", "seconds", "cause"),
     [

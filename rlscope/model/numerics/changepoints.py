@@ -10,7 +10,7 @@ effects, and several drifts in a row.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import median, median_low
 from typing import Final
@@ -146,13 +146,15 @@ def level_changes(values: Sequence[float], least: float) -> list[LevelChange]:
 
     A change is at least `least`, in the unit of the values; it is far outside the error of both levels, widened by the
     autocorrelation of what is left; most of it happens at once; and both levels last for LEAST_STEPS_TO_SETTLE steps,
-    so that swings and the warm-up are none.
+    so that swings are none. A warm-up shorter than that is left out, however far it is from what follows.
     """
     if len(values) < 2 * LEAST_STEPS_TO_SETTLE:
         return []
     sigma = _noise(values)
     cleaned = _without_outliers(values, _OUTLIER_SIGMAS * sigma)
     edges = [0, *sorted(_cuts(cleaned, 0, len(cleaned), sigma**2)), len(cleaned)]
+    if edges[1] < LEAST_STEPS_TO_SETTLE:
+        return [replace(each, place=each.place + edges[1]) for each in level_changes(values[edges[1] :], least)]
     while len(edges) > 2:
         edges = _moved(cleaned, edges)
         found = _changes(cleaned, edges)

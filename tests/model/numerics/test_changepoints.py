@@ -165,6 +165,12 @@ def test_twenty_steps_are_needed() -> None:
     assert level_changes(stepped(0.0, 0.5, 19, 10), 0.1) == []
 
 
+@pytest.mark.parametrize("warm_up", [5, 9])
+def test_a_slow_start_does_not_hide_a_smaller_change_later(warm_up: int) -> None:
+    values = [2.0] * warm_up + stepped(0.0, 0.5, 60, 30)
+    assert [each.place for each in level_changes(values, 0.1)] == [warm_up + 30]
+
+
 def test_outliers_and_a_drift_are_no_changes_of_level() -> None:
     slow = stepped(0.0, 0.0, 60)
     slow[9::10] = [0.7] * 6

@@ -62,15 +62,9 @@ def watch(
     """
     # Set before polars is imported: next to a training job, threads that wait for each other cost more than they save.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    from rlscope.alerts.durations import parse_duration
     from rlscope.alerts.live.watch import watch_run
 
-    try:
-        interval_s = parse_duration(interval) / 1e9
-    except ValueError as error:
-        raise typer.BadParameter(f"found {interval!r}; expected {error}", param_hint="--interval") from None
-    if not interval_s:
-        raise typer.BadParameter("expected a duration above zero", param_hint="--interval")
+    interval_s = _seconds(interval)
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def note(text: str) -> None:
@@ -82,6 +76,18 @@ def watch(
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
     if outcome.failed(fail_on):
         raise typer.Exit(FIRED)
+
+
+def _seconds(interval: str) -> float:
+    from rlscope.alerts.durations import parse_duration
+
+    try:
+        interval_s = parse_duration(interval) / 1e9
+    except ValueError as error:
+        raise typer.BadParameter(f"found {interval!r}; expected {error}", param_hint="--interval") from None
+    if not interval_s:
+        raise typer.BadParameter("expected a duration above zero", param_hint="--interval")
+    return interval_s
 
 
 @contextmanager

@@ -129,16 +129,7 @@ def import_run(
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
-    eras: dict[str, None] = {}
-    for each in sorted((first, *others), key=_rank):
-        era = each.importer.read(each.source, target, options, progress)
-        if era is not None:
-            eras[era] = None
-    for each in (first, *others):
-        for companion in each.companions:
-            companion.read(each.source, target, options, no_progress)
-    for each in engines:
-        each.importer.read(each.source, target, options, progress)
+    eras = _read_all((first, *others), engines, target, options, progress)
     if target.extent() is None:
         raise ImportFileError.of(
             path,
@@ -147,6 +138,23 @@ def import_run(
             next_step="Pass another file of the run.",
         )
     return target.finish(first.importer.name, ", ".join(eras) or None)
+
+
+def _read_all(
+    files: "Sequence[Recognised]",
+    engines: "Sequence[Recognised]",
+    target: ImportTarget,
+    options: ImportOptions,
+    progress: "Progress",
+) -> list[str]:
+    """Read all files into the target; return the eras of the frameworks that wrote them."""
+    eras = [each.importer.read(each.source, target, options, progress) for each in sorted(files, key=_rank)]
+    for each in files:
+        for companion in each.companions:
+            companion.read(each.source, target, options, no_progress)
+    for each in engines:
+        each.importer.read(each.source, target, options, progress)
+    return list(dict.fromkeys(era for era in eras if era is not None))
 
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:

@@ -30,11 +30,11 @@ _LEAST_ENGINES: Final = 2
 _ENGINES_SHOWN: Final = 12
 _ENGINE_COLUMNS: Final = (
     "engine",
-    "decoded, while it has requests",
-    "against the median",
+    "decoding speed",
+    "vs. median",
     "running",
     "waiting",
-    "KV cache, at most",
+    "peak KV cache",
     "preemptions",
     "time with requests",
 )

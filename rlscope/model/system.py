@@ -4,8 +4,8 @@ Quantities are per engine, not per GPU: an engine of several GPUs is one batch. 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
@@ -14,6 +14,9 @@ from rlscope.model.policies import Delivery, QueuePolicy, StalenessPolicy
 RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 """Running requests to try, relative to the current limit, in half doublings: finer steps differ by less than the error
 of the fit."""
+
+Side = Literal["trainer_gpus", "sampler_gpus"]
+"""A side of a run, by the GPUs of a layout that it has."""
 
 
 class DecodeCurve(Protocol):
@@ -202,6 +205,19 @@ def possible_layouts(gpus: int, granularity: Granularity, running: tuple[int, ..
         if sampler_gpus:
             layouts += [Layout(trainer_gpus, sampler_gpus, limit) for limit in running]
     return tuple(layouts)
+
+
+def smaller_layouts(today: Layout, granularity: Granularity, side: Side) -> tuple[Layout, ...]:
+    """Return the layouts with fewer GPUs on one side, the smallest first; a replica or an engine is left."""
+    is_trainers = side == "trainer_gpus"
+    unit = math.lcm(
+        granularity.gpus_per_trainer_replica if is_trainers else granularity.gpus_per_engine, granularity.gpus_per_node
+    )
+    now = today.trainer_gpus if is_trainers else today.sampler_gpus
+    fewer = reversed(range(now - unit, unit - 1, -unit))
+    return tuple(
+        replace(today, trainer_gpus=gpus) if is_trainers else replace(today, sampler_gpus=gpus) for gpus in fewer
+    )
 
 
 def running_limits(today: int, safe_batch: float | None) -> tuple[int, ...]:

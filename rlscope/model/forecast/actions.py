@@ -54,10 +54,11 @@ from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep", "checkpoints"]
 """Causes of lost throughput. samplers, trainers: that side is too slow. staleness_cap: any limit on samples in flight
 or their staleness. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
-ActionKind = Literal["change", "probe", "fresher", "fix"]
+ActionKind = Literal["change", "probe", "fresher", "cheaper", "fix"]
 """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try,
 or one with a high price. fresher: a lower limit that keeps the rate, with fewer dropped tokens or fresher samples.
-fix: not a setting; its gain assumes that the whole cost is removed, or that one side is 10% faster."""
+cheaper: fewer GPUs that keep the rate. fix: not a setting; its gain assumes that the whole cost is removed, or that one
+side is 10% faster."""
 ActionWhat = Literal[
     "layout",
     "running_limit",
@@ -232,7 +233,7 @@ class Counterfactuals:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
             solved = self._solve(lambda system, most=most: _with_limit(system, what, most))
-            if solved is None or not _keeps_rate(solved.gains):
+            if solved is None or not keeps_rate(solved.gains):
                 break
             price = self._grounds.anchor.moved(solved.price())
             if _saves(price, self._today.price if best is None else best.price):
@@ -493,7 +494,8 @@ def _with_limit(system: System, what: ActionWhat, most: int) -> System:
     return replace(system, admission=replace(system.admission, max_in_flight_samples=most))
 
 
-def _keeps_rate(gains: Reals) -> bool:
+def keeps_rate(gains: Reals) -> bool:
+    """Whether an action costs no throughput; gains: in every draw."""
     gain_ratio = Estimate.of(gains)
     return gain_ratio.value >= _SAME_RATE.value and gain_ratio.low >= _SAME_RATE.low
 

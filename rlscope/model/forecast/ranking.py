@@ -20,9 +20,10 @@ from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, Ac
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
 from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
+from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Layout
+from rlscope.model.system import Granularity, Layout
 
 _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
 """Limits that the removal of the cause `staleness_cap` lifts."""
@@ -51,14 +52,15 @@ class Ranking:
     """Actions that gain something, and the causes that they address."""
 
     actions: tuple[Action, ...] = ()
-    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain. Among them a lower limit that
-    keeps the rate and saves dropped tokens or staleness, if there is one: before all fixes and staler settings."""
+    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain. Among them, if there are
+    any, a lower limit that saves dropped tokens or staleness and a smaller layout, which keep the rate: before all
+    fixes and staler settings."""
     losses: tuple[CauseLoss, ...] = ()
     """Largest first; ties with the largest go to the cause with the highest measured GPU time."""
 
     @property
     def first(self) -> Action | None:
-        """First action to take; None if no action gains WORTHWHILE_RATIO."""
+        """First action to take; None if no action gains WORTHWHILE_RATIO, or keeps the rate and saves something."""
         return self.actions[0] if self.actions else None
 
     def reached(self, tokens_per_s: float) -> tuple[Estimate, ...]:
@@ -98,6 +100,7 @@ def rank_actions(
     forecasts: Forecasts,
     recommendation: Recommendation,
     grounds: Grounds,
+    granularity: Granularity,
     settings: Settings,
 ) -> Ranking:
     """Rank everything that can be done about the run; empty if the model does not reproduce the run."""
@@ -121,16 +124,16 @@ def rank_actions(
     shared = counterfactuals.colocated(slower)
     actions += [shared] if shared is not None else []
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
-    listed = _listed(actions)
-    if lower is not None and lower.kind == "fresher":
-        listed = _with_fresher(listed, _held(lower, ceiling[True]))
-    return Ranking(listed, _losses(removed, actions, grounds.lost_gpu_s))
+    fresher = _held(lower, ceiling[True]) if lower is not None and lower.kind == "fresher" else None
+    cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity, settings)
+    keeping = [each for each in (fresher, cheaper) if each is not None]
+    return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
 
 
-def _with_fresher(listed: tuple[Action, ...], fresher: Action) -> tuple[Action, ...]:
-    """Put a lower limit, which costs no throughput, after the settings that the list begins with."""
+def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tuple[Action, ...]:
+    """Put actions that keep the rate and save something else after the settings that the list begins with."""
     leading = list(takewhile(lambda each: each.kind != "fix" and not each.is_staler, listed))
-    return (*leading, fresher, *listed[len(leading) :])
+    return (*leading, *keeping, *listed[len(leading) :])
 
 
 def _below(gains: Reals, ceiling: Reals | None) -> Reals:

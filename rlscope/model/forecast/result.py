@@ -194,7 +194,9 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
-    ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
+    ranking = rank_actions(
+        calibration, whole, anchored, recommendation, grounds, model_config.granularity, model_config.settings
+    )
     reached = ranking.reached(whole.trained_tokens_per_s)
     return ModelResult(
         model_config=model_config,

@@ -66,8 +66,8 @@ class ToldAction:
     kind: ActionKind
     """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting worth a short
     test, or one with a high price. fresher: a lower limit that keeps the throughput, with fewer dropped tokens or
-    fresher samples. fix: work on code or machines. The gain of a fix assumes that its whole cost is
-    removed, or that one side becomes 10% faster."""
+    fresher samples. cheaper: fewer GPUs that keep the throughput. fix: work on code or machines. The gain of a fix
+    assumes that its whole cost is removed, or that one side becomes 10% faster."""
     target: ActionWhat
     """The quantity that the action changes."""
     cause: Cause

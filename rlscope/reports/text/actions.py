@@ -141,7 +141,18 @@ def _layout_imperative(action: Action, after: Layout) -> str:
     if action.what == "asynchronous":
         return f"Run asynchronously on {layout_words(after)}"
     before = action.before if isinstance(action.before, Layout) else None
+    if action.kind == "cheaper" and before is not None:
+        return f"Use {_fewer_words(before, after)}"
     return f"Use {layout_words(after, before)}"
+
+
+def _fewer_words(before: Layout, after: Layout) -> str:
+    """Return the GPUs of the side that gives some back, with their number before."""
+    if after.trainer_gpus < before.trainer_gpus:
+        fewer, number = fmt.counted(after.trainer_gpus, "trainer GPU", "trainer GPUs"), before.trainer_gpus
+    else:
+        fewer, number = fmt.counted(after.sampler_gpus, "sampler GPU", "sampler GPUs"), before.sampler_gpus
+    return f"{fewer} instead of {fmt.count(number)}"
 
 
 def layout_words(layout: Layout, before: Layout | None = None) -> str:
@@ -174,11 +185,25 @@ def effect(action: Action) -> str:
         return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
         return f"Best case, {_IF[action.what]}: throughput {gain}"
+    same = "about the same, " if action.kind in ("fresher", "cheaper") else ""
+    if action.kind == "cheaper":
+        return f"Predicted throughput: {same}{gain}{_spared_words(action)}"
     if action.lowers_limit:
-        same = "about the same, " if action.kind == "fresher" else ""
         saved = saved_words(action.price, action.price_before)
         return f"Predicted throughput: {same}{gain}{f'. {saved}' if saved else ''}"
     return f"Predicted throughput: {gain}{_how(action)}"
+
+
+def _spared_words(action: Action) -> str:
+    """Return the GPUs of a cheaper layout against those of the current one, and what has to fit on them."""
+    before, after = action.before, action.after
+    if not isinstance(before, Layout) or not isinstance(after, Layout):
+        return ""
+    gpus = [each.trainer_gpus + each.sampler_gpus for each in (before, after)]
+    spared = f", on {fmt.counted(gpus[1], 'GPU', 'GPUs')} instead of {fmt.count(gpus[0])}"
+    if after.trainer_gpus == before.trainer_gpus:
+        return spared
+    return f"{spared}, if the training state fits on {fmt.counted(after.trainer_gpus, 'trainer GPU', 'trainer GPUs')}"
 
 
 def _how(action: Action) -> str:
@@ -354,7 +379,7 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
 def direction_of(action: Action) -> Direction | None:
     """Return whether the action makes more samples for the trainers, or fewer; None if it aims at neither."""
-    if action.what == "colocated":
+    if action.what == "colocated" or action.kind == "cheaper":
         return None
     if action.lowers_limit:
         return "fresher"
@@ -412,8 +437,8 @@ def below_table(ranked: Sequence[Action]) -> str:
     gains = [each.gain_ratio.value for each in ranked]
     if gains == sorted(gains, reverse=True):
         return verify
-    has_lower = any(each.kind == "fresher" for each in ranked)
-    lower = " A lower limit that keeps the throughput comes before work on code." if has_lower else ""
+    keeps = any(each.kind in ("fresher", "cheaper") for each in ranked)
+    lower = " What keeps the throughput and saves something else comes before work on code." if keeps else ""
     return (
         f"{verify} Changes at least 90% likely to gain 5% come first, then the rest, each by gain. Gains within 2% of "
         f"each other are ordered by risk of a loss, drops and staleness.{lower} Changes that raise staleness by more "
@@ -462,6 +487,8 @@ def _gain_cell(action: Action) -> str:
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in _FASTER:
         return f"{gain} {_FASTER[action.what]}"
+    if action.kind == "cheaper":
+        return f"{gain}{_spared_words(action)}"
     return f"best case {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 

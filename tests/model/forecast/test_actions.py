@@ -18,8 +18,8 @@ from rlscope.model.forecast.actions import (
     Cause,
     Counterfactuals,
     Solved,
-    _keeps_rate,
     _saves,
+    keeps_rate,
 )
 from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.forecast.price import Price, StalenessForecast
@@ -30,7 +30,7 @@ from rlscope.model.forecast.ranking import (
     _listed,
     _losses,
     _measured,
-    _with_fresher,
+    _with_keeping,
     rank_actions,
 )
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
@@ -231,6 +231,8 @@ SMALL = replace(
     workload=replace(TRUTH.workload, samples_per_step=64),
     update=WeightUpdateCost(engine_pause_s=0.02, trainer_blocked_s=0.02),
 )
+WHOLE = Granularity(gpus_per_engine=8, gpus_per_trainer_replica=8)
+"""No GPU can be spared."""
 STARVED = Layout(trainer_gpus=6, sampler_gpus=2, max_running=8)
 
 
@@ -247,7 +249,7 @@ def ranked(
         found = replace(found, draws=found.draws[:20])
         forecasts = forecast_layouts(found, layouts(found.layout))
         advice = recommend(found, forecasts, grounds)
-        return rank_actions(found, run, forecasts, advice, grounds, Settings()), advice, forecasts
+        return rank_actions(found, run, forecasts, advice, grounds, WHOLE, Settings()), advice, forecasts
 
 
 @cache
@@ -354,17 +356,17 @@ def test_a_lower_limit_saves_drops_or_staleness_and_costs_neither(before: Price,
 )
 def test_a_rate_is_kept_up_to_a_loss_of_1_percent_and_6_at_the_low_end(median: float, low: float, keeps: bool):
     gains = np.interp(np.linspace(0.0, 1.0, 1001), [0.0, 0.05, 0.5, 1.0], [low, low, median, median])
-    assert _keeps_rate(gains) is keeps
+    assert keeps_rate(gains) is keeps
 
 
-def test_a_lower_limit_comes_after_leading_settings_and_before_fixes_and_staler_settings():
-    lower = action(0.0, "in_flight_limit", "trainers", "fresher")
+def test_what_keeps_the_rate_comes_after_leading_settings_and_before_fixes_and_staler_settings():
+    lower, smaller = action(0.0, "in_flight_limit", "trainers", "fresher"), action(0.0, kind="cheaper")
     sure, probe = action(0.3), action(0.1, kind="probe")
     fix, stale = action(0.2, "weight_updates", "weight_updates", "fix"), action(0.9, is_staler=True)
-    assert _with_fresher((sure, probe, fix, stale), lower) == (sure, probe, lower, fix, stale)
-    assert _with_fresher((fix, probe), lower) == (lower, fix, probe)
-    assert _with_fresher((stale,), lower) == (lower, stale)
-    assert _with_fresher((), lower) == (lower,)
+    assert _with_keeping((sure, probe, fix, stale), [lower, smaller]) == (sure, probe, lower, smaller, fix, stale)
+    assert _with_keeping((fix, probe), [lower]) == (lower, fix, probe)
+    assert _with_keeping((stale,), [lower]) == (lower, stale)
+    assert _with_keeping((), [lower]) == (lower,)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from tests.nightly import nightly
 RUNS: Final = 300
 BLOCKS: Final = 10
 _ROUNDING: Final = 1e-9
+KEEPING: Final = ("fresher", "cheaper")
+"""Kinds of actions that gain no throughput, and save something else."""
 
 
 def model_of(run: Told) -> ModelResult:
@@ -82,7 +84,7 @@ def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
 
 
 def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterator[str]:
-    faster = [each for each in model_of(run).ranking.actions if each.kind != "fresher"]
+    faster = [each for each in model_of(run).ranking.actions if each.kind not in KEEPING]
     if run.verdict.bottleneck == "balanced" and faster:
         yield f"balanced, and {faster[0].what} brings {faster[0].gain_ratio.value:.1%}"
     for each in faster:
@@ -95,7 +97,7 @@ def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> I
     # Colocated GPUs are another kind of run, and remove no cause of this one.
     for each in model_of(run).ranking.actions:
         loss = losses.get(each.cause)
-        if each.kind == "fresher" or (each.what == "colocated" and loss is not None):
+        if each.kind in KEEPING or (each.what == "colocated" and loss is not None):
             continue
         if loss is None or loss.value < each.gain_ratio.value - _ROUNDING:
             yield f"{each.what} brings {each.gain_ratio.value:.3f}, and all of {each.cause} costs {loss}"
@@ -168,19 +170,24 @@ def a_model_that_misses_the_run_says_nothing_of_what_to_do(run: Told) -> Iterato
         yield f"the rate is {'missed' if missed else 'met'}, and the advice is {said}"
 
 
-def a_lower_limit_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) -> Iterator[str]:
+def what_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) -> Iterator[str]:
     listed = model_of(run).ranking.actions
     for place, each in enumerate(listed):
-        if each.kind != "fresher":
+        if each.kind not in KEEPING:
             continue
         if each.gain_ratio.value < -0.01 or each.gain_ratio.low < -0.06:
             yield f"{each.what} costs throughput: {each.gain_ratio}"
+        if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
+            yield f"{each.what} comes after work on code or a staler setting"
+        if each.kind == "cheaper":
+            gpus = [layout.trainer_gpus + layout.sampler_gpus for layout in (each.before, each.after)]
+            if gpus[1] > 0.95 * gpus[0]:
+                yield f"{each.after} spares too few of {gpus[0]} GPUs"
+            continue
         saved = [price.dropped_ratio.value for price in (each.price_before, each.price) if price.dropped_ratio]
         ages = [price.staleness.p95_steps for price in (each.price_before, each.price) if price.staleness]
         if len(saved) == len(ages) == 2 and saved[0] - saved[1] < 0.05 and ages[0] - ages[1] < 1.0:
             yield f"{each.what} saves nothing: {saved} dropped, p95 {ages}"
-        if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
-            yield f"{each.what} comes after work on code or a staler setting"
 
 
 def no_remedy_pulls_against_the_first_action(run: Told) -> Iterator[str]:
@@ -217,7 +224,7 @@ def a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent(run: Tol
 
 
 def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterator[str]:
-    listed = [each for each in model_of(run).ranking.actions if each.kind != "fresher"]
+    listed = [each for each in model_of(run).ranking.actions if each.kind not in KEEPING]
     for each in listed:
         if each.kind == "change" and (each.gains >= 0.05).mean() < 0.9:
             yield f"{each.what} is a change, {(each.gains >= 0.05).mean():.0%} likely"
@@ -255,7 +262,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     a_change_is_sure_fresh_enough_and_the_first_of_the_actions,
     a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent,
     a_change_is_likely_and_a_sure_fresh_setting_comes_first,
-    a_lower_limit_keeps_the_rate_saves_something_and_comes_before_every_fix,
+    what_keeps_the_rate_saves_something_and_comes_before_every_fix,
 )
 
 

@@ -42,7 +42,7 @@ def told(run: Observed) -> tuple[Recommendation, Ranking]:
         found, grounds = calibration_of(run), Grounds(long_enough=True)
         forecasts = forecasts_of(found)
         advice = recommend(found, forecasts, grounds)
-        return advice, rank_actions(found, run, forecasts, advice, grounds, Settings())
+        return advice, rank_actions(found, run, forecasts, advice, grounds, Granularity(1), Settings())
 
 
 def warnings_of(run: Observed, question: ModelConfig) -> Collection[str]:
@@ -303,7 +303,7 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
         assert gains_over(after, moved.today) == pytest.approx(gains_over(before, plain.today))
 
 
-def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
+def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_that_another_split_is_faster():
     slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
     best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
     advice, ranking = told(observed(slow, best))
@@ -313,6 +313,7 @@ def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
         ("fix", "weight_updates"),
         ("change", "publish_every"),
         ("fresher", "in_flight_limit"),
+        ("cheaper", "layout"),
     }
     assert advice.advice == "keep"
 

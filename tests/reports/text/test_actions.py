@@ -228,7 +228,35 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
     assert (actions.cost_of(lower), actions.direction_of(lower)) == ("restart", "fresher")
     below = actions.below_table([lower, action("weight_updates", kind="fix")])
-    assert "A lower limit that keeps the throughput comes before work on code." in below
+    assert "What keeps the throughput and saves something else comes before work on code." in below
+
+
+@pytest.mark.parametrize(
+    ("after", "words", "spared"),
+    [
+        (
+            Layout(2, 8, 16),
+            "Use 2 trainer GPUs instead of 6",
+            "10 GPUs instead of 14, if the training",
+        ),
+        (
+            Layout(1, 8, 16),
+            "Use 1 trainer GPU instead of 6",
+            "9 GPUs instead of 14, if the training",
+        ),
+        (Layout(6, 4, 16), "Use 4 sampler GPUs instead of 8", "10 GPUs instead of 14"),
+    ],
+)
+def test_a_smaller_layout_says_that_the_rate_stays_and_which_gpus_are_spared(after, words, spared):
+    gain = Estimate(-0.002, -0.01, 0.0)
+    smaller = action("layout", "samplers", "cheaper", Layout(6, 8, 16), after, gain_ratio=gain)
+    told = actions.effect(smaller)
+    assert actions.what_to_do(smaller) == words
+    assert told.startswith("Predicted throughput: about the same, −0.2% (90% interval −1.0% to 0%), on " + spared)
+    fewer = "2 trainer GPUs" if after.trainer_gpus == 2 else "1 trainer GPU"
+    assert told.endswith(f"if the training state fits on {fewer}") is (after.trainer_gpus < 6)
+    assert (actions.cost_of(smaller), actions.direction_of(smaller)) == ("restart", None)
+    assert "What keeps the throughput" in actions.below_table([smaller, action("weight_updates", kind="fix")])
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():

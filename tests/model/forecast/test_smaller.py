@@ -1,0 +1,135 @@
+"""The smallest layout at the current rate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast import smaller
+from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.layouts import forecast_layouts
+from rlscope.model.forecast.price import Price
+from rlscope.model.forecast.recommend import Grounds
+from rlscope.model.forecast.smaller import cheaper_action
+from rlscope.model.numerics.changepoints import Drift
+from rlscope.model.simulate import Settings, Simulated
+from rlscope.model.system import Admission, Granularity, Layout, Side, smaller_layouts
+from tests.model.few_draws import few_draws
+from tests.model.known_run import calibration_of, observed, steady
+
+PLAIN = Grounds(long_enough=True)
+SPLITS = Granularity(gpus_per_engine=1)
+FEW_SAMPLERS = Layout(trainer_gpus=8, sampler_gpus=2, max_running=64)
+FEW_TRAINERS = Layout(trainer_gpus=1, sampler_gpus=9, max_running=64)
+LIMITED = Admission(max_in_flight_samples=1024)
+
+
+@pytest.mark.parametrize(
+    ("side", "granularity", "gpus"),
+    [
+        ("trainer_gpus", Granularity(1), [1, 2, 3, 4, 5, 6, 7]),
+        ("trainer_gpus", Granularity(1, gpus_per_trainer_replica=2), [2, 4, 6]),
+        ("trainer_gpus", Granularity(1, gpus_per_trainer_replica=2, gpus_per_node=4), [4]),
+        ("trainer_gpus", Granularity(1, gpus_per_trainer_replica=8), []),
+        ("sampler_gpus", Granularity(4), [4, 8]),
+        ("sampler_gpus", Granularity(5), [7]),  # the rest of one engine stays idle as before
+    ],
+)
+def test_one_side_loses_whole_replicas_engines_and_nodes_and_keeps_one(
+    side: Side, granularity: Granularity, gpus: list[int]
+) -> None:
+    found = smaller_layouts(Layout(8, 12, 64), granularity, side)
+    assert [getattr(each, side) for each in found] == gpus
+    kept = "sampler_gpus" if side == "trainer_gpus" else "trainer_gpus"
+    assert {(getattr(each, kept), each.max_running) for each in found} <= {(getattr(Layout(8, 12, 64), kept), 64)}
+
+
+def asked(
+    layout: Layout, admission: Admission = LIMITED, grounds: Grounds = PLAIN, granularity: Granularity = SPLITS
+) -> Action | None:
+    with few_draws():
+        found = calibration_of(observed(layout=layout), admission)
+        return of_calibration(found, grounds, granularity)
+
+
+def of_calibration(found: Calibration, grounds: Grounds = PLAIN, granularity: Granularity = SPLITS) -> Action | None:
+    return cheaper_action(found, forecast_layouts(found, ()).today, grounds, granularity, Settings())
+
+
+def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall() -> None:
+    action = asked(FEW_SAMPLERS)
+    assert action is not None
+    assert (action.kind, action.what, action.cause, action.before) == ("cheaper", "layout", "samplers", FEW_SAMPLERS)
+    assert isinstance(action.after, Layout)
+    assert (action.after.sampler_gpus, action.after.max_running) == (2, 64)
+    now, then = steady(layout=FEW_SAMPLERS), steady(layout=action.after)
+    assert then.trained_tokens_per_s >= 0.99 * now.trained_tokens_per_s
+    one_less = replace(action.after, trainer_gpus=action.after.trainer_gpus - 1)
+    assert not one_less.trainer_gpus or steady(layout=one_less).trained_tokens_per_s < 0.97 * now.trained_tokens_per_s
+    assert action.gain_ratio.value == pytest.approx(0.0, abs=0.01)
+
+
+def test_samplers_that_wait_for_the_trainers_give_gpus_back_and_their_samples_are_no_staler() -> None:
+    action = asked(FEW_TRAINERS)
+    assert action is not None
+    assert isinstance(action.after, Layout)
+    assert (action.cause, action.after.trainer_gpus) == ("trainers", 1)
+    assert action.after.sampler_gpus < FEW_TRAINERS.sampler_gpus
+    now, then = steady(layout=FEW_TRAINERS), steady(layout=action.after)
+    assert then.trained_tokens_per_s >= 0.99 * now.trained_tokens_per_s
+    assert action.staleness is not None
+
+
+@pytest.mark.parametrize(
+    "grounds",
+    [replace(PLAIN, long_enough=False), replace(PLAIN, lengths=Drift(0.2, 0.05, drifts=True))],
+    ids=["too short to check the model", "lengths drift"],
+)
+def test_nothing_is_given_back_where_the_other_side_may_be_the_slower_one_next(grounds: Grounds) -> None:
+    assert asked(FEW_SAMPLERS, grounds=grounds) is None
+
+
+def test_a_synchronous_run_gives_nothing_back() -> None:
+    with few_draws():
+        found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
+        assert of_calibration(found) is not None
+        assert of_calibration(replace(found, synchronous=True)) is None
+
+
+def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer GPU of 20 GPUs is 5%, and of 21 less."""
+    monkeypatch.setattr(smaller, "_gains", lambda calibration, layout: np.zeros(3))
+    monkeypatch.setattr(smaller, "is_doubtful", lambda calibration, layout: False)
+    with few_draws():
+        found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
+    for sampler_gpus, spared in ((18, 19), (19, None)):
+        of_two = replace(found, layout=Layout(2, sampler_gpus, 64))
+        action = cheaper_action(of_two, forecast_layouts(found, ()).today, PLAIN, Granularity(sampler_gpus), Settings())
+        gpus = action and isinstance(action.after, Layout) and action.after.trainer_gpus + action.after.sampler_gpus
+        assert gpus == spared
+
+
+@pytest.mark.parametrize(("slower", "after"), [(0, 2), (1, 3), (2, None)])
+def test_where_the_simulation_loses_the_rate_the_next_larger_layout_is_tried_and_no_third(
+    monkeypatch: pytest.MonkeyPatch, slower: int, after: int | None
+) -> None:
+    """Two trainer GPUs keep the rate by the closed forms. slower: how many of the smallest layouts are simulated so."""
+    with few_draws():
+        found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
+        whole = smaller.simulated_run(found, FEW_SAMPLERS, Settings())
+    assert whole is not None
+    half = replace(whole, step_trained_tokens=tuple(each // 2 for each in whole.step_trained_tokens))
+    tried: list[int] = []
+
+    def simulated(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated:
+        if layout != FEW_SAMPLERS:
+            tried.append(layout.trainer_gpus)
+        return half if layout.trainer_gpus < 2 + slower else whole
+
+    monkeypatch.setattr(smaller, "is_doubtful", lambda calibration, layout: True)
+    monkeypatch.setattr(smaller, "simulated_run", simulated)
+    monkeypatch.setattr(smaller, "priced", lambda calibration, layout, simulated: Price())
+    action = of_calibration(found)
+    assert (action and action.after) == (after and replace(FEW_SAMPLERS, trainer_gpus=after))
+    assert tried == [2, 3][: 1 + slower]

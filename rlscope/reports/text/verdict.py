@@ -15,6 +15,7 @@ from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
 from rlscope.reports.text.origin import next_data, origin_lines, thinned_sentence
+from rlscope.reports.text.sampling import sampling_words
 
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
@@ -275,7 +276,8 @@ def next_step(analysis: AnalysisResult) -> str:
         if analysis.verdict.cause is not None:
             return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
         return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL['balanced']}"
-    parts = [_with_effect(analysis, first), _unchecked(analysis, first), _aside(analysis, first)]
+    slow = sampling_words(analysis) if first.what == "engine_speed" else ""
+    parts = [_with_effect(analysis, first), slow, _unchecked(analysis, first), _aside(analysis, first)]
     parts.append(_kept(analysis, first))
     return " ".join(part for part in parts if part)
 
@@ -352,7 +354,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     )
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
-    if first.kind == "fresher":
+    if first.kind in ("fresher", "cheaper"):
         return f"No setting fixes {cause}."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."

@@ -463,11 +463,15 @@ def action_row(
         staleness=_staleness_cell(action, own, cap, period_steps),
         dropped=dropped_words(action.price, action.price_before),
         longest=longest_words(action.price, action.price_before),
-        evidence=EVIDENCE[action.grade] if action.grade is not None and isinstance(action.after, Layout) else "",
+        evidence=EVIDENCE[action.grade] if action.grade is not None and _changes_batch(action) else "",
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
         expected=_expected_cell(action, analysis.throughput.steady_tokens_per_s),
     )
+
+
+def _changes_batch(action: Action) -> bool:
+    return isinstance(action.after, Layout) and action.kind != "cheaper"
 
 
 def _what_cell(action: Action) -> str:

@@ -151,6 +151,8 @@ class Promise:
     None if it is unknown, or if the change was not recommended."""
     measured_dropped_ratio: float | None = None
     """Measured share; None if it was not recorded, or if none was predicted."""
+    is_within_error: bool = False
+    """Whether the measured gain, with its 95% interval, may lie within the predicted interval."""
 
     @computed_field
     @property
@@ -231,7 +233,7 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         together_ratio=None if together is None or not contributions else math.expm1(together),
         unexplained_log_ratio=left,
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_promise(before, after, changes, rate, candidates, model),
+        promise=_within_error(_promise(before, after, changes, rate, candidates, model), rate),
         lengths=lengths.credit,
     )
 
@@ -667,6 +669,13 @@ class _Fix(NamedTuple):
 
     action: PromisedAction
     change: Change
+
+
+def _within_error(promise: Promise | None, rate: Difference) -> Promise | None:
+    """Note whether the interval of the measured gain reaches into the predicted one."""
+    if promise is None or rate.low is None or rate.high is None:
+        return promise
+    return replace(promise, is_within_error=rate.low <= promise.gain_ratio.high and rate.high >= promise.gain_ratio.low)
 
 
 def _fixed(promised: Sequence[PromisedAction], candidates: Sequence[_Candidate]) -> _Fix | None:

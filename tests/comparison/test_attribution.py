@@ -12,7 +12,7 @@ import pytest
 import rlscope
 from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.attribution import Promise, SettingChange, _within_error, merged, setting_changes
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
 from rlscope.comparison.facts import (
     ALSO_ASKED,
@@ -357,6 +357,18 @@ def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair:
 def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
     promise = Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), measured, True)
     assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "within"), [(0.0, 0.1, True), (0.0, 0.099, False), (0.3, 0.4, True), (0.301, 0.4, False)]
+)
+def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(
+    low: float, high: float, within: bool
+) -> None:
+    promise = Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), 0.05, True)
+    measured = Difference(1.0, 1.05, "ratio", 0.05, DifferenceInterval(low, high))
+    assert _within_error(promise, measured) == replace(promise, is_within_error=within)
+    assert _within_error(promise, replace(measured, interval=None)) == promise
 
 
 RUNNING, CAP, ASYNCHRONOUS, COLOCATED = (

@@ -116,15 +116,17 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "end"),
+    ("measured", "is_within_error", "end"),
     [
-        (0.2, "measured +20.0%, within the interval."),
-        (0.35, "measured +35.0%, 5.0 points above the interval."),
-        (0.05, "measured +5.0%, 5.0 points below the interval."),
+        (0.2, True, "measured +20.0%, within the interval."),
+        (0.35, False, "measured +35.0%, 5.0 points above the interval."),
+        (0.05, False, "measured +5.0%, 5.0 points below the interval."),
+        (0.05, True, "measured +5.0%, 5.0 points below the interval, less than the measurement may be off."),
     ],
 )
-def test_the_prediction_is_shown_with_the_measured_gain(measured: float, end: str) -> None:
-    said = promise_sentence(Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), measured, True))
+def test_the_prediction_is_shown_with_the_measured_gain(measured: float, is_within_error: bool, end: str) -> None:
+    gain_ratio = Estimate(0.2, 0.1, 0.3)
+    said = promise_sentence(Promise(True, 1, "layout", gain_ratio, measured, True, is_within_error=is_within_error))
     assert said == (
         "The analysis of A recommended this change (action 1) and predicted +20% (90% interval +10% to +30%); " + end
     )

@@ -312,7 +312,8 @@ def promise_sentence(promise: Promise) -> str:
     else:
         side = "above" if promise.missed_by_ratio > 0 else "below"
         points = fmt.signed_points(abs(promise.missed_by_ratio)).removeprefix("+")
-        outcome = f"{points} {side} the interval"
+        error = ", less than the measurement may be off" if promise.is_within_error else ""
+        outcome = f"{points} {side} the interval{error}"
     others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
     dropped = _dropped_sentence(promise)
     return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{dropped}{others}"

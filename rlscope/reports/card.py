@@ -26,7 +26,7 @@ from rlscope.reports.text.actions import COLUMNS, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import advice_part
-from rlscope.reports.text.brief import brief_of, extent_words, no_gaps
+from rlscope.reports.text.brief import brief_of, extent_words, made_with, no_gaps
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.ledger import ledger_block
 from rlscope.reports.text.names import preemption_sentence
@@ -72,6 +72,7 @@ def _verdict(analysis: AnalysisResult) -> Answer:
         *((f"from {file_words(imported)}",) if imported is not None and imported.files else ()),
         *extent_words(run),
         fmt.counted(run.steps, "step", "steps"),
+        *made_with(run),
     )
     reasons = [
         Fact("Why", brief.why),

@@ -33,7 +33,7 @@ from rlscope.reports.sections.appendix import queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
 from rlscope.reports.text.actions import COLUMNS, ActionRow, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import Brief, brief_of
+from rlscope.reports.text.brief import Brief, brief_of, made_with
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
@@ -189,6 +189,7 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
         duration=fmt.duration(run.duration_s or None),
+        made_with=made_with(run),
         first=first,
         found=callouts(analysis, actions_of(analysis)),
         sections=made,

@@ -132,7 +132,15 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
         *((source_words(imported),) if imported is not None else ()),
         *extent_words(run),
         fmt.counted(run.steps, "training step", "training steps"),
+        *made_with(run),
     )
+
+
+def made_with(run: RunFacts) -> tuple[str, ...]:
+    """Return the framework and the name of the trained model, as run.json has them; without what it lacks."""
+    model = run.settings.get("model")
+    names = (run.settings.get("framework"), model.get("name") if isinstance(model, Mapping) else None)
+    return tuple(name for name in names if isinstance(name, str) and name)
 
 
 def extent_words(run: RunFacts) -> tuple[str, ...]:

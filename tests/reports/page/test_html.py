@@ -156,6 +156,22 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
     assert brief_of(analysis).why not in render(analysis)
 
 
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"framework": "trl", "model": {"name": "Qwen/Qwen3-8B", "layers": 36}}, ("trl", "Qwen/Qwen3-8B")),
+        ({"framework": None, "model": {"name": 8}}, ()),
+        ({"model": "Qwen3"}, ()),
+    ],
+)
+def test_the_framework_and_the_model_stand_beside_the_run_where_its_settings_have_them(settings, names):
+    analysis = full_analysis()
+    found = brief_of(replace(analysis, run=replace(analysis.run, settings=settings)))
+    assert tuple(found.about.split(" · ")[4:]) == names
+    head = render(replace(analysis, run=replace(analysis.run, settings=settings)))
+    assert tuple(re.findall(r'<span class="name">(.*?)</span>', head)) == names
+
+
 def test_every_link_stays_on_the_page(full):
     for link in full.links:
         assert link == "data:," or (link.startswith("#") and link[1:] in full.ids)

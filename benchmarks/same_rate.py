@@ -5,7 +5,7 @@ train, so that samplers make more than trainers take, and where many do. Every l
 smaller layout that is advised is carried out: the true change of the rate, and the dropped share of the tokens and p95
 staleness before, promised and after.
 
-    python benchmarks/same_rate.py [--seed 20261127] [--systems 42]
+    python benchmarks/same_rate.py [--seed 20261128] [--systems 42]
 
 Writes its figures to `benchmarks/same_rate.txt`.
 """
@@ -150,7 +150,7 @@ def _change(action: Action) -> str:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=20261127)
+    parser.add_argument("--seed", type=int, default=20261128)
     parser.add_argument("--systems", type=int, default=42)
     given, tried = parser.parse_args(), list[Tried]()
     for index in range(given.systems):

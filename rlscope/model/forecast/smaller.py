@@ -1,12 +1,15 @@
 """The same rate on fewer GPUs: the side that does not set the rate gives GPUs back until the rate would fall.
 
 The rates of both layouts are compared draw by draw, by the closed forms, and by the event simulator if these cannot be
-trusted. The slower side, which sets the rate, stays as it is, so both layouts share its errors. Not covered: GPUs that
-both sides could spare, and whether the state of the trainers fits into the memory of fewer GPUs, which a run does not
-show.
+trusted. The slower side, which sets the rate, stays as it is, so both layouts share its errors. The other one keeps a
+margin as large as the model may err: with one GPU less it would be as slow, and each swing of the load would cost
+throughput. Not covered: GPUs that both sides could spare, and whether the state of the trainers fits into the memory of
+fewer GPUs, which a run does not show.
 """
 
+import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
@@ -15,12 +18,13 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
+from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast, StalenessLaws, forecast_of, rates_of_each
 from rlscope.model.forecast.price import Price, with_intervals
-from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds
+from rlscope.model.forecast.recommend import UNTESTED_LOG, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
 from rlscope.model.simulate import Settings, Simulated
-from rlscope.model.system import Granularity, Layout, Side, smaller_layouts
+from rlscope.model.system import Granularity, Layout, Side, System, smaller_layouts
 
 _MOST_TRIED: Final = 2
 """Smaller layouts that are simulated: each takes 0.1 to 0.5 s."""
@@ -46,7 +50,8 @@ def cheaper_action(
 def _keeping(calibration: Calibration, granularity: Granularity, side: Side) -> tuple[Layout, ...]:
     """Return the layouts with fewer GPUs on a side that keep the rate by the closed forms, the smallest first."""
     smaller = smaller_layouts(calibration.layout, granularity, side)
-    return smaller[bisect_left(smaller, True, key=lambda each: keeps_rate(_gains(calibration, each))) :]
+    slowed = [_slowed(each, side) for each in calibration.draws]
+    return smaller[bisect_left(smaller, True, key=lambda each: keeps_rate(_gains(calibration, each, slowed))) :]
 
 
 def _action(
@@ -78,10 +83,18 @@ def _action(
     )
 
 
-def _gains(calibration: Calibration, layout: Layout) -> Reals:
-    """Gain over the current rate in every draw, by the closed forms."""
-    rates = rates_of_each(calibration, calibration.draws, (calibration.layout, layout))
-    return rates[:, 1] / rates[:, 0] - 1.0
+def _slowed(system: System, side: Side) -> System:
+    """Slow a side down by as much as it may be slower than predicted."""
+    speed = math.exp(-UNTESTED_LOG)
+    if side == "sampler_gpus":
+        return with_engine_speed(system, speed)
+    return replace(system, trainer=with_trainer_speed(system.trainer, speed))
+
+
+def _gains(calibration: Calibration, layout: Layout, draws: Sequence[System] | None = None) -> Reals:
+    """Gain over the current rate in every draw, by the closed forms. draws: of the layout, if they differ."""
+    now = rates_of_each(calibration, calibration.draws, (calibration.layout,))[:, 0]
+    return rates_of_each(calibration, draws or calibration.draws, (layout,))[:, 0] / now - 1.0
 
 
 def _corrected(calibration: Calibration, layout: Layout, gains: Reals, simulated: Simulated, now: Simulated) -> Reals:

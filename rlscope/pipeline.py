@@ -61,6 +61,7 @@ QUESTIONS: Final = (
     "trainer_steps",
     "reported_values",
     "open_phases",
+    "truncation_by_step",
 )
 """Queries that every analysis runs, in order."""
 _NO_FINDING_READS: Final = frozenset(

@@ -2,7 +2,8 @@
 
 A table is text: a line of column names, then a line per row, columns two or more spaces apart. `-` is NULL, `7s` and
 `7ms` are nanoseconds, `0x3,1x2` is the version runs of three tokens of version 0 and then two of version 1, and
-`2:4:3.5:5.0` a moment of the importance ratio. Columns that are left out get the default of `trace_folder`. A file
+`2:4:3.5:5.0` a moment of the importance ratio. A line with `{1..3}` stands for three lines, with 1, 2 and 3 in its
+place. Columns that are left out get the default of `trace_folder`. A file
 without workers has a worker for every id in its rows: those that begin with e are samplers, the others trainers.
 """
 
@@ -100,10 +101,18 @@ def cases_of(folder: Path) -> list[Case]:
 
 def text_rows(text: str) -> list[dict[str, str]]:
     """The cells of a text table, by column."""
-    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()]
+    header, *lines = [re.split(r"\s{2,}", line.strip()) for each in text.strip().splitlines() for line in _lines(each)]
     for line in lines:
         assert len(line) == len(header), f"{line} does not have the columns {header}"
     return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def _lines(line: str) -> list[str]:
+    """The lines that one with a range stands for."""
+    found = re.search(r"\{(\d+)\.\.(\d+)\}", line)
+    if found is None:
+        return [line]
+    return [line.replace(found.group(), str(number)) for number in range(int(found[1]), int(found[2]) + 1)]
 
 
 def cell(text: str, kind: str) -> Any:

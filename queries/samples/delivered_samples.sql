@@ -13,6 +13,7 @@
 -- out  finished_ns       BIGINT   last token, UTC epoch
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token
+-- out  finish_reason     VARCHAR  of its last segment; NULL if not recorded
 -- grain: one row per delivery, in no order
 -- partition: sample
 -- merge: concatenate
@@ -31,7 +32,8 @@ SELECT
     sample_totals.started_ns,
     sample_totals.finished_ns,
     sample_totals.oldest_version,
-    sample_totals.newest_version
+    sample_totals.newest_version,
+    sample_totals.finish_reason
 FROM deliveries
 LEFT JOIN step_versions USING (step)
 LEFT JOIN sample_totals USING (sample_id)

@@ -13,6 +13,8 @@ from rlscope.reports.figure import Figure, drawn_frame
 
 NAMES: Final = {
     "reward_mean": "reward",
+    "finished_reward_mean": "reward of responses that finished",
+    "truncated_ratio": "share of truncated responses",
     "loss": "loss",
     "entropy": "entropy, nats",
     "grad_norm": "gradient norm",
@@ -26,11 +28,14 @@ NAMES: Final = {
 def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     """A row per step: step, gpu_hours spent until its end, and the metrics that were recorded, by name.
 
-    None if no metric was recorded: staleness alone has its own section.
+    None if no metric was recorded: staleness alone has its own section. Truncation is left out if there is none.
     """
     steps, ages = answers.get("training_metrics"), answers.get("token_staleness_by_step")
     if steps is None or steps.is_empty():
         return None
+    cut = answers.get("truncation_by_step")
+    if cut is not None and cut["truncated_samples"].sum():
+        steps = steps.join(cut.select("step", "truncated_ratio", "finished_reward_mean"), on="step", how="left")
     reported = [name for name in NAMES if name in steps.columns and _is_known(steps[name])]
     if not reported:
         return None
@@ -76,5 +81,5 @@ _METRICS: Final = Figure(
     "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay steady, "
     "and nothing jumps when staleness does.",
     "", "", training.throughput, "no reward, loss, entropy or gradient norm was recorded", True,
-    ("training_metrics", "token_staleness_by_step", "worker_extents"),
+    ("training_metrics", "truncation_by_step", "token_staleness_by_step", "worker_extents"),
 )  # fmt: skip

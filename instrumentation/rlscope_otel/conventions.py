@@ -42,6 +42,9 @@ REWARD_MEAN: Final = Attribute("rlscope.train.reward_mean", float, "1", "mean re
 CLIP_RATIO: Final = Attribute(
     "rlscope.train.clip_ratio", float, "1", "share of tokens whose importance ratio was clipped, 0..1"
 )
+TRUNCATED_RATIO: Final = Attribute(
+    "rlscope.train.truncated_ratio", float, "1", "share of the samples that were cut at the length limit, 0..1"
+)
 IMPORTANCE_STALENESS: Final = Attribute(
     "rlscope.train.importance.staleness", int, "", "token staleness of each importance-ratio moment", many=True
 )
@@ -96,6 +99,7 @@ TRAIN_STEP: Final = SpanName(
         ENTROPY,
         REWARD_MEAN,
         CLIP_RATIO,
+        TRUNCATED_RATIO,
         IMPORTANCE_STALENESS,
         IMPORTANCE_TOKENS,
         IMPORTANCE_SUM,

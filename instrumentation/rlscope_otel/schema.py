@@ -171,6 +171,7 @@ TRAIN_STEPS: Final = (
     Column("entropy", _REAL, "nat", "mean token entropy", True),
     Column("reward_mean", _REAL, "1", "mean reward of the batch", True),
     Column("clip_ratio", _REAL, "1", "share of tokens whose importance ratio was clipped, 0..1", True),
+    Column("truncated_ratio", _REAL, "1", "share of the samples that were cut at the length limit, 0..1", True),
     Column(
         "importance",
         pa.list_(pa.field("element", IMPORTANCE_MOMENT, nullable=False)),

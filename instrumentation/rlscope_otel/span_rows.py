@@ -86,7 +86,7 @@ def _weight_row(phase: str, start_ns: int, end_ns: int, attributes: Attributes) 
 def _train_row(start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:
     version_in = _needed(attributes, c.VERSION_IN, int)
     version_out = _value(attributes, c.VERSION_OUT, int)
-    measures = (c.LOSS, c.GRAD_NORM, c.ENTROPY, c.REWARD_MEAN, c.CLIP_RATIO)
+    measures = (c.LOSS, c.GRAD_NORM, c.ENTROPY, c.REWARD_MEAN, c.CLIP_RATIO, c.TRUNCATED_RATIO)
     row = (
         _needed(attributes, c.STEP, int),
         start_ns,

@@ -78,6 +78,7 @@ def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run
             "entropy": None,
             "reward_mean": None,
             "clip_ratio": None,
+            "truncated_ratio": None,
             "importance": [
                 {"staleness": 0, "tokens": 90, "sum_w": 90.0, "sum_w2": 91.0},
                 {"staleness": 2, "tokens": 10, "sum_w": 9.5, "sum_w2": 9.1},

@@ -28,9 +28,10 @@ def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold or with fewer than ten steps."""
     steps = evidence.answers["truncation_by_step"].sort("step")
     first, last = steps.head(END_STEPS), steps.tail(END_STEPS)
-    if steps.height < 2 * END_STEPS or _least(last) <= _most(first):
+    before, after = first["truncated_ratio"], last["truncated_ratio"]
+    if steps.height < 2 * END_STEPS or min(after) <= max(before):
         return None
-    before_ratio, after_ratio = _truncated_ratio(first), _truncated_ratio(last)
+    before_ratio, after_ratio = (column_total(each, "truncated_ratio") / END_STEPS for each in (first, last))
     if after_ratio - before_ratio < GROWTH_PERCENT / 100.0:
         return None
     return Finding(
@@ -45,18 +46,6 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
-
-
-def _least(steps: pl.DataFrame) -> float:
-    return float(steps["truncated_ratio"].min())  # type: ignore[arg-type]
-
-
-def _most(steps: pl.DataFrame) -> float:
-    return float(steps["truncated_ratio"].max())  # type: ignore[arg-type]
-
-
-def _truncated_ratio(steps: pl.DataFrame) -> float:
-    return column_total(steps, "truncated_samples") / column_total(steps, "samples")
 
 
 def _rewards(all_steps: pl.DataFrame, first: pl.DataFrame, last: pl.DataFrame) -> dict[str, float]:

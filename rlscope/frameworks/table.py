@@ -111,7 +111,9 @@ class OneOf:
         return core_schema.literal_schema(list(self.names))
 
 
-Column = Annotated[str, OneOf(("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio"))]
+Column = Annotated[
+    str, OneOf(("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "truncated_ratio"))
+]
 _STATED: Final = ("samples_per_step", "group_size", "max_output_tokens", "max_running", "max_staleness")
 Setting = Annotated[
     str, OneOf(("trainer_gpus", "sampler_gpus", "total_gpus", *_STATED, "gpus_per_engine", "total_steps"))

@@ -90,7 +90,9 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
         assert found[name] == pytest.approx(recorded[state], abs=0.03 * found["step_time"]), state
     with open_run(tmp_path / "run") as run:
         steps = run.connection.sql("SELECT count(*), sum(samples), min(tokens) > 0 FROM train_steps").fetchall()
+        cut = run.connection.sql("SELECT truncated_ratio FROM train_steps ORDER BY step LIMIT 2").fetchall()
     assert steps == [(recorded["steps"], 16 * recorded["steps"], True)]
+    assert cut == [(0.8857142857142857,), (1.0,)]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.62, 0.97])

@@ -54,7 +54,12 @@ def step(first_s: float, number: int, milliseconds: bool = True) -> list[str]:
         facts(
             at(30), "perf", number, "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"
         ),
-        facts(at(30), "rollout", number, "'rollout/raw_reward': np.float32(0.25), 'rollout/note': 'a: 1'"),
+        facts(
+            at(30),
+            "rollout",
+            number,
+            "'rollout/raw_reward': np.float32(0.25), 'rollout/truncated_ratio': 0.125, 'rollout/note': 'a: 1'",
+        ),
         end(at(30), "train_wait", 30.0, milliseconds),
         start(at(30), "train", milliseconds),
         start(at(30), "data_preprocess", milliseconds),
@@ -159,9 +164,8 @@ def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(
 def test_steps_have_their_versions_tokens_and_results(tmp_path: Path) -> None:
     steps = imported(tmp_path, *run_lines(SEPARATE)).rows("train_steps")
     assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 1, 2), (1, 2, 3)]
-    assert {(row["tokens"], row["samples"], row["loss"], row["grad_norm"], row["reward_mean"]) for row in steps} == {
-        (10_000, 32, -0.125, 0.5, 0.25)
-    }
+    named = ("tokens", "samples", "loss", "grad_norm", "reward_mean", "truncated_ratio")
+    assert {tuple(row[name] for name in named) for row in steps} == {(10_000, 32, -0.125, 0.5, 0.25, 0.125)}
 
 
 def test_every_update_is_a_publication_and_the_first_is_version_1(tmp_path: Path) -> None:

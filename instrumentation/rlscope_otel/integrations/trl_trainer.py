@@ -18,7 +18,13 @@ from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
 from rlscope_otel.phases import Moment
 from rlscope_otel.recorder import Run
 
-_LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy", "clip_ratio": "clip_ratio/region_mean"}
+_LOGGED = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "entropy": "entropy",
+    "clip_ratio": "clip_ratio/region_mean",
+    "truncated_ratio": "completions/clipped_ratio",
+}
 """Names in TRL's log, by the name in a train step."""
 
 

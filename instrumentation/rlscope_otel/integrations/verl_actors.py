@@ -458,6 +458,7 @@ def _trained(call: Call) -> None:
         grad_norm=metrics.get("actor/grad_norm"),
         entropy=metrics.get("actor/entropy"),
         clip_ratio=metrics.get("actor/pg_clipfrac"),
+        truncated_ratio=metrics.get("response_length/clip_ratio"),
         reward_mean=_mean_reward(trainer),
         version_out=version + (trainer.local_trigger_step >= trainer.trigger_parameter_sync_step),
     )

@@ -282,7 +282,7 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
     trainer.take_batch()
     trainer.take_batch()
     start_ns = run.now_ns()
-    trainer.step({"loss": 0.25, "grad_norm": 2.0, "clip_ratio/region_mean": 0.1})
+    trainer.step({"loss": 0.25, "grad_norm": 2.0, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.25})
     trainer.step()
     run.flush()
     first, second = rows("train_steps", "worker_id", "importance", "fresh_tokens", "fresh_sum_w", "fresh_sum_w2")
@@ -299,6 +299,7 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
         "entropy": None,
         "reward_mean": 1.0,
         "clip_ratio": 0.1,
+        "truncated_ratio": 0.25,
     }
     assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + SYNC_NS)
     assert second["loss"] == 0.25

@@ -1,4 +1,4 @@
-"""The same rate on fewer GPUs: the side that does not set the rate gives GPUs back until the rate would fall.
+"""Find the same rate on fewer GPUs: the side that does not set it gives GPUs back until it would fall.
 
 The rates of both layouts are compared draw by draw, by the closed forms, and by the event simulator if these cannot be
 trusted. The slower side, which sets the rate, stays as it is, so both layouts share its errors. The other one keeps a

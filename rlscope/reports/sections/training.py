@@ -34,8 +34,8 @@ def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     if steps is None or steps.is_empty():
         return None
     cut = answers.get("truncation_by_step")
-    if cut is not None and cut["truncated_samples"].sum():
-        steps = steps.join(cut.select("step", "truncated_ratio", "finished_reward_mean"), on="step", how="left")
+    if cut is not None and cut["truncated_ratio"].sum():
+        steps = steps.join(cut, on="step", how="left")
     reported = [name for name in NAMES if name in steps.columns and _is_known(steps[name])]
     if not reported:
         return None

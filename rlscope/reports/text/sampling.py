@@ -1,4 +1,4 @@
-"""What samplers spend their time on, and what would make sampling faster in this run."""
+"""Say what samplers spend their time on, and what would make sampling faster in this run."""
 
 from collections.abc import Mapping
 from typing import Final

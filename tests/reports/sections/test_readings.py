@@ -230,8 +230,7 @@ def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
 @pytest.mark.parametrize(("truncated", "bands"), [(1, ["reward of responses that finished"]), (0, [])])
 def test_truncation_has_bands_beside_the_reward_if_any_response_was_cut(truncated, bands):
     steps = pl.DataFrame({"step": [1, 2], "end_ns": [SECOND, 2 * SECOND], "reward_mean": [0.5, 0.6]})
-    cut = pl.DataFrame({"step": [2], "truncated_samples": [truncated], "truncated_ratio": [0.25 * truncated],
-                        "finished_reward_mean": [0.7]})  # fmt: skip
+    cut = pl.DataFrame({"step": [2], "truncated_ratio": [0.25 * truncated], "finished_reward_mean": [0.7]})
     frame = metrics_frame({"training_metrics": steps, "truncation_by_step": cut})
     shares = ["share of truncated responses"] if truncated else []
     assert frame.columns == ["step", "gpu_hours", "reward", *bands, *shares]

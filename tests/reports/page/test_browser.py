@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from rlscope.model.step_bounds import StepPhases, step_bounds
 from rlscope.reports.page.html import render
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
@@ -15,6 +16,7 @@ from tests.reports.page.test_html import Page
 NAMES = ("whole", "hostile", nightly("many"), "empty")
 ORIGIN = "https://report.invalid/"
 DESKTOP = {"width": 1280, "height": 800}
+PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_synchronous=None)
 pytestmark = pytest.mark.browser
 
 
@@ -25,7 +27,7 @@ def texts():
         "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))),
         "hostile": render(replace(hostile_analysis(), model=short_model())),
         "many": render(full_analysis(64)),
-        "empty": render(empty_analysis()),
+        "empty": render(replace(empty_analysis(), step_bounds=step_bounds(PHASES))),
     }
 
 
@@ -92,6 +94,13 @@ def test_no_width_scrolls_sideways(pages, name, width):
     page.set_viewport_size({"width": width, "height": 844})
     page.wait_for_function("() => [...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
+    page, _ = pages("empty")
+    cells = page.locator("#layouts td").all()
+    assert len(cells) > 4
+    assert max(box["x"] + box["width"] for cell in cells if (box := cell.bounding_box())) <= DESKTOP["width"]
 
 
 def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):

@@ -22,6 +22,7 @@ from rlscope.importers.options import import_options
 from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.steps import carrier_of, names_in
 from rlscope.importers.wandb import WANDB
+from rlscope.reports.text.origin import source_words
 from rlscope.trace.store import open_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
@@ -84,7 +85,8 @@ TRL_STATE = VERL.parent / "trl" / "trainer_state.json"
 def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_path: Path) -> None:
     """The bound of docs/importers.md: 3%. The first step has no perf/step_s, and counts."""
     recorded = json.loads((TRL_STATE.parent / "recorded.json").read_text())
-    import_run(TRL_STATE, tmp_path / "run")
+    imported = import_run(TRL_STATE, tmp_path / "run")
+    assert source_words(imported) == "imported from trl's trainer_state.json"
     found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "wait samples", "train": "train"}
     for state, name in {**names, "publishing_weights": "publish"}.items():
         assert found[name] == pytest.approx(recorded[state], abs=0.03 * found["step_time"]), state

@@ -36,7 +36,10 @@ def source_words(imported: Imported) -> str:
     kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
     if not kinds:
         return f"imported from {imported.framework}"
-    return f"imported from {imported.framework}'s {kinds} {file_words(imported)}".rstrip()
+    files = file_words(imported)
+    # A trainer_state.json is called so.
+    named = files if files.startswith(kinds) else f"{kinds} {files}".rstrip()
+    return f"imported from {imported.framework}'s {named}"
 
 
 def file_words(imported: Imported) -> str:

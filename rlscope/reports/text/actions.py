@@ -185,7 +185,7 @@ def effect(action: Action) -> str:
         return f"Predicted throughput: {gain} {_FASTER[action.what]}"
     if action.kind == "fix":
         return f"Best case, {_IF[action.what]}: throughput {gain}"
-    same = "about the same, " if action.kind in ("fresher", "cheaper") else ""
+    same = "about the same, " if action.kind in _KEEPING else ""
     if action.kind == "cheaper":
         return f"Predicted throughput: {same}{gain}{_spared_words(action)}"
     if action.lowers_limit:
@@ -421,6 +421,8 @@ COLUMNS: Final = ActionRow(
 )
 """The titles of the table."""
 TITLE: Final = "Actions, best first"
+_KEEPING: Final = frozenset({"fresher", "cheaper"})
+"""Kinds of actions that keep the throughput and save something else."""
 
 
 def filled_columns(rows: Sequence[ActionRow]) -> list[int]:
@@ -429,15 +431,19 @@ def filled_columns(rows: Sequence[ActionRow]) -> list[int]:
 
 
 def below_table(ranked: Sequence[Action]) -> str:
-    """Return what holds for all actions of a table, and their order if it is not that of their gains."""
+    """Return what holds for all actions of a table, and their order if it is not that of their gains.
+
+    Actions that keep the throughput gain none, and need no explanation at the end of the list.
+    """
     verify = (
         f"Each gain is for that change alone. To verify it, make the change, record {fmt.count(STEPS_TO_PREDICT)} "
         "steps in steady state, and run `rlscope compare BEFORE AFTER`."
     )
-    gains = [each.gain_ratio.value for each in ranked]
-    if gains == sorted(gains, reverse=True):
+    gains = [each.gain_ratio.value for each in ranked if each.kind not in _KEEPING]
+    kinds = [each.kind in _KEEPING for each in ranked]
+    keeps = kinds != sorted(kinds)
+    if gains == sorted(gains, reverse=True) and not keeps:
         return verify
-    keeps = any(each.kind in ("fresher", "cheaper") for each in ranked)
     lower = " What keeps the throughput and saves something else comes before work on code." if keeps else ""
     return (
         f"{verify} Changes at least 90% likely to gain 5% come first, then the rest, each by gain. Gains within 2% of "
@@ -477,7 +483,8 @@ def _changes_batch(action: Action) -> bool:
 def _what_cell(action: Action) -> str:
     """Return the action; its price has columns of its own."""
     tried = f" (try it for {fmt.count(STEPS_TO_PREDICT)} steps first)" if action.kind == "probe" else ""
-    return f"{imperative(action)}{tried}"
+    spared = _spared_words(action) if action.kind == "cheaper" else ""
+    return f"{imperative(action)}{spared}{tried}"
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -491,8 +498,6 @@ def _gain_cell(action: Action) -> str:
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in _FASTER:
         return f"{gain} {_FASTER[action.what]}"
-    if action.kind == "cheaper":
-        return f"{gain}{_spared_words(action)}"
     return f"best case {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 

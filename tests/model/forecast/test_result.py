@@ -303,7 +303,7 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
         assert gains_over(after, moved.today) == pytest.approx(gains_over(before, plain.today))
 
 
-def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_that_another_split_is_faster():
+def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
     slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
     best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
     advice, ranking = told(observed(slow, best))
@@ -313,7 +313,6 @@ def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_that_another_spl
         ("fix", "weight_updates"),
         ("change", "publish_every"),
         ("fresher", "in_flight_limit"),
-        ("cheaper", "layout"),
     }
     assert advice.advice == "keep"
 

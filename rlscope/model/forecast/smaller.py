@@ -66,7 +66,8 @@ def _action(
         gains = _corrected(calibration, layout, gains, simulated, now)
     price = grounds.anchor.moved(_price(calibration, layout, simulated))
     spared_ratio = 1.0 - _gpus(layout) / _gpus(before)
-    if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or price.is_high(today.price):
+    is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
+    if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
         return None
     return Action(
         kind="cheaper",
@@ -110,6 +111,13 @@ def _price(calibration: Calibration, layout: Layout, simulated: Simulated | None
     state = steady_states(calibration.system, (layout,))[0]
     forecast = forecast_of(calibration, StalenessLaws.of(calibration.system), state, None)
     return with_intervals(forecast.price, calibration.system, calibration.draws, layout)
+
+
+def _is_fresh_enough(price: Price, grounds: Grounds) -> bool:
+    """Whether staleness stays within what a change may cost and what is allowed."""
+    most, staleness = grounds.most_staleness, price.staleness
+    is_allowed = most is None or (staleness is not None and staleness.sample_p95 <= most)
+    return is_allowed and grounds.within_staleness_budget(staleness)
 
 
 def _gpus(layout: Layout) -> int:

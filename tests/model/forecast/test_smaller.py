@@ -9,7 +9,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import smaller
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.layouts import forecast_layouts
-from rlscope.model.forecast.price import Price
+from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.numerics.changepoints import Drift
@@ -110,6 +110,34 @@ def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pyt
         action = cheaper_action(of_two, forecast_layouts(found, ()).today, PLAIN, Granularity(sampler_gpus), Settings())
         gpus = action and isinstance(action.after, Layout) and action.after.trainer_gpus + action.after.sampler_gpus
         assert gpus == spared
+
+
+@pytest.mark.parametrize(
+    ("most", "current", "is_capped", "p95", "spared"),
+    [
+        (4, None, True, 4, True),
+        (4, None, True, 5, False),
+        (None, 4.0, False, 6, True),  # one and a half times the current staleness
+        (None, 4.0, False, 7, False),
+        (None, 4.0, True, 7, True),  # the run's own cap holds
+        (4, None, True, None, False),
+        (None, 4.0, False, None, False),
+    ],
+)
+def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+    most: int | None,
+    current: float | None,
+    is_capped: bool,
+    p95: int | None,
+    spared: bool,
+) -> None:
+    grounds = replace(PLAIN, most_staleness=most, current_p95_steps=current, capped=is_capped)
+    staleness = None if p95 is None else StalenessForecast(1.0, p95, p95)
+    with few_draws():
+        found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
+    monkeypatch.setattr(smaller, "_price", lambda calibration, layout, simulated: Price(staleness))
+    assert (of_calibration(found, grounds) is not None) is spared
 
 
 @pytest.mark.parametrize(("slower", "after"), [(0, 2), (1, 3), (2, None)])

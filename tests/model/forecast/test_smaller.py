@@ -159,7 +159,7 @@ def test_where_the_simulation_loses_the_rate_the_next_larger_layout_is_tried_and
 
     monkeypatch.setattr(smaller, "is_doubtful", lambda calibration, layout: True)
     monkeypatch.setattr(smaller, "simulated_run", simulated)
-    monkeypatch.setattr(smaller, "priced", lambda calibration, layout, simulated: Price())
+    monkeypatch.setattr(smaller, "priced", lambda *_: Price(StalenessForecast(1.0, 1, 1)))
     action = of_calibration(found)
     assert (action and action.after) == (after and replace(FEW_SAMPLERS, trainer_gpus=after))
     assert tried == [2, 3][: 1 + slower]

@@ -159,13 +159,15 @@ def test_a_signal_ends_a_runaway_select_and_its_temporary_files(run: OpenRun, nu
     scratch.mkdir()
     sql = run.folder.parent / "forever.sql"
     sql.write_text(FOREVER)
-    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "query", str(run.folder), "-f", str(sql)]
-    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.DEVNULL)
-    while not list(scratch.iterdir()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    # The scratch folder is there before the SELECT starts.
-    time.sleep(1.0)
+    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "query", str(run.folder)]
+    begun_s = time.monotonic()
+    subprocess.run([*command, "SELECT 1"], check=True, capture_output=True)
+    select_s = time.monotonic() - begun_s
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    process = subprocess.Popen([*command, "-f", str(sql)], env=environment, stderr=subprocess.DEVNULL)
+    # The SELECT has begun by then, however slow the machine is.
+    time.sleep(2.0 * select_s)
+    assert process.poll() is None and list(scratch.iterdir())
     process.send_signal(number)
     assert process.wait(timeout=30) == code
     assert list(scratch.iterdir()) == []

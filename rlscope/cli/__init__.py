@@ -58,23 +58,29 @@ for _command in COMMANDS:
 def main() -> None:
     """Run the command. An error that the user can fix becomes a message and exit code 1, or 2 if it is a usage error.
 
-    SIGTERM ends the command as Ctrl-C does and removes its temporary files.
+    Ctrl-C and SIGTERM end the command, with the exit code that a shell reports for them, and remove its temporary
+    files.
     """
-    before = signal.signal(signal.SIGTERM, _end)
+    ended_by: list[int] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        ended_by.append(number)
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     readable_on(sys.stdout, sys.stderr)
     try:
         app()
     except RlscopeError as error:
+        # DuckDB makes an error of its own of what a handler raises while it reads rows from Python.
+        if ended_by:
+            sys.exit(128 + ended_by[0])
         _complain(error)
         sys.exit(2 if isinstance(error, RuleError | ArgumentError) else 1)
     finally:
         _exit_if_stuck()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    """Exit with the code that a shell reports for a process that a signal ended."""
-    sys.exit(128 + number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _exit_if_stuck() -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -380,3 +381,19 @@ def test_every_command_names_a_path_that_does_not_exist(arguments: str, run_dir:
     given = [word.format_map(places) for word in arguments.split()]
     ended = CliRunner().invoke(app, given)
     assert re.search(r"gone: found no such file or ", str(ended.exception), re.IGNORECASE), ended.output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_a_library_makes_an_error_of_ends_the_command_as_a_signal(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise QueryError("SQL error: counting the rows of the Arrow source failed") from error
+
+    monkeypatch.setattr("rlscope.cli.app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (code, "")

@@ -16,6 +16,9 @@ class Changes(TypedDict, total=False):
     trainer_gpus: Annotated[int | None, Bounds(1), "Trainer GPUs. Given alone, the remaining GPUs sample."]
     sampler_gpus: Annotated[int | None, Bounds(1), "Sampler GPUs. Given alone, the remaining GPUs train."]
     total_gpus: Annotated[int | None, Bounds(2, 65_536), "Total GPUs. Given alone, they are split in the fastest way."]
+    target_tokens_per_s: Annotated[
+        float | None, Bounds(0.001, 1e12), "Trained tokens per second to reach with the fewest GPUs, in any split."
+    ]
     max_running: Annotated[int | None, Bounds(1), "Maximum running requests per engine."]
     max_staleness: Annotated[int | None, Bounds(0), "Staleness cap of samples, in versions."]
     length_factor: Annotated[

@@ -1,6 +1,7 @@
 """`rlscope what-if`: the answer as text and as JSON, and what it says of a question that has none."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,8 +29,8 @@ SIDE = {
     "grade", "preemption", "price",
 }  # fmt: skip
 ASKED = {
-    "trainer_gpus", "sampler_gpus", "total_gpus", "max_running", "max_staleness", "length_factor",
-    "max_output_tokens", "samples_per_step", "trainer_speed", "engine_speed", "weight_update_s",
+    "trainer_gpus", "sampler_gpus", "total_gpus", "target_tokens_per_s", "max_running", "max_staleness",
+    "length_factor", "max_output_tokens", "samples_per_step", "trainer_speed", "engine_speed", "weight_update_s",
     "queue_capacity_samples", "max_in_flight_samples", "max_in_flight_groups", "publish_every",
     "added_checkpoint_s",
 }  # fmt: skip
@@ -170,6 +171,8 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
         (("--trainer-gpus", "3"), "trainer GPUs come in multiples of 2"),
         (("--trainer-gpus", "8"), "0 sampler GPUs of 8"),
         (("--trainer-gpus", "2", "--sampler-gpus", "2", "--total-gpus", "8"), "are not 8 in all"),
+        (("--total-gpus", "8", "--target-tokens-per-s", "100"), "a target or a number of GPUs, not both"),
+        (("--target-tokens-per-s", "0"), "--target-tokens-per-s"),
         (("--trainer-gpus", "0"), "--trainer-gpus"),
         (("--trainer-speed", "nan"), "--trainer-speed"),
         (("--samples-per-step", "100001"), "--samples-per-step"),
@@ -210,3 +213,11 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
         rlscope.what_if("runs/1")
+
+
+@pytest.mark.usefixtures("known")
+def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it() -> None:
+    done = invoke("run", "--target-tokens-per-s", "4000.5")
+    text = " ".join(done.stdout.split())
+    assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
+    assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)

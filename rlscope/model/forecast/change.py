@@ -37,6 +37,8 @@ class Change:
     """Sampler GPUs."""
     total_gpus: int | None = None
     """Total of both sides."""
+    target_tokens_per_s: float | None = None
+    """Trained response tokens per second to reach with as few GPUs as possible. Excludes the numbers of GPUs."""
     max_running: int | None = None
     """Limit on running requests."""
     max_staleness: int | None = None

@@ -6,8 +6,10 @@ synchronous. Not covered: the cost of the change, and its effect on learning.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from rlscope.errors import ImpossibleChangeError
@@ -18,7 +20,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
-from rlscope.model.forecast.layouts import Forecast, forecast_layouts, scale_to_measured
+from rlscope.model.forecast.layouts import Forecast, forecast_layouts, rates_of_each, scale_to_measured
 from rlscope.model.forecast.price import Anchor, Price
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
@@ -38,6 +40,12 @@ _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PRED
 _AS_MODELED: Final = Anchor()
 _MOST_SAMPLES: Final = 100_000
 """Maximum samples per version: more take over a minute to simulate."""
+_MOST_GPUS_RATIO: Final = 16
+"""Maximum GPUs for a target, as a multiple of the run's. The model knows nothing of what starts to limit beyond."""
+_NOISE_RATIO: Final = 0.01
+"""Shortfall that still counts as reaching a target: draws and simulations of equal rates differ by as much."""
+_MOST_GUESSES: Final = 4
+"""Totals that the closed forms may guess for a target, before what is left is halved."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +61,7 @@ class WhatIf:
     gain_ratio: Estimate | None
     """Trained tokens per second over the current rate, minus 1, draw by draw; None if the changed run cannot run."""
     chose_layout: bool
-    """Whether the change gives only the number of GPUs, so that the fastest split was chosen."""
+    """Whether the change gives only the number of GPUs or a target, so that the fastest split was chosen."""
     simulated: bool
     """Whether `predicted` comes from the event simulator."""
     warnings: tuple[ModelWarning, ...]
@@ -78,12 +86,88 @@ def forecast_change(
 
     anchor: factors that were applied to `now` to match its measurements. Raises
     ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a limit is
-    given in two ways.
+    given in two ways, or if a target is not reached.
     """
     if change.max_in_flight_samples is not None and change.max_in_flight_groups is not None:
         raise ImpossibleChangeError("give the in-flight limit in samples or in groups, not in both")
-    layouts = asked_layouts(calibration.layout, change, model_config.granularity)
     asked = _asked(calibration, model_config, change)
+    forecast = partial(_forecast, calibration, asked, model_config, now, change, anchor)
+    if change.target_tokens_per_s is None:
+        return forecast(asked_layouts(calibration.layout, change, model_config.granularity))
+    return _with_fewest_gpus(asked, change, model_config.granularity, anchor, forecast)
+
+
+def _with_fewest_gpus(
+    asked: Calibration,
+    change: Change,
+    granularity: Granularity,
+    anchor: Anchor,
+    forecast: Callable[[Sequence[Layout]], WhatIf],
+) -> WhatIf:
+    """Return the answer for the fewest GPUs that reach the target; more GPUs are taken never to be slower.
+
+    The closed forms guess the total, each time with the correction that the last forecast made to them. Raises
+    ImpossibleChangeError if the target is not reached, or if the change gives a number of GPUs too.
+    """
+    if (change.trainer_gpus, change.sampler_gpus, change.total_gpus) != (None, None, None):
+        raise ImpossibleChangeError("give a target or a number of GPUs, not both")
+    target = change.target_tokens_per_s or 0.0
+    running = change.max_running or asked.layout.max_running
+    split = partial(possible_layouts, granularity=granularity, running=(running,))
+    totals, correction = _totals(asked.layout, granularity), anchor.rate_ratio
+    answers: dict[int, WhatIf] = {}
+    below, reached = -1, len(totals)
+    while reached - below > 1:
+        guess = bisect_left(totals, target / correction, key=lambda gpus: _fastest_rate(asked, split(gpus)))
+        is_guess = len(answers) < _MOST_GUESSES
+        place = min(max(guess, below + 1), reached - 1) if is_guess else (below + reached) // 2
+        answer = answers[place] = forecast(split(totals[place]))
+        rate = _shown_rate(answer)
+        below, reached = (below, place) if rate >= (1.0 - _NOISE_RATIO) * target else (place, reached)
+        correction = rate / _fastest_rate(asked, split(totals[place])) if rate else correction
+    if reached < len(totals):
+        return answers[reached]
+    if answers[below].gain_ratio is None:
+        return answers[below]
+    raise ImpossibleChangeError(
+        f"no split of up to {totals[below]} GPUs reaches {target:,g} trained tokens/s; the fastest is predicted to "
+        f"reach {_shown_rate(answers[below]):,.0f}. A limit of the run, such as its staleness cap or its environment, "
+        "may hold it back"
+    )
+
+
+def _shown_rate(answer: WhatIf) -> float:
+    """Predicted trained tokens per second: the rate of the run, changed by the median gain; 0 if it cannot run."""
+    gain = answer.gain_ratio
+    return 0.0 if gain is None else (answer.now.tokens_per_s or 0.0) * (1.0 + gain.value)
+
+
+def _totals(today: Layout, granularity: Granularity) -> range:
+    """Return the numbers of GPUs to choose from, which all make at least one trainer replica and one engine."""
+    engine, replica = granularity.gpus_per_engine, granularity.gpus_per_trainer_replica
+    unit = math.lcm(granularity.gpus_per_node, math.gcd(engine, replica))
+    most = _MOST_GPUS_RATIO * (today.trainer_gpus + today.sampler_gpus)
+    totals = range(unit, most + 1, unit)
+    return totals[bisect_left(totals, True, key=lambda gpus: bool(possible_layouts(gpus, granularity, (1,)))) :]
+
+
+def _fastest_rate(asked: Calibration, layouts: Sequence[Layout]) -> float:
+    """Trained tokens per second of the fastest split, by the closed forms."""
+    if asked.synchronous:
+        return max(_synchronous_rate(asked, layout) for layout in layouts)
+    return float(rates_of_each(asked, (asked.system,), layouts).max())
+
+
+def _forecast(
+    calibration: Calibration,
+    asked: Calibration,
+    model_config: "ModelConfig",
+    now: Forecast,
+    change: Change,
+    anchor: Anchor,
+    layouts: Sequence[Layout],
+) -> WhatIf:
+    """Forecast the fastest of the layouts. asked: the calibration with the change, except for its layout."""
     asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
     obstacle = _obstacle(calibration, asked)
     judged = (

@@ -27,7 +27,7 @@ class WhatIfDocument(Document):
     obstacle: Obstacle | None
     """Reason why the run cannot run with the changes; None if it can."""
     chose_layout: bool
-    """Whether only the total number of GPUs was given, so that rlscope chose the fastest split."""
+    """Whether only the total number of GPUs or a target was given, so that rlscope chose the fastest split."""
     simulated: bool
     """Whether `predicted` comes from the event simulation."""
     warnings: tuple[ModelWarning, ...]

@@ -56,7 +56,9 @@ def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """Return the choices, assumptions and unknowns behind the answer."""
     lines = [_warning(warning, model) for warning in answer.warnings]
-    if answer.chose_layout:
+    if answer.asked.target_tokens_per_s is not None:
+        lines.insert(0, _target_line(answer.asked.target_tokens_per_s, answer.predicted))
+    elif answer.chose_layout:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
         lines.append("Simulated event by event.")
@@ -72,6 +74,15 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     if model.others:
         lines += [scaling_sentence(model), *other_run_lines(model)]
     return [*lines, *(WARNINGS[warning] for warning in model.warnings if warning not in answer.warnings)]
+
+
+def _target_line(target_tokens_per_s: float, predicted: Forecast) -> str:
+    target, drawn = f"{target_tokens_per_s:,g} tokens/s", predicted.drawn_tokens_per_s
+    if drawn is None:
+        return f"The fewest GPUs that the formulas expect to reach {target}."
+    probability = fmt.percent(float((drawn >= target_tokens_per_s).mean()))
+    fewest = f"The fewest GPUs predicted to reach {target}, in their fastest split."
+    return f"{fewest} Probability of reaching it: {probability}."
 
 
 def _warning(warning: ModelWarning, model: ModelResult) -> str:

@@ -1,5 +1,6 @@
 """What a changed run would do: against the truth that the calibration was made from, and against the recommendation."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -138,6 +139,41 @@ def test_gpus_alone_are_split_the_fastest_way():
     by_hand = [what_if(said, Change(total_gpus=5, trainer_gpus=trainers)) for trainers in range(1, 5)]
     assert found.chose_layout and not by_hand[0].chose_layout
     assert rate(found) == max(map(rate, by_hand)) > min(map(rate, by_hand))
+
+
+@pytest.mark.parametrize("said", [model, synchronous_model])
+def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said: Callable[[], ModelResult]):
+    def shown(found: WhatIf) -> float:
+        return found.now.tokens_per_s * (1.0 + found.gain_ratio.value)
+
+    by_total = {gpus: what_if(said(), Change(total_gpus=gpus)) for gpus in (5, 6)}
+    five, six = map(shown, by_total.values())
+    assert five < 0.98 * six
+    least = 0.99  # a shortfall of 1% is noise
+    for target, gpus in [(five, 5), (five * 0.999999 / least, 5), (five * 1.000001 / least, 6), (six, 6)]:
+        found = what_if(said(), Change(target_tokens_per_s=target))
+        assert (found.predicted.layout, shown(found)) == (by_total[gpus].predicted.layout, shown(by_total[gpus]))
+        assert found.chose_layout
+
+
+def test_a_target_is_refused_beside_a_number_of_gpus_and_beyond_what_sixteen_times_the_gpus_reach():
+    with pytest.raises(ImpossibleChangeError, match="a target or a number of GPUs, not both"):
+        what_if(model(), Change(target_tokens_per_s=100.0, sampler_gpus=2))
+    with pytest.raises(ImpossibleChangeError, match=r"no split of up to 128 GPUs reaches 1e\+09 trained tokens/s"):
+        what_if(model(), Change(target_tokens_per_s=1e9))
+
+
+def test_a_target_that_a_limit_forbids_on_any_number_of_gpus_says_which_limit():
+    found = what_if(model(), Change(target_tokens_per_s=100.0, queue_capacity_samples=8))
+    assert (found.obstacle, found.gain_ratio) == ("queue_capacity_samples", None)
+
+
+def test_a_target_counts_what_the_simulator_says_of_a_layout():
+    changed = Change(max_staleness=1)
+    by_total = {gpus: what_if(model(), replace(changed, total_gpus=gpus)) for gpus in (5, 6, 7, 8)}
+    target = by_total[7].now.tokens_per_s * (1.0 + by_total[7].gain_ratio.value)
+    found = what_if(model(), replace(changed, target_tokens_per_s=target))
+    assert found.simulated and found.predicted.layout == by_total[7].predicted.layout
 
 
 def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():

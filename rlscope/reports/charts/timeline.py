@@ -180,6 +180,7 @@ def worker_timeline(
     states: pl.DataFrame,
     lanes: pl.DataFrame,
     updates: pl.DataFrame,
+    changes: pl.DataFrame,
     firings: pl.DataFrame,
 ) -> Chart:
     """One view of the workers; `frame` is its table, which the chart does not use."""
@@ -197,6 +198,7 @@ def worker_timeline(
         _states(states, lanes, y),
         *_outline(lanes, y),
         *_ticks(updates, y),
+        *_changes(changes, foot, y),
         names,
         *_firings(firings, lane_px),
     )
@@ -263,6 +265,16 @@ def _ticks(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
     """Applications, ticks above the lane of their engine; nothing without one."""
     rows = updates.filter(pl.col("phase") == "apply")
     return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, strokeWidth=1.5, aria=False)]
+
+
+def _changes(changes: pl.DataFrame, foot: float, y: alt.Y) -> list[alt.Chart]:
+    """Moments at which something changed for good, dashed lines across all lanes; nothing without one."""
+    if changes.is_empty():
+        return []
+    rows = alt.Chart(rounded(changes.with_columns(top=0.0, foot=foot), 7))
+    lines = rows.mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 3], aria=False)
+    told = [tip("what:N", "changed"), tip("time_s:Q", "time, s", ",.5~g")]
+    return [lines.encode(x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"), tooltip=told)]
 
 
 def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:

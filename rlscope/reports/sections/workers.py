@@ -1,4 +1,4 @@
-"""Worker timelines: all workers, the worst stretch, the worst workers, and the alerts above them as marks.
+"""Worker timelines: all workers, the worst stretch, the worst workers, and the alerts and lasting changes as marks.
 
 The charts place the rows.
 """
@@ -27,6 +27,7 @@ from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.rules import fired_built_in
+from rlscope.reports.text.shifts import event_sentence
 from rlscope.reports.text.states import order_of, state_label, state_of
 
 ROWS_MAX: Final = 4
@@ -79,6 +80,15 @@ def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
     return pl.concat([lanes, rows], how="diagonal")
 
 
+def changes_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> pl.DataFrame:
+    """The events of the run within a stretch: time_s since the run started, and what changed."""
+    started_ns = analysis.run.started_ns
+    times_s = [(event.time_ns - started_ns) / 1e9 for event in analysis.events]
+    told = [event_sentence(event, started_ns) for event in analysis.events]
+    rows = pl.DataFrame({"time_s": times_s, "what": told}, schema={"time_s": pl.Float64, "what": pl.String})
+    return rows.filter(pl.col("time_s").is_between(*stretch_s))
+
+
 def _since_start(analysis: AnalysisResult, instant_ns: int | None) -> float:
     """Clipped to the run: an evaluation may come just after its end. None is the end of the run."""
     run = analysis.run
@@ -90,7 +100,9 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
         nothing = pl.DataFrame()
-        draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
+        draw = partial(
+            worker_timeline, states=nothing, lanes=nothing, updates=nothing, changes=nothing, firings=nothing
+        )
         return [drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     choices = Choices("Workers and stretch shown", [choice for choice, _ in views])
@@ -129,6 +141,7 @@ _HOW_TO_READ: Final = (
     "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "
     "weights published. Ticks above a lane: its engine has applied them. "
 )
+_DASHED: Final = "Dashed lines: a lasting change, described under What changed. "
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 
 
@@ -152,13 +165,15 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> tuple[Cho
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     firings = firings_in(analysis, stretch_s)
-    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, firings=firings.drawn)
+    changes = changes_in(analysis, stretch_s)
+    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes, firings=firings.drawn)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
     generates = "discarded" in states["state"]
     hollow = discarded_sentence(dropped) if generates else ""
     slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
-    reading = opening + _HOW_TO_READ.format(part=part) + hollow + _of_alerts(firings) + slow + _HEALTHY
+    dashed = "" if changes.is_empty() else _DASHED
+    reading = opening + _HOW_TO_READ.format(part=part) + dashed + hollow + _of_alerts(firings) + slow + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     rows = lanes_and_firings(table.drop("lane"), firings)

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.result import Alert
+from rlscope.analysis.shifts import RunEvent, Shift
 from rlscope.reports.blocks import Callout, Choices, Legend, Paragraph, flat
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
@@ -305,3 +306,26 @@ def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_l
 def test_an_unattributed_part_is_drawn_over_time():
     drawn = [each for each in figures_in(ledger_section(full_analysis())) if "timeline" in each.anchor]
     assert drawn and all("unattributed" in (picture.spec or "") for picture in drawn)
+
+
+def event(second):
+    return RunEvent(41, STARTED_NS + second * 10**9, None, (), (Shift("reward", 0.1, 0.4),))
+
+
+def test_a_lasting_change_is_a_dashed_line_across_the_lanes_of_its_stretch_ends_included():
+    sections = [
+        workers_section(replace(timeline_analysis(), events=tuple(map(event, seconds))))
+        for seconds in ((299,), (300, 360, 361), ())
+    ]
+    dashed = [
+        [
+            [row["time_s"] for row in document["datasets"][view["data"]["name"]]]
+            for document in documents(section)
+            for view in document["layer"]
+            if view["mark"].get("strokeDash")
+        ]
+        for section in sections
+    ]
+    assert dashed == [[[299]], [[300, 360, 361], [300, 360]], []]
+    said = ["Dashed lines: a lasting change" in pictures(section)[0].figure.reading for section in sections]
+    assert said == [True, True, False]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.pipelines
 ENDLESS = ("--steps", "1000000")
 # A trainer that is so much faster always leaves room in the queue, so that the sampler is never held back; seven slots
 # for groups of four leave one of a group waiting, so that samples do not all end together.
-BUSY_SAMPLER = ("--slow-sampler", "50", "--slots", "7")
+BUSY_SAMPLER = ("--slow-sampler", "10", "--slots", "7")
 # Loading torch takes about two seconds; the moments fall before, into and after it.
 LATEST_KILL_S = 6.0
 

@@ -221,3 +221,10 @@ def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it(
     text = " ".join(done.stdout.split())
     assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
     assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)
+
+
+@pytest.mark.usefixtures("known")
+def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached() -> None:
+    done = invoke("run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
+    assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
+    assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout

@@ -141,7 +141,7 @@ _HOW_TO_READ: Final = (
     "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "
     "weights published. Ticks above a lane: its engine has applied them. "
 )
-_DASHED: Final = "Dashed lines: a lasting change, described under What changed. "
+_DASHED: Final = "Dashed lines: lasting changes, described under What changed. "
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 
 

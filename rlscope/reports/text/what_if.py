@@ -6,6 +6,7 @@ Both columns are predicted; measured values are in the analysis.
 from typing import Final
 
 from rlscope import format as fmt
+from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import NO_LIMIT, update_seconds
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
@@ -56,9 +57,10 @@ def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """Return the choices, assumptions and unknowns behind the answer."""
     lines = [_warning(warning, model) for warning in answer.warnings]
-    if answer.asked.target_tokens_per_s is not None:
-        lines.insert(0, _target_line(answer.asked.target_tokens_per_s, answer.predicted))
-    elif answer.chose_layout:
+    target, drawn = answer.asked.target_tokens_per_s, answer.predicted.drawn_tokens_per_s
+    if target is not None and drawn is not None:
+        lines.insert(0, _target_line(target, drawn))
+    elif target is None and answer.chose_layout:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
         lines.append("Simulated event by event.")
@@ -76,12 +78,9 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     return [*lines, *(WARNINGS[warning] for warning in model.warnings if warning not in answer.warnings)]
 
 
-def _target_line(target_tokens_per_s: float, predicted: Forecast) -> str:
-    target, drawn = f"{target_tokens_per_s:,g} tokens/s", predicted.drawn_tokens_per_s
-    if drawn is None:
-        return f"The fewest GPUs that the formulas expect to reach {target}."
-    probability = fmt.percent(float((drawn >= target_tokens_per_s).mean()))
-    fewest = f"The fewest GPUs predicted to reach {target}, in their fastest split."
+def _target_line(target_tokens_per_s: float, drawn_tokens_per_s: Reals) -> str:
+    probability = fmt.percent(float((drawn_tokens_per_s >= target_tokens_per_s).mean()))
+    fewest = f"The fewest GPUs predicted to reach {target_tokens_per_s:,g} tokens/s, in their fastest split."
     return f"{fewest} Probability of reaching it: {probability}."
 
 

@@ -327,5 +327,5 @@ def test_a_lasting_change_is_a_dashed_line_across_the_lanes_of_its_stretch_ends_
         for section in sections
     ]
     assert dashed == [[[299]], [[300, 360, 361], [300, 360]], []]
-    said = ["Dashed lines: a lasting change" in pictures(section)[0].figure.reading for section in sections]
+    said = ["Dashed lines: lasting changes" in pictures(section)[0].figure.reading for section in sections]
     assert said == [True, True, False]

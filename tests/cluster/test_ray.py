@@ -18,6 +18,7 @@ from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Partition
 from rlscope.trace.store import Partitioner, StoredRun, open_run
+from tests.ray_start import started
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.trace_folder import engine_row, sample_row, worker, write_run
 
@@ -35,7 +36,7 @@ SOME = MERGED[::4]
 def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args=NODE)
+    nodes = started(lambda: Cluster(initialize_head=True, head_node_args=NODE))
     nodes.add_node(**NODE)
     nodes.wait_for_nodes()
     yield nodes

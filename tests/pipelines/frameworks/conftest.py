@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ray_start import start_ray
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -16,6 +18,6 @@ def cluster(run_dir: Path) -> Iterator[None]:
     """A Ray cluster on this machine whose workers inherit the environment of this test."""
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, logging_level="ERROR")
+    start_ray()
     yield
     ray.shutdown()

@@ -29,6 +29,8 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import get_router_handle
 
+from tests.ray_start import start_ray
+
 PROMPTS, GROUP, PROMPTS_A_STEP, STEPS_A_VERSION = 36, 2, 2, 2
 PROMPT_TOKENS, USUAL, LONGEST = 3, 60, 250
 SECONDS_A_TOKEN = 0.004
@@ -285,9 +287,7 @@ class Trainer(FullyAsyncTrainer.__ray_metadata__.modified_class):
 
 def main(seed: int, seconds_a_step: float) -> dict[str, object]:
     """Do what verl's task runner does: start each part, connect them, run both loops to their end."""
-    ray.init(
-        num_cpus=4, include_dashboard=False, object_store_memory=100 * 2**20, logging_level="ERROR", log_to_driver=False
-    )
+    start_ray(log_to_driver=False)
     server = Server.remote()
     balancer = get_router_handle(servers={"server-0": server})
     client = FullyAsyncLLMServerClient(CONFIG, balancer)

@@ -46,6 +46,7 @@ QUESTIONS: Final = (
     "pass_latency",
     "engine_speed",
     "weight_update_latency",
+    "weight_update_parts",
     "step_tails",
     "step_waits",
     "delivery_outcomes",

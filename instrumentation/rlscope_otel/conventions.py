@@ -115,6 +115,11 @@ _WEIGHT_BRIEFS: Final = {
     "publish": "the trainer publishes a policy version",
     "transfer": "a policy version is transferred to an engine",
     "apply": "an engine loads a policy version and starts to use it",
+    "drain": "part of an update: generation is stopped, or running requests end",
+    "gather": "part of an update: the trainer collects the shards of its weights",
+    "convert": "part of an update: weights get the names, types and layout of the engine",
+    "install": "part of an update: the engine puts the weights it has received in place",
+    "resume": "part of an update: from weights in place to generation that goes on",
 }
 WEIGHT_SPANS: Final = {
     phase: SpanName(f"rlscope.weights.{phase}", "weight_updates", _WEIGHT_BRIEFS[phase], _WEIGHTS)

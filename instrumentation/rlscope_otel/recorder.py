@@ -137,6 +137,14 @@ class Run:
         """An engine loads a policy version. `paused`: whether generation was paused; `kv`: kept | recomputed."""
         return self._weights("apply", version, label=label, paused=paused, kv=kv)
 
+    def weight_update_part(self, part: str, version: int) -> Phase:
+        """A part of a publication or application, recorded inside or beside it: one of `schema.UPDATE_PARTS`."""
+        if not is_one_of(part, schema.UPDATE_PARTS):
+            known = ", ".join(schema.UPDATE_PARTS)
+            self._faults.note("weight update", f"unknown part {shown(part)}, recorded as other; known: {known}")
+            return self.activity("other")
+        return self._weights(part, version)
+
     def sample(
         self,
         sample_id: str,

@@ -45,7 +45,8 @@ WAIT_REASONS: Final = (
 VERSION_SOURCES: Final = ("engine", "segment", "time_join", "admission")
 FINISH_REASONS: Final = ("stop", "length", "abort", "error", "unfinished")
 DELIVERY_OUTCOMES: Final = ("trained", "dropped_stale", "filtered", "abandoned")
-UPDATE_PHASES: Final = ("publish", "transfer", "apply")
+UPDATE_PARTS: Final = ("drain", "gather", "convert", "install", "resume")
+UPDATE_PHASES: Final = ("publish", "transfer", "apply", *UPDATE_PARTS)
 
 
 class Column(NamedTuple):
@@ -196,7 +197,7 @@ WEIGHT_UPDATES: Final = (
     Column("worker_id", _STRING, "", "worker that published, transferred or applied the weights"),
     Column("version", _LONG, "", "the policy version"),
     Column("label", _STRING, "", "the framework's own name for the version", True),
-    Column("phase", _STRING, "", "publish | transfer | apply"),
+    Column("phase", _STRING, "", " | ".join(UPDATE_PHASES)),
     Column("start_ns", _LONG, "ns", "start"),
     Column("end_ns", _LONG, "ns", "end"),
     Column("bytes", _LONG, "bytes", "bytes transferred", True),

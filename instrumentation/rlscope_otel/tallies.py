@@ -200,7 +200,7 @@ class Tallies:
         for phase, version, start_ns, end_ns, pauses in rows:
             self._counts["updates", phase] += 1
             self._counts["update_ns", phase] += end_ns - start_ns
-            if not (generates and phase == "apply" and pauses is False):
+            if phase not in schema.UPDATE_PARTS and not (generates and phase == "apply" and pauses is False):
                 self._new.append(_Interval(end_ns, start_ns, State("weight_update")))
             self._levels["version", phase] = max(version, self._levels.get(("version", phase), version))
 

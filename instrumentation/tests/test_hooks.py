@@ -130,12 +130,13 @@ def test_each_phase_of_a_weight_update_is_a_row(run: Run, rows) -> None:
         update.record(bytes=4096)
     with run.transfer_weights(2):
         pass
-    with run.apply_weights(2, paused=False, kv="kept"):
+    with run.apply_weights(2, paused=False, kv="kept"), run.weight_update_part("drain", 2):
         pass
     run.flush()
     assert rows("weight_updates", "worker_id", "start_ns", "end_ns") == [
         {"version": 2, "label": "step-40", "phase": "publish", "bytes": 4096, "paused": None, "kv": None},
         {"version": 2, "label": None, "phase": "transfer", "bytes": None, "paused": None, "kv": None},
+        {"version": 2, "label": None, "phase": "drain", "bytes": None, "paused": None, "kv": None},
         {"version": 2, "label": None, "phase": "apply", "bytes": None, "paused": False, "kv": "kept"},
     ]
 
@@ -241,19 +242,20 @@ def test_unknown_words_never_raise_and_are_said_once(run: Run, rows, worker, cap
     for _ in range(3):
         with run.wait("godot"):
             pass
-    with run.activity("juggling"):
+    with run.activity("juggling"), run.weight_update_part("prayer", 1):
         pass
     run.delivery("s1", "eaten")
     run.sample("s2").finish("bored")
     run.describe(colour="red", max_running=4)
     run.flush()
-    assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", None)] * 3 + [("other", None)]
+    activities = [(row["activity"], row["reason"]) for row in rows("activities")]
+    assert activities == [("wait", None)] * 3 + [("other", None)] * 2
     assert rows("deliveries") == []
     assert worker("w0")["dropped"]["deliveries"] == 1
     assert [row["finish_reason"] for row in rows("samples")] == [None]
     assert worker("w0")["max_running"] == 4
     assert len([record for record in caplog.records if "godot" in record.getMessage()]) == 1
-    assert len(caplog.records) == 5
+    assert len(caplog.records) == 6
 
 
 def test_garbage_in_every_hook_never_raises(run: Run) -> None:

@@ -197,6 +197,16 @@ def test_an_engine_that_generates_while_it_applies_weights_is_not_updating(
     assert points(reader)["rlscope.weights.update.time"] == {("apply",): 2.0}
 
 
+def test_a_part_of_an_update_is_no_further_time_of_the_worker(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+) -> None:
+    with run.weight_update_part("drain", 3):
+        clock.advance(2_000_000_000)
+    run.flush()
+    assert "rlscope.worker.time" not in points(reader)
+    assert points(reader)["rlscope.weights.update.time"] == {("drain",): 2.0}
+
+
 def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(
     run: Run, reader: InMemoryMetricReader
 ) -> None:

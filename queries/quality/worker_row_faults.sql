@@ -42,7 +42,9 @@ faults AS (
     FROM samples LEFT JOIN worker_extents USING (worker_id)
     UNION ALL
     SELECT 'weight_updates', 'have a phase that the trace format does not know',
-        count_if(phase NOT IN ('publish', 'transfer', 'apply'))
+        count_if(phase NOT IN (
+            'publish', 'transfer', 'apply', 'drain', 'gather', 'convert', 'install', 'resume'
+        ))
     FROM weight_updates
     UNION ALL
     SELECT 'activities', 'have an activity that the trace format does not know',

@@ -12,6 +12,7 @@
 -- partition: worker
 -- merge: concatenate
 -- Trainers wait for samples; samplers have no requests.
+-- Parts of a weight update lie inside its publication or application, which has their time.
 -- An engine that applies weights without a pause keeps generating; its rows record what it did meanwhile.
 WITH extents AS (
     SELECT worker_id, role, gpu_count, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents
@@ -41,7 +42,7 @@ named AS (
             ELSE 'applying_weights'
         END
     FROM weight_updates JOIN extents USING (worker_id)
-    WHERE NOT (phase = 'apply' AND paused IS FALSE AND has_rows)
+    WHERE phase IN ('publish', 'transfer', 'apply') AND NOT (phase = 'apply' AND paused IS FALSE AND has_rows)
     UNION ALL
     SELECT worker_id, from_ns, to_ns, NULL, 0, 'unattributed' FROM extents
 )

@@ -34,13 +34,21 @@ FIRST_WORK_S: Final = 1800.0
 # Fifteen times the interval of flushes: a busy disk delays a few of them.
 SILENT_S: Final = 30.0
 
-_WAITS: Final = frozenset({"wait", "publish", "transfer", "apply", "weight_update"})
-_DOING: Final[Mapping[str, str]] = {
-    "train": "training",
+_UPDATING: Final[Mapping[str, str]] = {
     "publish": "publishing version {version}",
     "transfer": "transferring version {version}",
     "apply": "applying version {version}",
+    "drain": "stopping generation for version {version}",
+    "gather": "gathering version {version}",
+    "convert": "converting version {version}",
+    "install": "installing version {version}",
+    "resume": "resuming generation with version {version}",
     "weight_update": "updating weights",
+}
+_WAITS: Final = frozenset({"wait", *_UPDATING})
+_DOING: Final[Mapping[str, str]] = {
+    **_UPDATING,
+    "train": "training",
     "eval": "evaluating",
     "checkpoint": "saving a checkpoint",
     "startup": "starting up",

@@ -1,7 +1,8 @@
 """Weight updates take a visible share of the run.
 
 Symptom: trainers publish and samplers apply weights, and do nothing else meanwhile.
-Evidence: GPU-seconds in publishing, transferring, applying and waiting for weights; mean time to apply an update.
+Evidence: GPU-seconds in publishing, transferring, applying and waiting for weights; mean time to apply an update, and
+the median time of its longest part, if parts were recorded.
 Threshold: 5% of all GPU-seconds; critical from 15%. Updates over fast links take 1 to 3%.
 Remedy: publish less often (several optimizer steps per version), overlap the transfer with generation, send only what
 changed, use a faster link.
@@ -9,9 +10,12 @@ Limits: an engine that applies weights without pausing generation is counted by 
 hook that does not pass `paused=False` for such an update makes the engine look idle.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from rlscope.analysis.result import Finding
+import polars as pl
+
+from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
 # More than updates over a fast link take.
@@ -29,7 +33,7 @@ def find(evidence: Evidence) -> Finding | None:
     total_gpu_s = evidence.ledger.total_gpu_s
     if not total_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * total_gpu_s:
         return None
-    updates = evidence.answers["weight_update_latency"]
+    updates, part = evidence.answers["weight_update_latency"], _longest_part(evidence.answers["weight_update_parts"])
     return Finding(
         rule="weight_update_cost",
         severity="critical" if cost_gpu_s >= CRITICAL_SHARE_RATIO * total_gpu_s else "warning",
@@ -41,16 +45,28 @@ def find(evidence: Evidence) -> Finding | None:
             "waiting_gpu_s": waiting_gpu_s,
             "share_ratio": cost_gpu_s / total_gpu_s,
             "apply_mean_s": float(updates["apply_s"].mean()) if len(updates) else None,  # type: ignore[arg-type]
+            **part,
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
 
 
+def _longest_part(parts: pl.DataFrame) -> Mapping[str, EvidenceValue]:
+    """Return the part that takes longest, a transfer included, and its time; empty without recorded parts."""
+    recorded = parts.filter(~pl.col("phase").is_in(["publish", "apply"])).sort("median_s", descending=True)
+    if recorded.is_empty():
+        return {}
+    return {"longest_part": recorded["phase"][0], "part_median_s": recorded["median_s"][0]}
+
+
 RULE = FindingRule(
     name="weight_update_cost",
     title="Weight-update cost",
     sentences=(
+        "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "
+        "of all GPU time, waits for weights included). Applying one took an engine {apply_mean_s} on average. The "
+        "longest part of an update is its {longest_part}, with {part_median_s}.",
         "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "
         "of all GPU time, waits for weights included). Applying one took an engine {apply_mean_s} on average.",
         "Over the whole run, weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers "

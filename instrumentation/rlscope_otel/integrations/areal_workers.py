@@ -355,6 +355,8 @@ class _Rollouts:
         self.paused = False
         self.manager: Any = None
         self.applying_ns: tuple[int, int] | None = None
+        self.parts_ns: dict[str, tuple[int, int]] = {}
+        """Calls that stopped generation and let it go on, by part of the update."""
         # AReaL submits, finishes and pauses rollouts in three threads.
         self.lock = threading.Lock()
 
@@ -406,12 +408,24 @@ def _resumed(call: Call) -> None:
 
 def _generation_stopped(call: Call) -> None:
     _rollouts.applying_ns = (call.started_ns, call.started_ns)
+    _rollouts.parts_ns.clear()
+
+
+def _generation_paused(call: Call) -> None:
+    _end_part("drain", call)
 
 
 def _generation_continued(call: Call) -> None:
     run = WORKERS.rollout
     if run is not None and _rollouts.applying_ns is not None:
         _rollouts.applying_ns = (_rollouts.applying_ns[0], run.now_ns())
+    _end_part("resume", call)
+
+
+def _end_part(part: str, call: Call) -> None:
+    run = WORKERS.rollout
+    if run is not None and call.error is None and _rollouts.applying_ns is not None:
+        _rollouts.parts_ns[part] = (call.started_ns, run.now_ns())
 
 
 def _version_set(call: Call) -> None:
@@ -421,6 +435,8 @@ def _version_set(call: Call) -> None:
     applying_ns, _rollouts.applying_ns = _rollouts.applying_ns, None
     if run is not None and applying_ns is not None:
         run.apply_weights(version, str(version), paused=True).between(*applying_ns)
+        for part, span_ns in _rollouts.parts_ns.items():
+            run.weight_update_part(part, version).between(*span_ns)
     if _rollouts.manager is not None:
         _turn(_rollouts.manager)
 
@@ -437,7 +453,7 @@ DISPATCHER = {
 }
 ENGINE = {
     "agenerate": Watch(before=_begin_request, after=_end_request),
-    "pause_generation": Watch(before=_generation_stopped),
+    "pause_generation": Watch(before=_generation_stopped, after=_generation_paused),
     "continue_generation": Watch(after=_generation_continued),
     "set_version": Watch(after=_version_set),
 }

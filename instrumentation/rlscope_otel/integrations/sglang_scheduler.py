@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rlscope_otel.integrations.host import engine_samples_wanted, or_none
+from rlscope_otel.integrations.pauses import Pause
 from rlscope_otel.integrations.request_ids import name_of
 from rlscope_otel.integrations.seams import Call
 from rlscope_otel.integrations.versions import VersionNames
@@ -43,6 +44,10 @@ class Weights:
     _update: _Update | None = None
     _session_is_open: bool = False
     _unlabelled: int = 0
+    pause: Pause = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pause = Pause(self.run)
 
     def began(self, at_ns: int) -> None:
         """A session of loads began."""
@@ -85,6 +90,7 @@ class Weights:
         """A forward pass begins; returns whether it runs in the middle of an update, on weights of two versions."""
         if not self._session_is_open:
             self._close()
+            self.pause.settle()
             return False
         if self._update is not None:
             self._update.passes_meanwhile += 1
@@ -105,6 +111,7 @@ class Weights:
             paused=not update.passes_meanwhile,
             kv="recomputed" if update.kv_recomputed and update.loads else "kept",
         ).between(update.start_ns, update.end_ns)
+        self.pause.updated(self.version, update.start_ns, update.end_ns)
 
 
 # The requests of one SGLang scheduler: which tokens of each were sampled under which version.
@@ -270,12 +277,14 @@ class Recorder:
         self._pause_mode = str(getattr(call.argument(1, "recv_req"), "mode", None))
         if self._paused_from_ns is None:
             self._paused_from_ns = self.run.now_ns()
+            self.weights.pause.began(self._paused_from_ns)
 
     def continued(self, call: Call) -> None:
         """Generation goes on."""
         paused_from_ns, self._paused_from_ns, self._pause_mode = self._paused_from_ns, None, None
         if paused_from_ns is not None:
             self.run.wait("weights").between(paused_from_ns, call.started_ns)
+            self.weights.pause.ended(call.started_ns)
             self._last_end_ns = None
 
     def session_began(self, call: Call) -> None:

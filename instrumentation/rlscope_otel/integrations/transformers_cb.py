@@ -78,7 +78,10 @@ class Weights:
         if not applied:
             self.run.activity("other").between(pause_ns, at_ns)
             return
-        applied[0].start_ns, applied[-1].end_ns = pause_ns, at_ns
+        first, last = applied[0], applied[-1]
+        self.run.weight_update_part("drain", first.version).between(pause_ns, first.start_ns)
+        self.run.weight_update_part("resume", last.version).between(last.end_ns, at_ns)
+        first.start_ns, last.end_ns = pause_ns, at_ns
         for one in applied:
             self._record(one, paused=True)
 

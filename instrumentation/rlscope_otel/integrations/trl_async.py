@@ -4,9 +4,9 @@
     trainer.train()
 
 Recorded here: start-up, until the rollout worker runs; train steps, from the first micro-batch to the end of
-`optimizer.step()`; the trainer's waits for samples; a publication for each weight sync, with its transfer; the queue's
-depth; the outcome of every sample that the trainer took; importance ratios by token staleness; settings in run.json.
-For the rollout worker's process see `trl_rollouts.py`.
+`optimizer.step()`; the trainer's waits for samples; a publication for each weight sync, with its pause (`drain`), its
+transfer and its `resume`; the queue's depth; the outcome of every sample that the trainer took; importance ratios by
+token staleness; settings in run.json. For the rollout worker's process see `trl_rollouts.py`.
 
 Versions are TRL's own `model_version`: 0 until the sync before the first step, which is a publication too, then one
 more at every sync. A sample's consumer version is the one at the start of its gradient step. TRL logs
@@ -184,6 +184,8 @@ class AsyncGrpoHook:
         )
         if trainer.weight_transfer is not None:
             self._host.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
+            for call, part in (("pause", "drain"), ("resume", "resume")):
+                self._host.watch(trainer.weight_transfer, call, functools.partial(self._part, part), end_phase)
 
     def _begin(self, call: Call) -> None:
         """TRL waits for its server, sends it the weights and starts its rollout worker, which begins under watch."""
@@ -251,6 +253,9 @@ class AsyncGrpoHook:
         end_phase(call)
         self._syncs += call.error is None
         self._synced_at_step = self._trainer.state.global_step
+
+    def _part(self, part: str, call: Call) -> None:
+        call.memo = self._run.weight_update_part(part, self.version + 1).__enter__()
 
     def _send(self, call: Call) -> None:
         if self._bytes_sent is None:

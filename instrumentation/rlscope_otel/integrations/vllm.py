@@ -151,6 +151,7 @@ class Recorder:
         now_ns = self.run.now_ns()
         self._passes.settle()
         self._weights.close()
+        self._weights.pause.settle()
         self._steps.close(now_ns, self._weights.updates_begun)
         self._requests.close(now_ns)
 
@@ -202,8 +203,10 @@ class Recorder:
         self._passes.settle()
         state, begun = call.argument(1, "pause_state"), self._weights.updates_begun
         if getattr(state, "name", state) == "UNPAUSED":
+            self._weights.pause.ended(call.started_ns)
             self._steps.resumed(call.started_ns, begun, is_idle(call.args[0]))
         else:
+            self._weights.pause.began(call.started_ns)
             self._steps.paused(call.started_ns, begun)
 
     def _cache_reset(self, call: Call) -> None:

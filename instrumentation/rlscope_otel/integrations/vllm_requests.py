@@ -15,6 +15,7 @@ from typing import Any
 
 from rlscope_otel import schema
 from rlscope_otel.integrations.host import engine_samples_wanted
+from rlscope_otel.integrations.pauses import Pause
 from rlscope_otel.integrations.request_ids import RequestName, name_of
 from rlscope_otel.integrations.versions import VersionNames
 from rlscope_otel.recorder import Run
@@ -73,6 +74,7 @@ class Weights:
         """Whether the next pass has to be told of, by `pass_begins`."""
         self._counted = 0
         self._before_change: Callable[[], None] = lambda: None
+        self.pause = Pause(run)
 
     def before_change(self, action: Callable[[], None]) -> None:
         """Set the function to call before the version changes."""
@@ -118,6 +120,7 @@ class Weights:
             return False
         if not update.is_open and (update.label is not None or update.is_of_draft or not self._has_labels):
             self.close()
+            self.pause.settle()
             self.is_changing = False
             return False
         update.passes_meanwhile += 1
@@ -139,6 +142,7 @@ class Weights:
         self._run.apply_weights(self.version, update.label, paused=paused, kv=kv).between(
             update.start_ns, update.end_ns
         )
+        self.pause.updated(self.version, update.start_ns, update.end_ns)
         if not paused:
             self._record_calls(update)
 

@@ -37,6 +37,7 @@ class Values:
 
 class RemoteInfEngine:
     version = 0
+    clock: ManualClock
 
     async def agenerate(self, req: Any) -> Any:
         if isinstance(req.answer, BaseException):
@@ -49,8 +50,11 @@ class RemoteInfEngine:
     def get_version(self) -> int:
         return self.version
 
-    def pause_generation(self) -> None: ...
-    def continue_generation(self) -> None: ...
+    def pause_generation(self) -> None:
+        self.clock.advance(2 * SECOND_NS)
+
+    def continue_generation(self) -> None:
+        self.clock.advance(3 * SECOND_NS)
 
 
 class StalenessManager:
@@ -293,6 +297,7 @@ def test_the_scopes_of_the_trainer_are_its_states_and_areal_s_own_timing_runs_in
     host: SimpleNamespace, rows: Rows, clock: ManualClock
 ):
     tracker = sys.modules["areal.utils.stats_tracker"]
+    host.engine.clock = clock
     host.engine.set_version(4)
     begun_ns = WORKERS.trainer.now_ns()
     with tracker.record_timing("rollout") as own:
@@ -320,7 +325,9 @@ def test_the_scopes_of_the_trainer_are_its_states_and_areal_s_own_timing_runs_in
     (step,) = rows("train_steps")
     assert (step["step"], step["version_in"], step["version_out"], step["samples"], step["tokens"]) == (4, 4, 5, 2, 12)
     updates = {(u["phase"], u["worker_id"]): u for u in rows("weight_updates")}
-    assert updates.keys() == {("publish", "t"), ("apply", "t.rollout")}
+    spent_s = {key: (u["end_ns"] - u["start_ns"]) // SECOND_NS for key, u in updates.items()}
+    assert spent_s.pop(("publish", "t")) == 6
+    assert spent_s == {("apply", "t.rollout"): 6, ("drain", "t.rollout"): 2, ("resume", "t.rollout"): 3}
     assert {u["version"] for u in updates.values()} == {5}
     assert updates["apply", "t.rollout"]["paused"]
 

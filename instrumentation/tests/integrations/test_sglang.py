@@ -309,21 +309,27 @@ def test_an_update_in_a_pause_says_what_became_of_the_kv_cache(
 ) -> None:
     scheduler.running_batch = Batch(Req("a")) if runs_on else Batch()
     scheduler.pause_generation(SimpleNamespace(mode=mode))
+    clock.advance(3 * MS)
     scheduler.weight_updater.update_weights_from_disk(update("3", flush_cache=flush_cache))
+    clock.advance(2 * MS)
     scheduler.continue_generation(SimpleNamespace())
     step(scheduler, Batch(Req("a")), clock)
     scheduler.run.flush()
-    (applied,) = rows("weight_updates", "worker_id", "bytes")
+    applied, *parts = rows("weight_updates", "worker_id", "bytes")
+    assert [(part["phase"], part["version"], part["start_ns"], part["end_ns"]) for part in parts] == [
+        ("drain", 3, MS, 4 * MS),
+        ("resume", 3, 24 * MS, 26 * MS),
+    ]
     assert applied == {
         "version": 3,
         "label": "3",
         "phase": "apply",
-        "start_ns": MS,
-        "end_ns": 21 * MS,
+        "start_ns": 4 * MS,
+        "end_ns": 24 * MS,
         "paused": True,
         "kv": kv,
     }
-    assert taken(rows, "activities", "activity", "reason", "start_ns", "end_ns") == [("wait", "weights", MS, 21 * MS)]
+    assert taken(rows, "activities", "activity", "reason", "start_ns", "end_ns") == [("wait", "weights", MS, 26 * MS)]
 
 
 def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn(

@@ -20,7 +20,8 @@ from rlscope_otel.integrations import trl_async
 from rlscope_otel.integrations.trl_rollouts import Recording, limits_of, start_loop, tag
 
 STEP_NS = 100
-SYNC_NS = 20
+PAUSE_NS, SYNC_NS, RESUME_NS = 3, 20, 2
+PUBLISH_NS = PAUSE_NS + SYNC_NS + RESUME_NS
 
 
 class Array(list[int]):
@@ -90,6 +91,12 @@ class CallbackHandler:
 
 
 class Transfer:
+    def pause(self) -> None:
+        self.clock.advance(PAUSE_NS)
+
+    def resume(self) -> None:
+        self.clock.advance(RESUME_NS)
+
     def send_weights(self, iterator: object) -> None:
         self.clock.advance(SYNC_NS)
 
@@ -182,7 +189,9 @@ class AsyncGRPOTrainer:
         self._sync_weight_merged(0.0)
 
     def _sync_weight_merged(self, t0: float) -> None:
+        self.weight_transfer.pause()
         self.weight_transfer.send_weights(iter(()))
+        self.weight_transfer.resume()
         self.model_version += 1
 
     def _sync_weight_lora(self, t0: float) -> None:
@@ -301,7 +310,7 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
         "clip_ratio": 0.1,
         "truncated_ratio": 0.25,
     }
-    assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + SYNC_NS)
+    assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + PUBLISH_NS)
     assert second["loss"] == 0.25
 
 
@@ -330,7 +339,7 @@ def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, run, rows):
     assert [row["loss"] for row in rows("train_steps")] == [None, None]
 
 
-def test_every_sync_is_a_publication_with_its_transfer_from_the_one_before_the_first_step(trainer, hook, run, rows):
+def test_every_sync_is_a_publication_with_its_parts_from_the_one_before_the_first_step(trainer, hook, run, rows):
     trainer.args.weight_sync_steps = 2
     trainer.train_begins()
     put(trainer, *(tagged(0, number, 1) for number in range(4)))
@@ -340,7 +349,8 @@ def test_every_sync_is_a_publication_with_its_transfer_from_the_one_before_the_f
     trainer.step()
     run.flush()
     updates = [(row["phase"], row["version"], row["end_ns"] - row["start_ns"]) for row in rows("weight_updates")]
-    assert updates == [("transfer", 1, 20), ("publish", 1, 20), ("transfer", 2, 20), ("publish", 2, 20)]
+    parts = (("drain", PAUSE_NS), ("transfer", SYNC_NS), ("resume", RESUME_NS), ("publish", PUBLISH_NS))
+    assert updates == [(part, version, spent_ns) for version in (1, 2) for part, spent_ns in parts]
     assert [(row["version_in"], row["version_out"]) for row in rows("train_steps")] == [(1, 1), (1, 2)]
 
 
@@ -372,7 +382,7 @@ def test_the_start_of_training_and_checkpoints_are_told(trainer, hook, run, rows
     trainer._save_checkpoint(None, None)
     run.flush()
     spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
-    assert spans == {"startup": SYNC_NS, "checkpoint": STEP_NS}
+    assert spans == {"startup": PUBLISH_NS, "checkpoint": STEP_NS}
 
 
 def test_settings_go_into_run_json(trainer, hook, run, tmp_path):

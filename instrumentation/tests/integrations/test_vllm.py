@@ -475,7 +475,7 @@ def test_a_cache_that_is_thrown_away_before_or_during_an_update_is_recomputed(co
         core.scheduler.set_pause_state(PauseState.UNPAUSED)
         core.step()
     run.stop()
-    assert [row["kv"] for row in rows("weight_updates")] == ["recomputed", "kept"]
+    assert [row["kv"] for row in rows("weight_updates") if row["phase"] == "apply"] == ["recomputed", "kept"]
 
 
 def test_a_pause_with_an_update_is_a_weight_update_from_the_pause_to_the_resumption(core, clock, run, rows):
@@ -490,6 +490,20 @@ def test_a_pause_with_an_update_is_a_weight_update_from_the_pause_to_the_resumpt
     run.stop()
     assert spans(rows)[0] == ("weight_update", None, 115, 245)
     assert steps(rows)[1] == (245, 355, 100)
+    parts = [(row["phase"], row["start_ns"] - START_NS, row["end_ns"] - START_NS) for row in rows("weight_updates")]
+    assert parts == [("apply", 145, 205), ("drain", 115, 145), ("resume", 205, 245)]
+
+
+def test_a_pause_that_ends_before_its_update_does_has_no_parts(core, run, rows):
+    add(core, "a")
+    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    core.collective_rpc("start_weight_update")
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    core.collective_rpc("finish_weight_update")
+    core.set_weight_version("1")
+    core.step(a="stop")
+    run.stop()
+    assert [row["phase"] for row in rows("weight_updates")] == ["apply"]
 
 
 def test_a_pause_without_an_update_is_a_wait_for_no_known_reason(core, clock, run, rows):

@@ -1,13 +1,14 @@
 """The queue between samplers and trainers, and the propagation of weight updates to the engines."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Charts, Fold
+from rlscope.model.weight_transfer import published_transfer_s
+from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import queue, sampling
 from rlscope.reports.figure import Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.verdict import between_hosts
@@ -100,7 +101,56 @@ def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     return [
         Charts([depth, drawn(updates, analysis)]),
         Fold("queue-more", "How long samples wait in the queue", [more]),
+        *update_parts(answers.get("weight_update_parts")),
     ]
+
+
+def update_parts(parts: pl.DataFrame | None) -> Sequence[Block]:
+    """Return the parts of weight updates as a table that folds; empty if no part was recorded."""
+    if parts is None or not set(parts["phase"]).intersection(_PARTS):
+        return []
+    by_phase = {row["phase"]: row for row in parts.iter_rows(named=True)}
+    rows = [_part_cells(by_phase[phase], words) for phase, words in _PHASES.items() if phase in by_phase]
+    table = Table("Parts of a weight update", _PART_COLUMNS, rows)
+    return [Fold("update-parts", "Parts of a weight update", [Paragraph(parts_sentence(by_phase), "lead"), table])]
+
+
+def _part_cells(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
+    times = (row[name] for name in ("median_s", "first_half_s", "second_half_s", "longest_s"))
+    return (words, *map(fmt.duration, times), fmt.count(row["longest_version"]))
+
+
+def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return which part takes longest and what shortens it, what has grown, and what a transfer is known to take.
+
+    by_phase: the rows of weight_update_parts, with at least one part.
+    """
+    phase, longest = max(by_phase.items(), key=lambda item: (item[0] in _PARTS, item[1]["median_s"]))
+    whole = by_phase.get("publish") or by_phase.get("apply")
+    of = "" if whole is None else f" of {fmt.duration(whole['median_s'])}"
+    said = [f"The longest part is {_THE[phase]}: {fmt.duration(longest['median_s'])}{of} per version. {_PARTS[phase]}"]
+    said += [
+        f"{_THE[name].capitalize()} grew from {fmt.duration(row['first_half_s'])} in the first half of the versions to "
+        f"{fmt.duration(row['second_half_s'])} in the second."
+        for name, row in by_phase.items()
+        if name in _PARTS and _has_grown(row)
+    ]
+    return " ".join([*said, _slow_transfer(by_phase.get("transfer"))]).rstrip()
+
+
+def _slow_transfer(row: Mapping[str, Any] | None) -> str:
+    published_s = published_transfer_s(row["bytes"] or 0) if row is not None else None
+    if row is None or published_s is None or row["median_s"] < _SLOW_TRANSFER * published_s:
+        return ""
+    return (
+        f"A transfer of {fmt.size(row['bytes'])} takes {fmt.duration(row['median_s'])}; the fastest published "
+        f"transfers of this size take about {fmt.duration(published_s)}."
+    )
+
+
+def _has_grown(row: Mapping[str, Any]) -> bool:
+    enough = row["versions"] >= _LEAST_VERSIONS
+    return enough and row["second_half_s"] >= max(_GROWTH * row["first_half_s"], row["first_half_s"] + _GROWTH_S)
 
 
 def updates_figure(spread: pl.DataFrame | None) -> Figure:
@@ -112,6 +162,36 @@ def _with_sentence(figure: Figure, sentence: str) -> Figure:
     return figure._replace(reading=f"{figure.reading} {sentence}".strip())
 
 
+_PARTS: Final = {
+    "drain": "To shorten it, load weights while requests stay in the engines, or abort and continue them.",
+    "gather": "To shorten it, send shards as they are, or gather them while the trainer still computes.",
+    "convert": "To shorten it, convert weights on the GPUs, once for all engines.",
+    "transfer": "To shorten it, send weights from GPU to GPU in large buckets, or only those that changed.",
+    "install": "To shorten it, write weights into the model's own buffers, without a reload.",
+    "resume": "To shorten it, keep the KV cache and the compiled graphs.",
+}
+"""Advice on each part of a weight update."""
+_THE: Final = {name: f"the {name}" for name in ("drain", "transfer")} | {
+    "gather": "the gathering", "convert": "the conversion", "install": "the installation", "resume": "the resumption",
+}  # fmt: skip
+_PHASES: Final = {
+    "publish": "publication, whole, on the trainer",
+    "drain": "drain, until the engines take weights",
+    "gather": "gathering of shards",
+    "convert": "conversion",
+    "transfer": "transfer",
+    "apply": "application, whole, on an engine",
+    "install": "installation",
+    "resume": "resumption of generation",
+}
+_PART_COLUMNS: Final = ("part", "per version, median", "first half", "second half", "longest", "in version")
+_LEAST_VERSIONS: Final = 8
+"""Versions from which two halves are compared."""
+_GROWTH: Final = 1.5
+_GROWTH_S: Final = 0.1
+"""Least ratio and least difference between the halves that count as growth."""
+_SLOW_TRANSFER: Final = 2.0
+"""Multiple of the published time from which a transfer counts as slow: published times differ by less."""
 EMPTY_RATIO: Final = 0.1
 """Share of its capacity within which a queue counts as empty, or as full: only one side is then held up."""
 _NO_TIMES: Final = "no delivery recorded when its sample was queued"

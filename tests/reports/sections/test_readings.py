@@ -16,7 +16,7 @@ from rlscope.reports.sections.engines import batch_reading, engine_table, flat_r
 from rlscope.reports.sections.layouts import one_staleness, sweep_reading
 from rlscope.reports.sections.ledger import gpu_use_frame
 from rlscope.reports.sections.lengths import all_trained, outcomes_reading
-from rlscope.reports.sections.queue import depth_sentence
+from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
 from rlscope.reports.sections.throughput import (
     other_state,
@@ -386,3 +386,64 @@ def test_of_more_than_twelve_engines_the_slowest_are_listed_and_counted() -> Non
 def test_a_single_engine_has_no_table() -> None:
     assert engine_table(engines_of([100.0])) == []
     assert engine_table({}) == []
+
+
+def part(phase: str, median_s: float, halves_s: tuple[float, float] = (1.0, 1.0), **more: int):
+    """A row of weight_update_parts: of eight versions, if nothing else is said."""
+    halves = dict(zip(("first_half_s", "second_half_s"), halves_s, strict=True))
+    row = {"phase": phase, "versions": 8, "median_s": median_s, "longest_s": 9.0, "longest_version": 3, "bytes": None}
+    return {**row, **halves, **more}
+
+
+def said_of(*rows) -> str:
+    return parts_sentence({row["phase"]: row for row in rows})
+
+
+def test_the_parts_of_an_update_are_listed_between_publication_and_application() -> None:
+    rows = [part("apply", 4.0), part("drain", 1.0, (0.5, 2.0)), part("publish", 5.0), part("transfer", 3.0)]
+    (fold,) = update_parts(pl.DataFrame(rows))
+    _, table = fold.blocks
+    assert [tuple(row) for row in table.rows] == [
+        ("publication, whole, on the trainer", "5 s", "1 s", "1 s", "9 s", "3"),
+        ("drain, until the engines take weights", "1 s", "500 ms", "2 s", "9 s", "3"),
+        ("transfer", "3 s", "1 s", "1 s", "9 s", "3"),
+        ("application, whole, on an engine", "4 s", "1 s", "1 s", "9 s", "3"),
+    ]
+
+
+def test_without_a_part_there_is_nothing_to_list() -> None:
+    assert update_parts(None) == []
+    assert update_parts(pl.DataFrame([part("apply", 4.0), part("publish", 5.0)])) == []
+
+
+def test_the_longest_part_is_named_with_what_shortens_it() -> None:
+    said = said_of(part("publish", 5.0), part("drain", 3.0), part("transfer", 2.0))
+    assert said == (
+        "The longest part is the drain: 3 s of 5 s per version. To shorten it, load weights while requests stay in the "
+        "engines, or abort and continue them."
+    )
+    assert said_of(part("resume", 3.0)).startswith("The longest part is the resumption: 3 s per version. ")
+
+
+@pytest.mark.parametrize(
+    ("halves_s", "versions", "grew"),
+    [
+        ((1.0, 1.5), 8, True),
+        ((1.0, 1.49), 8, False),
+        ((1.0, 1.5), 7, False),
+        ((0.125, 0.2265625), 8, True),
+        ((0.125, 0.21875), 8, False),
+    ],
+)
+def test_a_part_that_takes_half_as_long_again_in_the_second_half_has_grown(
+    halves_s: tuple[float, float], versions: int, grew: bool
+) -> None:
+    said = said_of(part("drain", 1.0, halves_s, versions=versions))
+    assert ("The drain grew from" in said) == grew
+
+
+@pytest.mark.parametrize(("seconds", "size_bytes", "slow"), [(1.7, 60e9, True), (1.69, 60e9, False), (99, 9e8, False)])
+def test_a_transfer_is_slow_from_twice_the_published_time(seconds: float, size_bytes: float, slow: bool) -> None:
+    said = said_of(part("transfer", seconds, bytes=int(size_bytes)))
+    told = "A transfer of 60 GB takes 1.7 s; the fastest published transfers of this size take about 850 ms."
+    assert (told in said) == slow

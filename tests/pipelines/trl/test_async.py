@@ -48,6 +48,11 @@ def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):
     for phase in ("publish", "transfer", "apply"):
         assert [row["version"] for row in recorded.phases(phase)] == versions
     assert all(row["paused"] for row in recorded.phases("apply"))
+    for part in ("drain", "resume"):
+        found = {worker: [] for worker in ("trainer", "sampler")}
+        for row in recorded.phases(part):
+            found[row["worker_id"]].append(row["version"])
+        assert found == {"trainer": versions, "sampler": versions}
 
 
 def test_samples_are_the_responses_that_were_scored(recorded):

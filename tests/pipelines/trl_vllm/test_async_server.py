@@ -1,11 +1,16 @@
 """TRL's AsyncGRPOTrainer and its own rollout process against a real `vllm serve`: three records that agree."""
 
+import socket
 from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
+from rlscope import api
+from rlscope.alerts.live.scrape import scraping
 from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.store import open_run
 from tests.pipelines.trl.async_record import Recorded, assert_agrees, record
@@ -17,11 +22,24 @@ SECOND_NS = 10**9
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> Recorded:
-    with pytest.MonkeyPatch.context() as environment:
+def scraped(tmp_path_factory) -> Path:
+    """The folder that `rlscope watch --scrape` would record the server into, from its metrics page alone."""
+    return tmp_path_factory.mktemp("scraped")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, scraped) -> Recorded:
+    folder, port = tmp_path_factory.mktemp("server"), free_port()
+    with pytest.MonkeyPatch.context() as environment, scraping([f"http://127.0.0.1:{port}/metrics"], scraped, 1):
         environment.setenv("VLLM_LOGGING_LEVEL", "INFO")  # For its lines every ten seconds.
-        folder = tmp_path_factory.mktemp("server")
-        return record(folder, "--engine", "vllm", "--steps", str(STEPS), report_to="none")
+        flags = ("--engine", "vllm", "--steps", str(STEPS), "--port", str(port))
+        return record(folder, *flags)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def test_steps_samples_and_tokens_are_those_of_trl_s_log(recorded):
@@ -105,6 +123,16 @@ def test_the_ledger_closes_and_nothing_is_missing(recorded):
 
 def test_what_trl_logs_itself_says_the_same_of_the_trainer(recorded):
     assert_agrees(recorded.analysis, recorded.logs / "trainer_state.json")
+
+
+def test_the_page_of_the_server_beside_trl_s_log_says_what_the_hooks_recorded(recorded, scraped):
+    with open_run(scraped) as run:
+        [(tokens,)] = run.connection.sql("SELECT sum(decode_tokens) FROM engine_steps").fetchall()
+    # Of the last second before the server ends, and of the first after it began, the page is not read.
+    assert tokens == pytest.approx(sum(row["decode_tokens"] for row in recorded.rows("engine_steps")), rel=0.1)
+    events = next(recorded.logs.glob("**/events.out.tfevents.*"))
+    joined = api.analyze(events, options=import_options(engine_logs=[str(scraped)], gpus="trainer=1,sampler=1"))
+    assert joined.verdict.bottleneck == recorded.analysis.verdict.bottleneck
 
 
 def test_tokens_of_vllm_s_own_log_are_those_that_the_hooks_recorded(recorded, tmp_path):

@@ -62,8 +62,11 @@ def test_all_samples_are_there_and_only_the_cancelled_one_was_aborted(recorded):
 
 
 def test_each_update_says_whether_generation_stopped_and_what_became_of_the_cache(recorded):
-    said = [(row["version"], row["label"], row["paused"], row["kv"]) for row in recorded.rows("weight_updates")]
+    rows = recorded.rows("weight_updates")
+    said = [(row["version"], row["label"], row["paused"], row["kv"]) for row in rows if row["phase"] == "apply"]
     assert said == [(1, "1", True, "kept"), (2, "2", True, "recomputed"), (3, "3", False, "kept")]
+    parts = sorted((row["version"], row["phase"]) for row in rows if row["phase"] != "apply")
+    assert parts == [(1, "drain"), (1, "resume"), (2, "drain"), (2, "resume")]
 
 
 def test_only_the_update_without_a_pause_tears_tokens(recorded):

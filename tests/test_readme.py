@@ -38,7 +38,7 @@ def host() -> dict[str, Any]:
     """What the trainer and the sampler of the snippets have already, for a run of two steps."""
     sample = SimpleNamespace(id="step3/17", queued_ns=None, reward=1.0)
     queue = SimpleNamespace(get_batch=lambda: Batch([sample]), put=lambda response: None, qsize=lambda: 1)
-    engine = SimpleNamespace(step=lambda: 1, load=lambda weights: None)
+    engine = SimpleNamespace(step=lambda: 1, pause=lambda: None, load=lambda weights: None)
     moments = [(0, 24, 24.0, 24.0)]
     done = {
         "load": lambda: None,

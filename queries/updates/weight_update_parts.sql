@@ -1,14 +1,13 @@
 -- How long do weight updates take, and each of their parts?
 --
 -- in   weight_updates
--- out  phase            VARCHAR  publish, apply, or a part of them: drain, gather, convert, transfer, install, resume
--- out  versions         BIGINT   versions with this phase
--- out  median_s         DOUBLE   time of a version on its slowest worker, median over versions, seconds
--- out  first_half_s     DOUBLE   median over the first half of these versions, seconds; NULL for a single version
--- out  second_half_s    DOUBLE   median over the second half, without the middle one, seconds; NULL for a single version
--- out  longest_s        DOUBLE   its maximum, seconds
--- out  longest_version  BIGINT   the first version that took as long
--- out  bytes            BIGINT   bytes moved per version, median; NULL if not recorded
+-- out  phase          VARCHAR  publish, apply, or a part of them: drain, gather, convert, transfer, install, resume
+-- out  versions       BIGINT   versions with this phase
+-- out  median_s       DOUBLE   time of a version on its slowest worker, median over versions, seconds
+-- out  first_half_s   DOUBLE   median over the first half of these versions, seconds; NULL for a single version
+-- out  second_half_s  DOUBLE   median over the second half, without the middle one, seconds; NULL for a single version
+-- out  longest_s      DOUBLE   its maximum, seconds
+-- out  bytes          BIGINT   bytes moved per version, median; NULL if not recorded
 -- grain: one row per recorded phase
 -- partition: driver
 WITH of_workers AS (
@@ -34,7 +33,6 @@ SELECT
     median(phase_s) FILTER (twice_place <= versions) AS first_half_s,
     median(phase_s) FILTER (twice_place > versions + 1) AS second_half_s,
     max(phase_s) AS longest_s,
-    min_by(version, (-phase_s, version)) AS longest_version,
     median(bytes)::BIGINT AS bytes
 FROM placed
 GROUP BY phase

@@ -117,7 +117,7 @@ def update_parts(parts: pl.DataFrame | None) -> Sequence[Block]:
 
 def _part_cells(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
     times = (row[name] for name in ("median_s", "first_half_s", "second_half_s", "longest_s"))
-    return (words, *map(fmt.duration, times), fmt.count(row["longest_version"]))
+    return (words, *map(fmt.duration, times))
 
 
 def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:
@@ -184,7 +184,7 @@ _PHASES: Final = {
     "install": "installation",
     "resume": "resumption of generation",
 }
-_PART_COLUMNS: Final = ("part", "per version, median", "first half", "second half", "longest", "in version")
+_PART_COLUMNS: Final = ("part", "per version, median", "first half", "second half", "longest")
 _LEAST_VERSIONS: Final = 8
 """Versions from which two halves are compared."""
 _GROWTH: Final = 1.5

@@ -85,6 +85,7 @@ DRAWN: Final = (
     "queue_waits",
     "queue_wait_counts",
     "weight_update_spread",
+    "engine_deliveries",
     "response_lengths",
     "delivered_lengths",
     "group_tail_counts",

@@ -37,6 +37,8 @@ _ENGINE_COLUMNS: Final = (
     "peak KV cache",
     "preemptions",
     "time with requests",
+    "new weights after",
+    "dropped as stale",
 )
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
@@ -66,14 +68,16 @@ def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]
         return []
     rows = _engine_rows(speeds, answers)
     shown, median = rows.head(_ENGINES_SHOWN), float(speeds["tokens_per_s"].median() or 0.0)  # pyright: ignore[reportArgumentType]
-    table = Table("Engines", _ENGINE_COLUMNS, [_engine_cells(row, median) for row in shown.iter_rows(named=True)])
+    table = Table(
+        "Engines", _ENGINE_COLUMNS, [_engine_cells(row, median) for row in shown.iter_rows(named=True)], "stacks"
+    )
     if shown.height == rows.height:
         return [table]
     return [table, Paragraph(f"The {fmt.count(shown.height)} slowest of {fmt.count(rows.height)} engines.", "note")]
 
 
 def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Return engine_speed with the share of time with requests, the use of the KV cache, and preemptions, by engine."""
+    """Return engine_speed with time, KV cache, preemptions, version lag and dropped samples, by engine."""
     extents = (
         answers["worker_extents"]
         .group_by("worker_id")
@@ -85,6 +89,12 @@ def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> p
         used = (pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")).max()
         recorded = pl.when(pl.col("preemptions").is_not_null().any()).then(pl.col("preemptions").sum())
         rows = rows.join(kv.group_by("worker_id").agg(kv_ratio=used, preemptions=recorded), on="worker_id", how="left")
+    updates, delivered = answers.get("weight_update_latency"), answers.get("engine_deliveries")
+    if updates is not None:
+        lag_s = pl.col("publish_to_applied_s").mean()
+        rows = rows.join(updates.group_by("worker_id").agg(lag_s=lag_s), on="worker_id", how="left")
+    if delivered is not None:
+        rows = rows.join(delivered, on="worker_id", how="left")
     return rows.sort("tokens_per_s", "worker_id")
 
 
@@ -99,6 +109,8 @@ def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> tuple[s
         fmt.percent(row.get("kv_ratio")),
         fmt.count(row.get("preemptions")),
         fmt.percent(row["row_s"] / extent_s) if extent_s else fmt.NO_DATA,
+        fmt.duration(row.get("lag_s")),
+        fmt.percent(row["dropped"] / row["samples"]) if row.get("samples") else fmt.NO_DATA,
     )
 
 

@@ -350,7 +350,7 @@ def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
 
 
 def engines_of(rates: list[float]) -> dict[str, pl.DataFrame]:
-    """Engines of 100 s that have requests for 80 s of it; the first one recorded its KV cache."""
+    """Engines of 100 s that have requests for 80 s of it; of the first the KV cache, updates and samples are known."""
     names = [f"e{number}" for number in range(len(rates))]
     speeds = {"worker_id": names, "tokens_per_s": rates, "running_mean": 8.0, "waiting_mean": 0.5, "row_s": 80.0}
     return {
@@ -364,15 +364,17 @@ def engines_of(rates: list[float]) -> dict[str, pl.DataFrame]:
                 "preemptions": [1, 2],
             }
         ),
+        "weight_update_latency": pl.DataFrame({"worker_id": "e0", "publish_to_applied_s": [1.0, None, 2.0]}),
+        "engine_deliveries": pl.DataFrame({"worker_id": "e0", "samples": [8], "dropped": [1]}),
     }
 
 
 def test_engines_are_listed_from_the_slowest_on_against_their_median() -> None:
     (table,) = engine_table(engines_of([100.0, 50.0, 200.0]))
     assert [tuple(row) for row in table.rows] == [
-        ("e1", "50 tokens/s", "−50.0%", "8", "0.5", "no data", "no data", "80.0%"),
-        ("e0", "100 tokens/s", "0%", "8", "0.5", "60.0%", "3", "80.0%"),
-        ("e2", "200 tokens/s", "+100%", "8", "0.5", "no data", "no data", "80.0%"),
+        ("e1", "50 tokens/s", "−50.0%", "8", "0.5", "no data", "no data", "80.0%", "no data", "no data"),
+        ("e0", "100 tokens/s", "0%", "8", "0.5", "60.0%", "3", "80.0%", "1.5 s", "12.5%"),
+        ("e2", "200 tokens/s", "+100%", "8", "0.5", "no data", "no data", "80.0%", "no data", "no data"),
     ]
 
 

@@ -1,7 +1,8 @@
 """One engine decodes slower than the others.
 
 Symptom: one of several engines produces fewer tokens per second of forward passes.
-Evidence: tokens per second of its engine steps, against the median of the engines with a comparable batch.
+Evidence: tokens per second of its engine steps, against the median of the engines with a comparable batch; the shares
+of its samples and of the others' that were dropped as stale, if a slow engine's samples come too late.
 Threshold: 20% below the median of at least three engines, more than unequal batches explain on equal hardware.
 Remedy: check its host (clocks, neighbors, a faulty link), or give it fewer requests.
 Limits: engines of different sizes are compared as if they were equal. An engine with a small batch is slower only
@@ -10,11 +11,12 @@ Cost: the tokens that the median engine would have produced in addition, in GPU-
 its GPUs are not known.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from rlscope.analysis.result import Finding
+from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
 
 # More than unequal batches explain on equal hardware.
@@ -23,6 +25,8 @@ SLOWDOWN_RATIO: Final = 0.20
 LEAST_ENGINES: Final = 3
 # A batch below this share of the median batch explains a lower rate by itself.
 COMPARABLE_BATCH_RATIO: Final = 0.80
+# Shares of a few hundred samples differ by less by chance.
+DROPPED_MORE_RATIO: Final = 0.10
 
 
 class Straggler(NamedTuple):
@@ -66,10 +70,23 @@ def find(evidence: Evidence) -> Finding | None:
             "tokens_per_s": slowest.tokens_per_s,
             "median_tokens_per_s": slowest.median_tokens_per_s,
             "slowdown_ratio": slowdown_ratio,
+            **_drops(slowest.worker_id, evidence.answers["engine_deliveries"]),
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+def _drops(worker_id: str, delivered: pl.DataFrame) -> Mapping[str, EvidenceValue]:
+    """Return the shares dropped of the engine's samples and of the others'; empty if the engine's is not larger."""
+    is_own = pl.col("worker_id") == worker_id
+    own, others = (
+        delivered.filter(which).select(pl.col("dropped").sum() / pl.col("samples").sum()).item()
+        for which in (is_own, ~is_own)
+    )
+    if own is None or others is None or not own - others >= DROPPED_MORE_RATIO:
+        return {}
+    return {"dropped_ratio": own, "others_dropped_ratio": others}
 
 
 def _comparable(engines: pl.DataFrame) -> pl.DataFrame:
@@ -80,7 +97,11 @@ def _comparable(engines: pl.DataFrame) -> pl.DataFrame:
 RULE = FindingRule(
     name="straggling_engine",
     title="Straggling engine",
-    sentences=("Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}.",),
+    sentences=(
+        "Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}. Its samples "
+        "are late: {dropped_ratio} of them were dropped as stale, and {others_dropped_ratio} of the others'.",
+        "Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}.",
+    ),
     remedy="Check that engine's host and GPU (clocks, neighbours, memory) and how requests are routed to it; replace "
     "it if it stays slow.",
     find=find,

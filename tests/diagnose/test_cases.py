@@ -78,10 +78,10 @@ def test_moving_a_threshold_changes_what_some_case_finds(
     rule: str, threshold: str, step: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [case for case in CASES.values() if case.file == rule]
-    before = [finding and finding.severity for finding in map(found, own)]
+    before = [finding and (finding.severity, finding.evidence.keys()) for finding in map(found, own)]
     module = getattr(diagnose, rule)
     monkeypatch.setattr(module, threshold, getattr(module, threshold) + step)
-    assert [finding and finding.severity for finding in map(found, own)] != before
+    assert [finding and (finding.severity, finding.evidence.keys()) for finding in map(found, own)] != before
 
 
 @pytest.mark.parametrize(("skipped", "missing"), [(1, 0), (0, 1)])

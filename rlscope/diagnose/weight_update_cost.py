@@ -53,7 +53,7 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 def _longest_part(parts: pl.DataFrame) -> Mapping[str, EvidenceValue]:
-    """Return the part that takes longest, a transfer included, and its time; empty without recorded parts."""
+    """Return the recorded part that takes longest, a transfer included, and its time; empty if there is none."""
     recorded = parts.filter(~pl.col("phase").is_in(["publish", "apply"])).sort("median_s", descending=True)
     if recorded.is_empty():
         return {}
@@ -66,7 +66,7 @@ RULE = FindingRule(
     sentences=(
         "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "
         "of all GPU time, waits for weights included). Applying one took an engine {apply_mean_s} on average. The "
-        "longest part of an update is its {longest_part}, with {part_median_s}.",
+        "longest recorded part of an update, {longest_part}, took {part_median_s}.",
         "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "
         "of all GPU time, waits for weights included). Applying one took an engine {apply_mean_s} on average.",
         "Over the whole run, weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers "

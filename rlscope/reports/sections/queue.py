@@ -128,7 +128,8 @@ def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:
     phase, longest = max(by_phase.items(), key=lambda item: (item[0] in _PARTS, item[1]["median_s"]))
     whole = by_phase.get("publish") or by_phase.get("apply")
     of = "" if whole is None else f" of {fmt.duration(whole['median_s'])}"
-    said = [f"The longest part is {_THE[phase]}: {fmt.duration(longest['median_s'])}{of} per version. {_PARTS[phase]}"]
+    time = f"{fmt.duration(longest['median_s'])}{of} per version"
+    said = [f"The longest recorded part is {_THE[phase]}: {time}. {_PARTS[phase]}"]
     said += [
         f"{_THE[name].capitalize()} grew from {fmt.duration(row['first_half_s'])} in the first half of the versions to "
         f"{fmt.duration(row['second_half_s'])} in the second."

@@ -421,10 +421,10 @@ def test_without_a_part_there_is_nothing_to_list() -> None:
 def test_the_longest_part_is_named_with_what_shortens_it() -> None:
     said = said_of(part("publish", 5.0), part("drain", 3.0), part("transfer", 2.0))
     assert said == (
-        "The longest part is the drain: 3 s of 5 s per version. To shorten it, load weights while requests stay in the "
-        "engines, or abort and continue them."
+        "The longest recorded part is the drain: 3 s of 5 s per version. To shorten it, load weights while requests "
+        "stay in the engines, or abort and continue them."
     )
-    assert said_of(part("resume", 3.0)).startswith("The longest part is the resumption: 3 s per version. ")
+    assert said_of(part("resume", 3.0)).startswith("The longest recorded part is the resumption: 3 s per version. ")
 
 
 @pytest.mark.parametrize(

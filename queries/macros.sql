@@ -16,6 +16,11 @@ list_transform(
     lambda place: origin_ns + place * cell_ns
 );
 
+-- The engine rows of the policy's engines. Those of auxiliary engines are another model's.
+CREATE MACRO policy_rows() AS TABLE
+SELECT engine_steps.* FROM engine_steps
+ANTI JOIN (SELECT worker_id FROM workers WHERE role = 'auxiliary') AS auxiliary USING (worker_id);
+
 -- The spans of the workers with GPUs or, with of_controllers, of those without, cut at the edges of cells of cell_ns.
 -- The pieces of the extent are the worker's cells.
 CREATE MACRO span_pieces(origin_ns, cell_ns, of_controllers := false) AS TABLE

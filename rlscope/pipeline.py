@@ -153,7 +153,7 @@ def analyze_run(
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
     timeline = answers["ledger_timeline"]
-    verdict = judge(facts.total_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal)
+    verdict = judge(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal)
     analysis = AnalysisResult(
         run=facts,
         verdict=verdict,

@@ -128,6 +128,9 @@ class Recording:
         if settings.upload is not None:
             self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
         self.phases.keep = self.processor.phase_ended
+        if settings.identity.role == "auxiliary":
+            # Its hook sees responses, but they are not samples of the policy.
+            self.buffers["samples"].close()
         self._thread = FlushThread(
             self._write, settings.limits.flush_interval_s, self.faults, self._close_some, self._close_all
         )

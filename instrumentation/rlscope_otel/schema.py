@@ -20,7 +20,8 @@ FORMAT_NAME: Final = "rlscope-trace"
 FORMAT_VERSION: Final = 1
 WORKER_ID_PATTERN: Final = r"[A-Za-z0-9_.-]{1,128}"
 
-ROLES: Final = ("sampler", "trainer", "colocated", "controller")
+ROLES: Final = ("sampler", "trainer", "colocated", "auxiliary", "controller")
+"""An auxiliary worker runs a model that is not trained: a judge, a reward, reference or critic model."""
 ACTIVITIES: Final = (
     "startup",
     "generate",

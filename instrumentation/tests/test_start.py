@@ -39,7 +39,7 @@ def test_a_worker_without_a_name_gets_one_that_the_format_allows(
     [
         (
             {"role": None},
-            r"role is None; expected sampler, trainer, colocated, controller\. Pass role= or set RLSCOPE_ROLE",
+            r"role is None; expected sampler, trainer, colocated, auxiliary, controller\. Pass role= or set RLSCOPE_",
         ),
         ({"role": "boss"}, r"role is 'boss'"),
         ({"role": "sampler", "worker_id": "a/b"}, r"worker_id is 'a/b'; expected a name that matches"),
@@ -74,6 +74,21 @@ def test_a_wrong_number_in_the_environment_fails_loudly(tmp_path: Path, monkeypa
 def test_a_worker_owns_the_gpus_it_names_else_one(tmp_path: Path, worker, role, arguments, gpu_count) -> None:
     with start_run(tmp_path, role, "w0", **arguments):
         assert worker("w0")["gpu_count"] == gpu_count
+
+
+def test_an_auxiliary_worker_records_its_work_and_no_samples_because_they_are_not_the_policy_s(
+    tmp_path: Path, worker, rows
+) -> None:
+    with start_run(tmp_path, "auxiliary", "judge-0") as run:
+        run.engine_step(0, 10, running=1)
+        with run.activity("reward"):
+            sample = run.sample("s0", prompt_tokens=1)
+            sample.tokens(3, version=0)
+            sample.finish()
+    assert (worker("judge-0")["role"], worker("judge-0")["gpu_count"]) == ("auxiliary", 1)
+    assert (len(rows("engine_steps", "start_ns")), len(rows("activities", "start_ns"))) == (1, 1)
+    assert not (tmp_path / "samples").exists()
+    assert (dict(run.faults.counts), worker("judge-0")["dropped"].get("samples", 0)) == ({}, 0)
 
 
 def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_path: Path, worker, clock) -> None:

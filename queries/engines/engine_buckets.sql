@@ -1,6 +1,6 @@
--- What did each engine do in each time bucket?
+-- What did each engine of the policy do in each time bucket?
 --
--- in   engine_cells
+-- in   engine_cells, workers
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
 -- out  worker_id       VARCHAR  engine
@@ -38,5 +38,6 @@ SELECT
     max(kv_max_tokens) AS kv_max_tokens,
     sum(kv_preemptions)::BIGINT AS kv_preemptions
 FROM engine_cells
+ANTI JOIN (SELECT worker_id FROM workers WHERE role = 'auxiliary') AS auxiliary USING (worker_id)
 GROUP BY worker_id, bucket_start_ns, is_timed
 ORDER BY worker_id, bucket_start_ns, is_timed

@@ -1,6 +1,6 @@
 -- How long did forward passes take in the interval, by batch size, prompt tokens and resident KV?
 --
--- in   engine_steps, activities
+-- in   engine_steps, workers, activities
 -- arg  from_ns         BIGINT   start of the interval, UTC epoch
 -- arg  to_ns           BIGINT   its end, exclusive
 -- arg  one_row_in      BIGINT   medians are of one row in this many
@@ -45,9 +45,9 @@ SELECT
     sum(decode_tokens)::BIGINT AS decode_tokens,
     sum(prefill_tokens)::BIGINT AS prefill_tokens,
     sum(kv_used_tokens * forward_passes) / sum(forward_passes)::DOUBLE AS kv_used_tokens
-FROM engine_steps
+FROM policy_rows() AS engine
 ANTI JOIN claimed
-    ON engine_steps.worker_id = claimed.worker_id AND start_ns // 10000000000 = ten_seconds
+    ON engine.worker_id = claimed.worker_id AND start_ns // 10000000000 = ten_seconds
     AND start_ns >= from_ns AND start_ns < to_ns
 WHERE start_ns >= $from_ns AND start_ns < $to_ns AND forward_passes > 0 AND busy_ns IS NOT NULL
     AND end_ns > start_ns

@@ -1,6 +1,6 @@
 -- How long did a decode pass take at each batch size?
 --
--- in   engine_steps
+-- in   engine_steps, workers
 -- arg  one_row_in     BIGINT   percentiles are of one row in this many
 -- out  worker_id     VARCHAR  engine
 -- out  running       INTEGER  requests in the batch
@@ -21,7 +21,7 @@ WITH batches AS (
         sum(end_ns - start_ns - busy_ns) AS between_ns,
         quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) FILTER (is_one_in(start_ns, $one_row_in))
             AS pass_quantiles_ns
-    FROM engine_steps
+    FROM policy_rows()
     WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0 AND busy_ns IS NOT NULL
     GROUP BY worker_id, running
 )

@@ -1,6 +1,6 @@
 -- How often were requests preempted for lack of KV cache in the interval, and how much was recomputed?
 --
--- in   engine_steps, samples, weight_updates
+-- in   engine_steps, workers, samples, weight_updates
 -- arg  from_ns         BIGINT  start of the interval, UTC epoch
 -- arg  to_ns           BIGINT  its end, exclusive
 -- out  preemptions     BIGINT  preempted requests; NULL if not recorded
@@ -16,7 +16,7 @@
 WITH drops AS (SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'),
 steps AS (
     SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns
-    FROM engine_steps
+    FROM policy_rows()
     -- sorting all rows takes the most time, and most runs drop no KV cache
     WHERE worker_id IN (SELECT worker_id FROM drops)
 ),
@@ -30,7 +30,7 @@ rows AS (
         sum(preemptions) - coalesce((SELECT preemptions FROM dropped), 0) AS preemptions,
         count(preemptions) AS counted,
         sum(prefill_tokens) AS prefill_tokens
-    FROM engine_steps
+    FROM policy_rows()
     WHERE start_ns >= $from_ns AND start_ns < $to_ns
 ),
 begun AS (

@@ -1,6 +1,6 @@
 -- How long did each step wait for its last tenth of samples, and did the engines run others meanwhile?
 --
--- in   delivered_samples, samples, engine_steps
+-- in   delivered_samples, samples, engine_steps, workers
 -- out  step              BIGINT  optimizer step
 -- out  samples           BIGINT  samples trained in it
 -- out  first_start_ns    BIGINT  earliest start of them, UTC epoch; NULL if not recorded
@@ -29,7 +29,7 @@ WITH tails AS (
 batches AS (
     SELECT running, start_ns, end_ns,
         lead(start_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS next_ns
-    FROM engine_steps
+    FROM policy_rows()
     WHERE NOT EXISTS (SELECT 1 FROM samples WHERE started_ns IS NOT NULL)
 ),
 changes AS (

@@ -2,7 +2,7 @@
 --
 -- in   workers
 -- out  worker_id            VARCHAR  worker
--- out  role                 VARCHAR  sampler, trainer, colocated or controller
+-- out  role                 VARCHAR  sampler, trainer, colocated, auxiliary or controller
 -- out  gpu_count            INTEGER  its GPUs
 -- out  device_name          VARCHAR  GPU model; NULL if not recorded
 -- out  kv_capacity_tokens   BIGINT   capacity of its KV cache; NULL if not recorded

@@ -2,7 +2,7 @@
 --
 -- in   workers, engine_steps, train_steps, weight_updates, activities, samples
 -- out  worker_id  VARCHAR  worker
--- out  role       VARCHAR  sampler, trainer, colocated or controller
+-- out  role       VARCHAR  sampler, trainer, colocated, auxiliary or controller
 -- out  host       VARCHAR  host it ran on
 -- out  gpu_count  INTEGER  its GPUs
 -- out  start_ns   BIGINT   its start, UTC epoch

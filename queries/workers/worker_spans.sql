@@ -5,13 +5,14 @@
 -- out  gpu_count  INTEGER  its GPUs
 -- out  start_ns   BIGINT   start, not before the worker's, UTC epoch
 -- out  end_ns     BIGINT   end, not after the worker's
--- out  state      VARCHAR  the state; unattributed for the whole time of the worker
+-- out  state      VARCHAR  the state; unattributed, or no_requests, for the whole time of the worker
 -- out  reason     VARCHAR  reason for waiting; NULL for other states
 -- out  layer      INTEGER  of spans with the same start and end, the one with the higher layer is inside
 -- grain: one row per span, and one for the whole time of each worker, which is the outermost span
 -- partition: worker
 -- merge: concatenate
--- Trainers wait for samples; samplers have no requests.
+-- Trainers wait for samples; samplers have no requests. An auxiliary worker that records activities has no requests
+-- outside them.
 -- Parts of a weight update lie inside its publication or application, which has their time.
 -- An engine that applies weights without a pause keeps generating; its rows record what it did meanwhile.
 WITH extents AS (
@@ -24,6 +25,7 @@ named AS (
             WHEN activity = 'generate' THEN 'generating'
             WHEN activity = 'weight_update' THEN if(role = 'trainer', 'publishing_weights', 'applying_weights')
             WHEN activity <> 'wait' THEN activity
+            WHEN role = 'auxiliary' AND activities.reason IS DISTINCT FROM 'weights' THEN 'no_requests'
             WHEN activities.reason = 'samples' AND role <> 'sampler' THEN 'waiting_for_samples'
             WHEN activities.reason = 'staleness_cap' AND role <> 'sampler' THEN 'waiting_for_staleness_cap'
             WHEN activities.reason IN ('requests', 'backpressure', 'barrier', 'environment', 'staleness_cap')
@@ -44,7 +46,9 @@ named AS (
     FROM weight_updates JOIN extents USING (worker_id)
     WHERE phase IN ('publish', 'transfer', 'apply') AND NOT (phase = 'apply' AND paused IS FALSE AND has_rows)
     UNION ALL
-    SELECT worker_id, from_ns, to_ns, NULL, 0, 'unattributed' FROM extents
+    SELECT worker_id, from_ns, to_ns, NULL, 0,
+        if(role = 'auxiliary' AND worker_id IN (SELECT worker_id FROM activities), 'no_requests', 'unattributed')
+    FROM extents
 )
 SELECT
     named.worker_id,

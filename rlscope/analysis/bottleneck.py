@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
+from rlscope.analysis.ledger import AUXILIARY_ROLE, GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def judge(
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     Args:
-        total_gpus: GPUs of all workers.
+        total_gpus: GPUs of the workers that sample or train.
         steps: Recorded training steps.
         timeline: The ledger over time.
         bucket_ns: Length of its buckets. A bucket that crosses an edge of the interval counts by its share inside.
@@ -70,7 +70,7 @@ def judge(
         ranking: The model's ranking. None or empty if the model does not explain the run.
         refusal: Reason that the data does not support a verdict. None if it does.
     """
-    inside = interval.clip(timeline, bucket_ns)
+    inside = _inside(timeline, bucket_ns, interval)
     unknown_reason = refusal or _unknown_reason(total_gpus, steps, inside)
     unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
     if unrecorded is not None:
@@ -148,7 +148,7 @@ def measure_losses(
         interval: The interval of the verdict.
         dropped_tokens_ratio: Share of the tokens taken in the interval that were dropped as stale, 0..1.
     """
-    inside = interval.clip(timeline, bucket_ns)
+    inside = _inside(timeline, bucket_ns, interval)
     state, reason = pl.col("state"), pl.col("reason")
     trainer_gpu_s = _side_gpu_s(inside, "trainers")
     sampler_gpu_s = _side_gpu_s(inside, "samplers")
@@ -176,6 +176,11 @@ def measure_losses(
         for cause, gpu_s, side_gpu_s in found
     ]
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
+
+
+def _inside(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> pl.DataFrame:
+    """Return the part of the ledger in the interval, without the workers that neither sample nor train."""
+    return interval.clip(timeline.filter(pl.col("role") != AUXILIARY_ROLE), bucket_ns)
 
 
 def _saving() -> pl.Expr:

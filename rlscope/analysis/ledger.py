@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TRAINER_ROLES: Final = ("trainer", "colocated")
 SAMPLER_ROLES: Final = ("sampler", "colocated")
 """Roles whose GPUs train, and roles whose GPUs sample."""
+AUXILIARY_ROLE: Final = "auxiliary"
+"""Role of workers whose model is not trained. The ledger has their GPU time; the verdict leaves it out."""
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row. GPU readings cannot tell them apart."""
 GENERATING: Final = (*ENGINE_STATES, "generating")

@@ -154,7 +154,7 @@ class RunFacts:
     duration_s: float
     """Length of the run, in seconds."""
     total_gpus: int
-    """Total number of GPUs."""
+    """Total number of GPUs, auxiliary ones included."""
     trainer_gpus: int
     """Trainer GPUs."""
     sampler_gpus: int
@@ -183,6 +183,13 @@ class RunFacts:
     """Config of run.json as written by the user, with any keys and values."""
     total_steps: int | None = None
     """Planned training steps of the run. None if its config does not state them."""
+    auxiliary_gpus: int = 0
+    """GPUs of judges and of reward, reference and critic models, which the model of the run leaves out."""
+
+    @property
+    def policy_gpus(self) -> int:
+        """GPUs that sample or train."""
+        return self.total_gpus - self.auxiliary_gpus
 
 
 @dataclass(frozen=True, slots=True)

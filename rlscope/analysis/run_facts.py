@@ -20,7 +20,7 @@ from rlscope.trace.store import OpenRun
 def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     """Return the facts from worker_extents, training_steps, delivery_outcomes and worker_devices."""
     extents, steps = answers["worker_extents"], answers["training_steps"]
-    gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}
+    gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated", "auxiliary")}
     window = steady_window(steps)
     started_ns = min(extents["start_ns"], default=run.created_ns or 0)
     trained = answers["delivery_outcomes"].filter(outcome="trained")
@@ -33,6 +33,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         trainer_gpus=gpus["trainer"],
         sampler_gpus=gpus["sampler"],
         colocated_gpus=gpus["colocated"],
+        auxiliary_gpus=gpus["auxiliary"],
         steps=len(steps),
         samples_trained=int(trained["samples"].sum()),
         tokens_trained=int(trained["tokens"].sum()) if is_known else None,

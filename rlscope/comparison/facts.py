@@ -343,6 +343,7 @@ def _whole_totals(analysis: AnalysisResult) -> StretchMeans:
 
 def _gpus(run: RunFacts) -> dict[str, int]:
     gpus = {"trainer": run.trainer_gpus, "sampler": run.sampler_gpus, "colocated": run.colocated_gpus}
+    gpus["auxiliary"] = run.auxiliary_gpus
     return {role: count for role, count in gpus.items() if count}
 
 

@@ -35,7 +35,12 @@ from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import FiredRule, fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import publication_wait_sentence, startup_words, unrecorded_sentence
+from rlscope.reports.text.states import (
+    auxiliary_sentence,
+    publication_wait_sentence,
+    startup_words,
+    unrecorded_sentence,
+)
 from rlscope.reports.text.step_bounds import bounds_part
 
 _BARS_MAX = 10
@@ -86,7 +91,7 @@ def _verdict(analysis: AnalysisResult) -> Answer:
 
 
 def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
-    ledger, window = analysis.ledger, analysis.run.window
+    ledger, run, window = analysis.ledger, analysis.run, analysis.run.window
     if not ledger.states:
         yield Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
         return
@@ -96,7 +101,7 @@ def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
         f"The rows add up to {fmt.gpu_time(ledger.total_gpu_s)}. Indented rows and dropped samples are included in the "
         "rows above them."
     )
-    notes = (total, unrecorded_sentence(ledger), publication_wait_sentence(ledger))
+    notes = (total, unrecorded_sentence(ledger), auxiliary_sentence(run), publication_wait_sentence(ledger))
     yield Paragraph(f"Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}", "note")
     yield Paragraph(" ".join(filter(None, notes)), "note")
 

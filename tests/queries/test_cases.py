@@ -1,15 +1,19 @@
 """Each question answers what its case file says; the cases name every column and argument of its header."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import find_question, questions
 from tests.case_files import Case, cases_of, cell, text_rows
+from tests.trace_folder import worker
 
 CASES = cases_of(Path(__file__).parent / "cases")
+OF_THE_POLICY: Final = ("engine_buckets", "pass_costs", "pass_latency", "preemptions", "step_tails")
+"""Questions about engine rows that leave out those of other models."""
 
 
 def answered(case: Case) -> list[dict[str, Any]]:
@@ -35,6 +39,21 @@ def test_the_question_answers_what_the_case_expects(case: Case) -> None:
     if "in no order" in find_question(case.file).grain:
         found.sort(key=lambda row: next((place for place, each in enumerate(rows) if each == row), len(rows)))
     assert found == rows
+
+
+@pytest.mark.parametrize("name", OF_THE_POLICY)
+def test_the_rows_of_an_auxiliary_engine_change_no_answer_about_the_policy(name: str) -> None:
+    cases = [each for each in CASES if each.file == name and "engine_steps" in each.tables]
+    assert all(answered(beside(case, "auxiliary")) == answered(case) for case in cases)
+    assert any(answered(beside(case, "sampler")) != answered(case) for case in cases)
+
+
+def beside(case: Case, role: str) -> Case:
+    """The case with a worker more, which has every engine row of the others again."""
+    rows = case.tables["engine_steps"]
+    last_ns = max(row["end_ns"] for row in rows)
+    tables = {**case.tables, "engine_steps": [*rows, *({**row, "worker_id": "judge"} for row in rows)]}
+    return replace(case, tables=tables, workers=[*case.workers, worker("judge", role, stop_ns=last_ns)])
 
 
 def text_columns(case: Case) -> list[str]:

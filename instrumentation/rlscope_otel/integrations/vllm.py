@@ -132,7 +132,7 @@ class Recorder:
         source = "engine" if has_labels else "time_join" if sees_updates else "admission"
         self._weights = Weights(run, getattr(core, "_weight_version", None), source)
         self._requests = Requests(run, self._weights, ids_have_suffix())
-        self._steps = Steps(run, owns_its_process or run.role == "sampler", owns_its_process)
+        self._steps = Steps(run, owns_its_process or run.role in ("sampler", "auxiliary"), owns_its_process)
         self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps, capacity_tokens)
         self._watch(core)
         self._steps.has_none(run.now_ns())

@@ -12,6 +12,7 @@ from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import AUXILIARY_ROLE
 from rlscope.analysis.result import Alert, EvidenceValue, TokenStaleness, Verdict
 from rlscope.analysis.staleness import token_staleness
 from rlscope.diagnose.stalled import stall_of
@@ -107,13 +108,14 @@ def facts_of(
 ) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
+    policy_gpus = sum(side.gpu_count for side in sides if side.role != AUXILIARY_ROLE)
     return LiveFacts(
         run_id=run_id,
         started_ns=timeline.start_ns,
         steps=steps.number,
         last_step_end_ns=steps.last_end_ns,
         newest_ns=max(workers.last_row_ns.values(), default=None),
-        verdict=_verdict(timeline, sum(side.gpu_count for side in sides), steps.number),
+        verdict=_verdict(timeline, policy_gpus, steps.number),
         sides=sides,
         running_per_engine=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),

@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts.colors import INK, SHADE, UPDATE
 from rlscope.reports.charts.encoding import (
@@ -60,7 +60,7 @@ def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFr
 
 def with_discarded(states: pl.DataFrame, dropped_ratio: float) -> pl.DataFrame:
     """The stretches with that share of every generation, 0..1, as a state of its own; trainers generate nothing."""
-    generates = pl.col("state").is_in(GENERATING) & (pl.col("role") != "trainer")
+    generates = pl.col("state").is_in(GENERATING) & pl.col("role").is_in(SAMPLER_ROLES)
     if not dropped_ratio or states.filter(generates).is_empty():
         return states
     share = pl.col("share_ratio")

@@ -88,6 +88,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
     cap = "no cap" if run.max_staleness is None else f"cap\N{NO-BREAK SPACE}{run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
+    sides.append((run.auxiliary_gpus, "auxiliary"))
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
         _staleness_fact(analysis, cap),

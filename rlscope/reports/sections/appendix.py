@@ -76,6 +76,7 @@ def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
         ("trainer GPUs", fmt.count(run.trainer_gpus if run.total_gpus else None)),
         ("sampler GPUs", fmt.count(run.sampler_gpus if run.total_gpus else None)),
         *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
+        *([("auxiliary GPUs", fmt.count(run.auxiliary_gpus))] if run.auxiliary_gpus else []),
     ]
     return [Table("Run", (), facts, "settings"), *_settings(sorted(_flat(run.settings)))]
 

@@ -12,7 +12,7 @@ from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.ledger import dropped_of, ledger_block
-from rlscope.reports.text.states import role_order, unrecorded_sentence
+from rlscope.reports.text.states import auxiliary_sentence, role_order, unrecorded_sentence
 
 
 def ledger_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -28,6 +28,7 @@ def _states(analysis: AnalysisResult) -> Iterator[Block]:
             f"Total {fmt.gpu_time(analysis.ledger.total_gpu_s)}. Every GPU-second of a worker, from its start to its "
             "end, is in exactly one state; the states add up to the total exactly.",
             unrecorded_sentence(analysis.ledger),
+            auxiliary_sentence(analysis.run),
             "GPU idle: the part of a state in which the GPU ran no kernel." if states.has_gpu_idle else "",
         )
         yield Paragraph(" ".join(filter(None, said)), "note")

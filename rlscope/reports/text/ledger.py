@@ -5,7 +5,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
-from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
 from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.diagnose.overproduction import dropped_tokens_ratio
 from rlscope.reports.blocks import Ledger, LedgerRole, LedgerRow
@@ -53,7 +53,7 @@ def _shares(steady: Mapping[StateKey, float], role: str) -> Mapping[tuple[str, s
 def _rows(
     analysis: AnalysisResult, states: Sequence[LedgerState], steady: Mapping[tuple[str, str | None], float]
 ) -> Iterator[LedgerRow]:
-    generating = [state for state in states if state.state in GENERATING and state.role != "trainer"]
+    generating = [state for state in states if state.state in GENERATING and state.role in SAMPLER_ROLES]
     for state in states:
         row = _row(state, steady)
         yield row

@@ -8,7 +8,7 @@ blindness, and every chart has its numbers as a table.
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Ledger, UnrecordedTime
+from rlscope.analysis.result import Ledger, RunFacts, UnrecordedTime
 from rlscope.reports.blocks import StateStyle
 
 _NAMED_STARTUP_RATIO: Final = 0.20
@@ -96,7 +96,7 @@ def order_of(name: str) -> int:
 
 def role_order(role: str) -> tuple[int, str]:
     """Sort key of a role: trainers first."""
-    order = ("trainer", "sampler", "colocated", "controller")
+    order = ("trainer", "sampler", "colocated", "auxiliary", "controller")
     return (order.index(role) if role in order else len(order), role)
 
 
@@ -123,6 +123,12 @@ def unrecorded_sentence(ledger: Ledger) -> str:
     more = [fmt.counted(others, "other worker", "other workers")] if others else []
     total = fmt.gpu_time(sum(worker.gpu_s for worker in ledger.unrecorded))
     return f"The total leaves out {total} that were not recorded: {'; '.join([*named, *more])}."
+
+
+def auxiliary_sentence(run: RunFacts) -> str:
+    """Say which GPUs the verdict leaves out, as a sentence; empty if the run has no auxiliary GPUs."""
+    gpus = fmt.counted(run.auxiliary_gpus, "auxiliary GPU", "auxiliary GPUs")
+    return f"The verdict, the model and the actions leave out the {gpus}." if run.auxiliary_gpus else ""
 
 
 def _unrecorded(worker: UnrecordedTime) -> str:

@@ -521,6 +521,7 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "long_tail": "more_samples",
         "weight_update_cost": None,
         "checkpoint_cost": None,
+        "idle_auxiliary": None,
         "straggling_engine": None,
         "rising_truncation": None,
         "data_quality_gaps": None,

@@ -1,0 +1,89 @@
+"""A judge beside a run is in its ledger and its cost, and in nothing that is said about the policy."""
+
+import json
+import shutil
+from io import StringIO
+from typing import Any, Final
+
+import pytest
+from rich.console import Console
+
+from rlscope.analysis.result import AnalysisResult
+from rlscope.pipeline import analyze
+from rlscope.reports.card import card_blocks
+from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.terminal import print_blocks
+from tests.kept import TRACES, analysed
+from tests.trace_folder import activity, engine_row, write_rows
+
+TRACE: Final = "starved_trainer"
+SECOND_NS: Final = 10**9
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
+    """The trace beside a judge on two GPUs that decodes and scores for a quarter of each second."""
+    folder = tmp_path_factory.mktemp("judged") / TRACE
+    shutil.copytree(TRACES / TRACE, folder)
+    trainer = json.loads(next((folder / "workers").glob("trainer*.json")).read_text())
+    starts_ns = range(trainer["started_ns"], trainer["stopped_ns"] - SECOND_NS, SECOND_NS)
+    quarter_ns = SECOND_NS // 4
+    passes = [
+        engine_row("judge-0", at_ns, at_ns + quarter_ns, forward_passes=10, running=7, decode_tokens=70)
+        for at_ns in starts_ns
+    ]
+    scoring = [activity("judge-0", at_ns + quarter_ns, at_ns + 2 * quarter_ns, "reward") for at_ns in starts_ns]
+    judge = trainer | {
+        "worker_id": "judge-0",
+        "name": "judge-0",
+        "role": "auxiliary",
+        "gpu_count": 2,
+        "device_name": None,
+    }
+    rows = {"engine_steps": len(passes), "activities": len(scoring)}
+    (folder / "workers" / "judge-0.json").write_text(json.dumps(judge | {"rows": rows, "closed": {}, "dropped": {}}))
+    for table, own in (("engine_steps", passes), ("activities", scoring)):
+        (folder / table).mkdir(exist_ok=True)
+        write_rows(folder, table, "judge-0", own)
+    return analyze(folder, also_ask=())
+
+
+def without_the_judge(analysis: AnalysisResult) -> dict[str, Any]:
+    """The document less what a judge may add to: the ledger, the numbers of GPUs, and its own finding and alerts."""
+    document: dict[str, Any] = as_document(analysis)
+    for key in ("total_gpus", "auxiliary_gpus"):
+        del document["run"][key]
+    document["findings"] = [each for each in document["findings"] if each["rule"] != "idle_auxiliary"]
+    document["ledger"] = [each for each in document["ledger"]["states"] if each["role"] != "auxiliary"]
+    del document["data_quality"]["completeness"]
+    return document
+
+
+def test_verdict_model_actions_and_findings_are_those_without_a_judge(judged: AnalysisResult) -> None:
+    assert without_the_judge(judged) == without_the_judge(analysed(TRACE))
+
+
+def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult) -> None:
+    alone = analysed(TRACE)
+    assert (judged.run.auxiliary_gpus, judged.run.total_gpus) == (2, alone.run.total_gpus + 2)
+    own = {state.state: state.share_ratio for state in judged.ledger.states if state.role == "auxiliary"}
+    assert own == {
+        "decoding": pytest.approx(0.25, rel=0.05),
+        "reward": pytest.approx(0.25, rel=0.05),
+        "no_requests": pytest.approx(0.5, rel=0.05),
+    }
+    own_gpu_ns = sum(state.gpu_ns for state in judged.ledger.states if state.role == "auxiliary")
+    assert judged.ledger.total_gpu_ns == alone.ledger.total_gpu_ns + own_gpu_ns
+
+
+def card_of(analysis: AnalysisResult) -> str:
+    shown = StringIO()
+    print_blocks(card_blocks(analysis), Console(file=shown, width=120))
+    return " ".join(shown.getvalue().split())
+
+
+def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(judged: AnalysisResult) -> None:
+    card = card_of(judged)
+    assert "Auxiliary" in card
+    assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
+    assert "auxiliary" not in card_of(analysed(TRACE))

@@ -28,7 +28,6 @@ def find(evidence: Evidence) -> Finding | None:
         severity="warning",
         cost_gpu_s=idle_gpu_s,
         evidence={
-            "auxiliary_gpus": evidence.run.auxiliary_gpus,
             "idle_gpu_s": idle_gpu_s,
             "auxiliary_share_ratio": idle_gpu_s / auxiliary_gpu_s,
         },
@@ -41,8 +40,7 @@ RULE = FindingRule(
     name="idle_auxiliary",
     title="Idle auxiliary GPUs",
     sentences=(
-        "Over the whole run, auxiliary GPUs ({auxiliary_gpus} of them) were idle for {idle_gpu_s} of GPU time "
-        "({auxiliary_share_ratio} of their time).",
+        "Over the whole run, the auxiliary GPUs were idle for {idle_gpu_s} ({auxiliary_share_ratio} of their time).",
     ),
     remedy="Give the auxiliary models fewer GPUs, or let several of them share one engine.",
     find=find,

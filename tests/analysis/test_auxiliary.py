@@ -13,10 +13,11 @@ from rlscope.pipeline import analyze
 from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.terminal import print_blocks
+from rlscope.reports.text.brief import brief_of
 from tests.kept import TRACES, analysed
 from tests.trace_folder import activity, engine_row, write_rows
 
-TRACE: Final = "starved_trainer"
+TRACE: Final = "overproduction"
 SECOND_NS: Final = 10**9
 
 
@@ -87,3 +88,11 @@ def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(judge
     assert "Auxiliary" in card
     assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
     assert "auxiliary" not in card_of(analysed(TRACE))
+
+
+def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:
+    hatched = {
+        bar.role: sum(part.share_ratio for part in bar.parts if part.state.name == "discarded")
+        for bar in brief_of(judged).steady_roles
+    }
+    assert hatched["Sampler"] > 0.0 == hatched["Auxiliary"]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.ledger import GENERATING, StateKey
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
@@ -186,7 +186,7 @@ def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> Rol
     """
     own = {key: spent for key, spent in states.items() if key.role == role and spent > 0}
     total = sum(own.values())
-    parts = _with_discarded(own, 0.0 if role == "trainer" else dropped)
+    parts = _with_discarded(own, dropped if role in SAMPLER_ROLES else 0.0)
     shares = [
         RolePart(state_of(key.state), state_label(key.state, key.reason), fmt.percent(spent / total), spent / total)
         for key, spent in sorted(parts.items(), key=lambda item: order_of(item[0].state))

@@ -39,7 +39,7 @@ EVIDENCE = {
                  "recoverable_gpu_s": 15.0},
     "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
     "checkpoint_cost": {"checkpoint_gpu_s": 8.0, "eval_gpu_s": 2.0, "trainer_share_ratio": 0.1},
-    "idle_auxiliary": {"auxiliary_gpus": 2, "idle_gpu_s": 60.0, "auxiliary_share_ratio": 0.5},
+    "idle_auxiliary": {"idle_gpu_s": 60.0, "auxiliary_share_ratio": 0.5},
     "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
                            "apply_mean_s": 0.1},
     "rising_truncation": {"before_ratio": 0.14, "after_ratio": 0.98, "reward_before": 0.3, "reward_after": 0.6},

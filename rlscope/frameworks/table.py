@@ -259,6 +259,8 @@ class Console:
     """The lines that identify the console, in words, for messages."""
     file: Text | None = None
     """The file that has them, in words."""
+    unread: Pattern | None = None
+    """Regular expression of a line of a console without the durations of phases. `file` is what to pass instead."""
 
 
 @dataclass(frozen=True, slots=True)

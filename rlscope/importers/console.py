@@ -2,8 +2,9 @@ r"""Console logs: `step:12 - name:1.5` lines, dictionaries and tables of metrics
 
 The config is a dictionary printed over many lines, or settings on an echoed command line (`trainer.nnodes=2`).
 
-Tables come from AReaL's StatsLogger: boxes of names and numbers below a line `Train step 12/100 done.`. The timestamp
-of that line has no time zone and is ignored.
+Tables come from AReaL's StatsLogger, boxes of names and numbers below a line `Train step 12/100 done.`, and from
+torchforge, lines `name: 1.5` below `=== [global_reduce] - METRICS STEP 12 ===`. The timestamps of these lines have no
+time zone and are ignored.
 
 Color codes (ANSI) and the prefixes that Ray puts before a worker's lines, such as `(TaskRunner pid=123)`, are removed.
 A progress bar rewrites its line with `\r`, so `\r` ends a line here too.
@@ -37,10 +38,19 @@ _PRINTED_VALUE: Final = re.compile(r"""(?!\[\d+[-:])\s*(?:['"\d{}\[\](),-]|True\
 _STRAY: Final = re.compile(r"(?!.*(?:\[\]|\{\}|\(\)))[\s\[\](){},-]+")
 """A line that no printed dictionary has: brackets come with the first item behind them, or the last before them."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
-_TABLE: Final = "StatsLogger INFO: "
-_TABLE_STEP: Final = re.compile(r"\bTrain step (\d+)/\d+ done\.")
-_CELL_EDGE: Final = "│"
-_CELLS: Final = re.compile(rf"│\s*([^\s│]+)\s*│\s*({_NUMBER})\s*(?=│)")
+_TABLES: Final = (
+    (
+        "StatsLogger INFO: ",
+        re.compile(r"\bTrain step (\d+)/\d+ done\."),
+        re.compile(rf"│\s*([^\s│]+)\s*│\s*({_NUMBER})\s*(?=│)"),
+    ),
+    (
+        " - METRICS STEP ",
+        re.compile(r"=== \[[^\]]{0,200}\] - METRICS STEP (\d+) ==="),
+        re.compile(rf"^(?:\[\d+\])?\s*([\w.-]+/[\w./-]+): ({_NUMBER})$"),
+    ),
+)
+"""Each kind of table: a text in the line above it, the step in that line, and the names and numbers in its lines."""
 _BAR: Final = r".{0,300}\d+%\|[^{}]{0,300}\]\s*"
 """A progress bar."""
 Leads = tuple[re.Pattern[str], ...]
@@ -148,6 +158,7 @@ class _PrintedTable:
     def __init__(self) -> None:
         self._step: float | None = None
         self._time_ns: int | None = None
+        self._cells = _TABLES[0][-1]
         self._values: dict[str, float] = {}
         self.finished: tuple[MetricRow, ...] = ()
         """The step that the last line completed, if any."""
@@ -155,15 +166,15 @@ class _PrintedTable:
     def takes(self, text: str, time_ns: int | None) -> bool:
         """Return whether a line belongs to a table."""
         self.finished = ()
-        if self._step is not None and _CELL_EDGE in text:
-            self._values.update((name, real(value)) for name, value in _CELLS.findall(text))
+        if self._step is not None and (held := self._cells.findall(text)):
+            self._values.update((name, real(value)) for name, value in held)
             return True
-        found = _TABLE_STEP.search(text, text.index(_TABLE)) if _TABLE in text else None
-        if found is None:
-            return False
-        self.finished = self.last()
-        self._step, self._time_ns, self._values = real(found[1]), time_ns, {}
-        return True
+        for above, step, cells in _TABLES:
+            if above in text and (found := step.search(text)):
+                self.finished = self.last()
+                self._step, self._time_ns, self._cells, self._values = real(found[1]), time_ns, cells, {}
+                return True
+        return False
 
     def last(self) -> tuple[MetricRow, ...]:
         """Return the step whose tables are being read; empty if they have held no number."""

@@ -4,6 +4,7 @@ If several frameworks match, an error names them, and the user chooses with `--a
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from itertools import chain, islice
@@ -249,6 +250,8 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         )
     if closest := _closest(source):
         return closest
+    if unread := _unread_console(source):
+        return unread
     if durations := durations_in(source.text):
         return ImportFileError.of(
             path,
@@ -264,6 +267,17 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
         next_step="docs/importers.md lists the files of each framework.",
     )
+
+
+def _unread_console(source: ImportSource) -> ImportFileError | None:
+    """Return the error for the console of a framework that prints no phases, with the file that has them."""
+    for each in frameworks():
+        if each.console.unread and re.search(each.console.unread, source.text):
+            found = f"the console log of {each.title}, which has the time of each step but not of its phases"
+            return ImportFileError.of(
+                source.path, found=found, expected=known_names(each), next_step=f"Pass {each.console.file}."
+            )
+    return None
 
 
 def _not_of(source: ImportSource, own: Framework) -> ImportFileError:

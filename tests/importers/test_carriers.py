@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlscope.api import analyze
 from rlscope.errors import ImportFileError
 from rlscope.importers.console import CONSOLE
 from rlscope.importers.importer import open_source
@@ -371,3 +372,54 @@ def test_the_tables_that_areal_prints_are_the_metrics_of_their_steps(tmp_path: P
         "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps",
     )
     assert (found["samples"], found["train"]) == (1.5, 4.5)
+
+
+TORCHFORGE_LOG = """\
+[0] INFO 10-02 11:00:01 [__init__.py:216] Automatically detected platform cuda.
+[0] WandbBackend: Logged 6 metrics at step 1
+[0] 2025-10-02 11:03:45 INFO === [global_logger_2aeC_r0] - METRICS STEP 1 ===
+[0]   buffer/sample/avg_sampled_policy_age: 0.0
+[0]   main_perf/continuous_training/push_weights/duration_avg_s: 14.25
+[0]   main_perf/continuous_training/total_duration_avg_s: 224.75
+[0]   main_perf/continuous_training/train_step/duration_avg_s: 7.75
+[0]   main_perf/continuous_training/update_weights/duration_avg_s: 2.75
+[0]   main_perf/continuous_training/waiting_for_buffer/duration_avg_s: 200.0
+[0] ==============================
+
+[0] a line of another process: 3
+[0] 2025-10-02 11:05:25 INFO === [global_logger_2aeC_r0] - METRICS STEP 2 ===
+[0]   buffer/sample/avg_sampled_policy_age: 0.5
+[0]   main_perf/continuous_training/drop_weights/duration_avg_s: 5.0
+[0]   main_perf/continuous_training/push_weights/duration_avg_s: 14.0
+[0]   main_perf/continuous_training/total_duration_avg_s: 100.0
+[0]   main_perf/continuous_training/train_step/duration_avg_s: 8.0
+[0]   main_perf/continuous_training/update_weights/duration_avg_s: 3.0
+[0]   main_perf/continuous_training/waiting_for_buffer/duration_avg_s: 70.0
+[0]   reward/evaluate_response/avg_total_reward: 0.25
+[0] ==============================
+"""
+
+
+def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_path: Path) -> None:
+    log = tmp_path / "grpo.log"
+    log.write_text(TORCHFORGE_LOG)
+    analysis = analyze(log, options=import_options(gpus="trainer=2,sampler=6"), page=False)
+    spent_s = {(each.role, each.state): each.gpu_s for each in analysis.ledger.states}
+    assert spent_s["trainer", "waiting_for_samples"] == 2 * 270.0
+    assert spent_s["trainer", "train"] == 2 * 15.75
+    # The generators go on while weights are pushed, and load them afterwards.
+    assert spent_s["trainer", "publishing_weights"] == 2 * (28.25 + 5.75)
+    assert spent_s["sampler", "applying_weights"] == 6 * 5.75
+    assert spent_s["trainer", "other"] == 2 * 5.0
+    (age,) = analysis.staleness.reported
+    assert (age.name, age.steps, age.max) == ("buffer/sample/avg_sampled_policy_age", 2, 0.5)
+    rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
+    assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 8)]
+
+
+def test_the_console_of_prime_rl_is_refused_with_the_file_that_has_its_phases(tmp_path: Path) -> None:
+    log = tmp_path / "orchestrator.log"
+    line = "02:3{}:26 SUCCESS Step {} | Time: 73.77s | Reward: 0.3887 | Async Level: 1 | Max. Off-Policy Level: 0\n"
+    log.write_text("".join(line.format(step, step) for step in range(4)))
+    with pytest.raises(ImportFileError, match=r"console log of prime-rl, .*Pass the run folder, whose metrics\.jsonl"):
+        analyze(log)

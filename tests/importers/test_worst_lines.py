@@ -35,6 +35,8 @@ CONSOLE_LINES = {
     "commands": repeated("python,", start="a=1 "),
     "tables": repeated("StatsLogger INFO: "),
     "cells": repeated("1", start="StatsLogger INFO: Train step 1/2 done.\n│ a │ ", end="x│"),
+    "blocks": repeated("=== [", end=" - METRICS STEP "),
+    "entries": repeated("a/", start="=== [a] - METRICS STEP 1 ===\n"),
 }
 LINES = {
     "sglang": {

@@ -12,7 +12,7 @@ from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
-from rlscope.model.forecast.result import ModelResult
+from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart, Table
 from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
@@ -287,14 +287,20 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the steady state, and how far that of its held-out steps is from their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
-    known = analysis.throughput.steady_tokens_per_s is not None
-    measured = f"in steady state{counted}. " if known else ""
+    checked = _checked(result)
+    if analysis.throughput.steady_tokens_per_s is None:
+        return Fact("Throughput", rate, checked[0].lower() + checked[1:])
+    return Fact("Throughput", rate, f"in steady state{counted}. {checked}")
+
+
+def _checked(result: ModelResult | NoModelResult) -> str:
+    """Distance of the held-out steps from their prediction."""
     if not isinstance(result, ModelResult):
-        return Fact("Throughput", rate, f"{measured}No prediction")
+        return "No prediction"
     if result.prediction is None or not result.prediction.compared:
-        return Fact("Throughput", rate, f"{measured}Too few steps to check a prediction")
+        return "Too few steps to check a prediction"
     steps, agreement = fmt.count(result.prediction.held_out_steps), _agreement(result.prediction.compared[0])
-    return Fact("Throughput", rate, f"{measured}Over the last {steps} steps, {agreement}")
+    return f"Over the last {steps} steps, {agreement}"
 
 
 def _agreement(compared: ComparedPrediction) -> str:

@@ -18,6 +18,7 @@ from rlscope.alerts.types import RuleSet
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out
 from rlscope.analysis.interval import Interval
+from rlscope.analysis.learning import learning_of
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
@@ -64,10 +65,11 @@ QUESTIONS: Final = (
     "reported_values",
     "open_phases",
     "truncation_by_step",
+    "reward_moments",
 )
 """Queries that every analysis runs, in order."""
 _NO_FINDING_READS: Final = frozenset(
-    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values"}
+    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values", "reward_moments"}
 )
 """Queries of these that only the model and the report read."""
 DRAWN: Final = (
@@ -166,6 +168,7 @@ def analyze_run(
         data_quality=evidence.data_quality,
         answers=answers,
         events=run_events(answers),
+        learning=learning_of(answers["reward_moments"]),
     )
     is_unmodelled = run.imported is not None and isinstance(model, NoModelResult)
     has_bounds = not refusal and (analysis.hides_samplers or is_unmodelled)

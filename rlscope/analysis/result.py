@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from rlscope.analysis.data_quality import DataQuality
+from rlscope.analysis.learning import Learning
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import computed_field
 from rlscope.model.estimate import Estimate
@@ -413,6 +414,8 @@ class AnalysisResult:
     """Intervals in which a built-in alert rule fired, in the order of their start."""
     events: tuple[RunEvent, ...] = ()
     """Lasting changes during the run, in order."""
+    learning: Learning | None = None
+    """Rewards of the samples of one step compared; None if no sample has a reward."""
     step_bounds: StepBounds | None = None
     """Bounds on the throughput after a change, if the log shows the trainers' phases but not the engines; else None."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rlscope.analysis.data_quality import DataQuality
+from rlscope.analysis.learning import Learning
 from rlscope.analysis.result import Alert, AnalysisResult, Ledger, Loss, RunFacts, Staleness, Verdict
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import Document, Json, as_dict, extended
@@ -29,6 +30,7 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
+from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
 
@@ -139,6 +141,14 @@ class ToldEvent(RunEvent):
     """The event in words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldLearning(Learning):
+    """Rewards of the samples of one step, compared."""
+
+    sentences: tuple[str, ...]
+    """The differences in words."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisDocument(Document):
     """Output of `rlscope analyze --json`: the whole analysis of one run."""
@@ -170,6 +180,8 @@ class AnalysisDocument(Document):
     """Bounds from the phases of a step, for a log that shows the trainers but not the engines; None for other runs."""
     events: tuple[ToldEvent, ...]
     """Lasting changes during the run, in order."""
+    learning: ToldLearning | None
+    """Rewards of the samples of one step compared; None if no sample has a reward."""
     findings: tuple[ToldFinding, ...]
     """Problems found, the most expensive first."""
     alerts: tuple[Alert, ...]
@@ -205,6 +217,8 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
             extended(ToldEvent, each, headline=event_sentence(each, analysis.run.started_ns))
             for each in analysis.events
         ),
+        learning=analysis.learning
+        and extended(ToldLearning, analysis.learning, sentences=tuple(learning_sentences(analysis.learning))),
         findings=tuple(told_finding(each, ranked, framework) for each in analysis.findings),
         alerts=analysis.alerts,
         data_quality=analysis.data_quality,

@@ -7,9 +7,10 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Axes, Block
+from rlscope.reports.blocks import Asked, Axes, Block, Paragraph
 from rlscope.reports.charts import training
 from rlscope.reports.figure import Figure, drawn_frame
+from rlscope.reports.text.learning import learning_sentences
 
 NAMES: Final = {
     "reward_mean": "reward",
@@ -69,7 +70,9 @@ def training_section(analysis: AnalysisResult) -> Sequence[Block]:
     frame, run = metrics_frame(analysis.answers), analysis.run
     by_step = drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run)
     hours = _figure("By GPU-hours", "gpu_hours", "GPU-hours")
-    return [Axes(by_step, drawn_frame(hours, "figure-metrics-by-gpu-hours", frame, run))]
+    within = learning_sentences(analysis.learning) if analysis.learning else ()
+    said = [Paragraph(" ".join(within)), Asked(["reward_moments"])] if analysis.learning else []
+    return [Axes(by_step, drawn_frame(hours, "figure-metrics-by-gpu-hours", frame, run)), *said]
 
 
 def _figure(title: str, along: str, axis: str) -> Figure:

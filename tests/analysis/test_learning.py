@@ -1,0 +1,152 @@
+"""What a run's rewards say of stale and of truncated samples: on runs whose truth is known, and worked by hand."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlscope.analysis.learning import Learning, RewardDifference, learning_of
+from rlscope.model.estimate import Estimate
+from rlscope.reports.text.learning import learning_sentences
+from rlscope.trace.query import ask, standard_arguments
+from tests.case_files import Case
+from tests.trace_folder import delivery_row, sample_row, worker
+
+STEPS, SAMPLES, LIMIT_TOKENS = 60, 24, 200
+
+
+def learned(seed: int, per_version: float = 0.0, truncated: float = 0.0, per_100_tokens: float = 0.0) -> Learning:
+    """A run whose policy improves, and whose samples are the staler the longer they are."""
+    random = np.random.default_rng(seed)
+    samples, deliveries = [], []
+    for step in range(1, STEPS + 1):
+        for place in range(SAMPLES):
+            tokens = int(min(LIMIT_TOKENS, 1 + random.lognormal(4.0, 0.8)))
+            is_cut, staleness = tokens == LIMIT_TOKENS, min(step, int(random.poisson(0.5 + tokens / 100)))
+            reward = 0.004 * step + per_version * staleness + truncated * is_cut + per_100_tokens * tokens / 100
+            sample_id = f"{step}-{place}"
+            runs, ended = [(step - staleness, 0, tokens)], "length" if is_cut else "stop"
+            samples.append(sample_row(sample_id, "e0", runs, finish_reason=ended))
+            fate = {"step": step, "consumer_version": step, "reward": reward + 0.5 * random.standard_normal()}
+            deliveries.append(delivery_row(sample_id, "t0", **fate))
+    workers = [worker("t0"), worker("e0", "sampler")]
+    tables: Mapping[str, list] = {"samples": samples, "deliveries": deliveries}
+    with Case("reward_moments", "made", tables, workers, {}, {}, None).open() as run:
+        found = learning_of(ask(run, "reward_moments", standard_arguments(run)))
+    assert found is not None and found.per_version is not None and found.truncated is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("truth", "stale_is_clear", "cut_is_clear"),
+    [
+        ({}, False, False),
+        ({"per_version": -0.12}, True, False),
+        ({"truncated": -0.6}, False, True),
+        # A truncated response is a long one: what length does is not taken for staleness.
+        ({"per_100_tokens": -0.3}, False, True),
+    ],
+)
+def test_of_ten_runs_at_least_nine_are_told_what_their_reward_depends_on(
+    truth: dict[str, float], stale_is_clear: bool, cut_is_clear: bool
+) -> None:
+    found = [learned(seed, **truth) for seed in range(10)]
+    right = [(each.per_version.is_clear, each.truncated.is_clear) == (stale_is_clear, cut_is_clear) for each in found]  # type: ignore[union-attr]
+    assert sum(right) >= 9
+    inside = [each.per_version.reward.low <= truth.get("per_version", 0.0) <= each.per_version.reward.high
+              for each in found]  # type: ignore[union-attr]  # fmt: skip
+    assert sum(inside) >= 7
+
+
+MOMENTS: Final = (
+    "step", "length_band", "samples", "reward_sum", "staleness_sum", "staleness_sum2", "tokens_sum", "tokens_sum2",
+    "staleness_tokens", "staleness_reward", "tokens_reward",
+)  # fmt: skip
+
+
+def moments(*bands: tuple[int, int, list[tuple[int, int, float]]]) -> pl.DataFrame:
+    """The answer of reward_moments for samples of (staleness, tokens, reward), by step and length band."""
+    rows = []
+    for step, band, samples in bands:
+        old, long, good = np.array(samples, dtype=float).T
+        sums = [good.sum(), old.sum(), old @ old, long.sum(), long @ long, old @ long, old @ good, long @ good]
+        rows.append((step, band, len(samples), *map(float, sums)))
+    return pl.DataFrame(rows, MOMENTS, orient="row")
+
+
+def in_each(steps: int, *samples: tuple[int, int, float], band: int = 1) -> pl.DataFrame:
+    return moments(*((step, band, list(samples)) for step in range(steps)))
+
+
+def test_a_reward_by_hand() -> None:
+    # One version staler, 10 tokens longer: 3 less; 20 tokens longer alone: 2 less. So 0.1 per token, 2 per version.
+    found = learning_of(in_each(8, (0, 100, 5.0), (1, 110, 2.0), (0, 120, 3.0)))
+    assert found is not None and found.per_version is not None
+    assert (found.per_version.reward.value, found.per_version.steps) == (pytest.approx(-2.0), 8)
+    assert found.per_version.reward.high - found.per_version.reward.low == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_interval_is_as_wide_as_steps_differ() -> None:
+    # Eight steps of two samples: the mean of -1 and -3 is -2, its standard error sqrt(8 / 7 / 8) = 0.378.
+    bands = [(step, 1, [(0, 100, 5.0), (1, 100, 4.0 if step % 2 else 2.0)]) for step in range(8)]
+    found = learning_of(moments(*bands))
+    assert found is not None and found.per_version is not None and found.per_version.is_clear
+    assert list(found.per_version.reward) == pytest.approx([-2.0, -2.0 - 1.645 / 7**0.5, -2.0 + 1.645 / 7**0.5])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (in_each(9, (1, 100, 5.0), (1, 110, 2.0)), "one_staleness"),
+        (in_each(7, (0, 100, 5.0), (1, 100, 2.0)), "few_steps"),
+        (in_each(8, (0, 100, 5.0), (1, 100, 2.0)), None),
+        (in_each(9, (0, 100, 5.0), (1, 110, 2.0), (2, 120, 1.0)), "old_is_long"),
+    ],
+)
+def test_where_stale_and_fresh_samples_cannot_be_told_apart_the_reason_is_named(
+    given: pl.DataFrame, reason: str | None
+) -> None:
+    found = learning_of(given)
+    assert found is not None and found.inseparable == reason
+    assert (found.per_version is None) == (reason is not None)
+    (sentence,) = learning_sentences(found)
+    assert sentence.startswith("Stale and fresh samples cannot be told apart") == (reason is not None)
+
+
+@pytest.mark.parametrize(("steps", "is_known"), [(7, False), (8, True)])
+def test_truncated_responses_are_compared_at_equal_staleness(steps: int, is_known: bool) -> None:
+    # Truncated: 4 less, of which 2 x 1 because they are two versions staler.
+    finished = in_each(steps, (0, 100, 5.0), (1, 100, 4.0), (2, 100, 3.0))
+    found = learning_of(pl.concat([finished, in_each(steps, (3, 200, 0.0), band=0)]))
+    assert found is not None and (found.truncated is not None) == is_known
+    if found.truncated is not None:
+        assert found.truncated.reward.value == pytest.approx(-2.0)
+
+
+def test_a_run_without_rewards_says_nothing() -> None:
+    assert learning_of(pl.DataFrame(schema=dict.fromkeys(MOMENTS, pl.Float64))) is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "is_clear", "said"),
+    [
+        ((-0.094, -0.14, -0.053), True, "a reward 0.094 lower (90% interval 0.053 to 0.14), compared with samples of"),
+        ((0.5, 0.2, 0.8), True, "a reward 0.5 higher (90% interval 0.2 to 0.8), compared"),
+        (
+            (-0.02, -0.05, 0.01),
+            False,
+            "do not clearly differ in reward: −0.02 (90% interval −0.05 to +0.01) per version",
+        ),
+        ((-0.047, -0.079, -0.015), False, "may differ in reward: −0.047 (90% interval −0.079 to −0.015) per version"),
+    ],
+)
+def test_a_difference_is_told_with_its_direction_and_its_interval(
+    reward: tuple[float, float, float], is_clear: bool, said: str
+) -> None:
+    difference = RewardDifference(Estimate(*reward), is_clear, 9)
+    (sentence,) = learning_sentences(Learning(difference, None, None))
+    assert said in sentence
+    (sentence,) = learning_sentences(Learning(None, None, difference))
+    assert said.split(", compared")[0].removesuffix(" per version") in sentence

@@ -22,6 +22,7 @@ import polars as pl
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import AUXILIARY_ROLE, GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
+from rlscope.format import counted
 
 if TYPE_CHECKING:
     from rlscope.model.forecast.actions import Cause
@@ -256,7 +257,8 @@ def _unknown_reason(total_gpus: int, steps: int, inside: pl.DataFrame) -> str | 
         (present,) = set(_SIDES) - set(missing)
         return f"only the {present} were recorded in the stretch that is judged, and no GPU-second of the {missing[0]}"
     if steps < LEAST_STEPS_TO_JUDGE:
-        return f"{steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
+        found = counted(steps, "training step", "training steps")
+        return f"the run has {found}; a verdict needs {LEAST_STEPS_TO_JUDGE}"
     if missing:
         return "no GPU-second of either side was recorded in the stretch that is judged"
     return None

@@ -11,6 +11,7 @@ from rlscope.analysis.data_quality import unrecorded_ratio
 from rlscope.analysis.reported import reported_metrics
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.analysis.staleness import effective_share_of_all
+from rlscope.format import counted
 from rlscope.frameworks import framework_of
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
 from rlscope.trace.imported import COMPLETE_RATIO, Imported
@@ -152,4 +153,5 @@ def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
         return f"the latest stretch with a stable step time: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
         return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
-    return f"{steps} steps are too few: a level needs {LEAST_STEPS_TO_SETTLE} step periods to tell it from noise"
+    few = counted(steps, "step", "steps")
+    return f"{few} cannot show a steady state, which needs {LEAST_STEPS_TO_SETTLE} step periods"

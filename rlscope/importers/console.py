@@ -61,7 +61,7 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
     return tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in patterns if lead is not None)
 
 
-_LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, ""))
+_LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _ANY_PAIR: Final = re.compile(rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}})\s?[:=]\s?{_NUMBER}(?:ms|s)?(?![\w.])")
 _DURATION: Final = re.compile(

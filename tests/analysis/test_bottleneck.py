@@ -187,8 +187,9 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
     ("states", "changes", "reason"),
     [
         (BUSY, {"total_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
-        (BUSY, {"steps": 2}, "2 train steps were recorded; 3 are the least that a verdict needs"),
-        (BUSY, {"steps": 0}, "0 train steps were recorded; 3 are the least that a verdict needs"),
+        (BUSY, {"steps": 2}, "the run has 2 training steps; a verdict needs 3"),
+        (BUSY, {"steps": 0}, "the run has 0 training steps; a verdict needs 3"),
+        (BUSY, {"steps": 1}, "the run has 1 training step; a verdict needs 3"),
         (BUSY[:1], {}, f"only the trainers were recorded {WITHOUT} samplers"),
         (BUSY[1:], {}, f"only the samplers were recorded {WITHOUT} trainers"),
         (BUSY[1:], {"steps": 0}, f"only the samplers were recorded {WITHOUT} trainers"),

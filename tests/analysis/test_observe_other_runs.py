@@ -110,7 +110,7 @@ def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path,
         ({"framework": "another"}, "config.framework = 'another'; expected 'made'"),
         ({"gpus_per_trainer_replica": 2}, "config.gpus_per_trainer_replica = 2; expected 1"),
         ({"device": "NVIDIA L4"}, "the trainers' GPUs = 'NVIDIA L4'; expected 'NVIDIA H100'"),
-        ({"steps": 2}, "found 7 steps are too few: .*; expected a run with a steady state of train steps"),
+        ({"steps": 2}, "found 7 steps cannot show a steady state, .*; expected a run with a steady state"),
         ({"tokens": 0}, "found no step in its steady state says how many tokens it trained on"),
     ],
 )

@@ -226,7 +226,7 @@ def test_the_page_has_every_sensitivity(page):
     assert all(cell in cells for row in table.rows for cell in row)
 
 
-@pytest.mark.parametrize("reason", ["no steady state: 3 steps are too few", HOSTILE])
+@pytest.mark.parametrize("reason", ["no steady state: 3 steps cannot show a steady state", HOSTILE])
 def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(reason):
     said = NoModelResult(reason)
     html = render(with_model(said))

@@ -248,7 +248,7 @@ def test_a_console_of_trl_without_step_times_is_named_though_its_progress_bar_is
     log = tmp_path / "train.log"
     shown = {name: value for name, value in GRPO.items() if name != "step_time"}
     log.write_text(f"{' ' * 40}{shown}\n" * 3)
-    with pytest.raises(ImportFileError, match="look like TRL .*but no step times"):
+    with pytest.raises(ImportFileError, match=r"look like TRL .*but no step times"):
         import_run(log, tmp_path / "run")
 
 

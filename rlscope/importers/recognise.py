@@ -273,7 +273,7 @@ def _unread_console(source: ImportSource) -> ImportFileError | None:
     """Return the error for the console of a framework that prints no phases, with the file that has them."""
     for each in frameworks():
         if each.console.unread and re.search(each.console.unread, source.text):
-            found = f"the console log of {each.title}, which has the time of each step but not of its phases"
+            found = f"the console log of {each.title}, which does not show how long the phases of a step take"
             return ImportFileError.of(
                 source.path, found=found, expected=known_names(each), next_step=f"Pass {each.console.file}."
             )

@@ -417,9 +417,23 @@ def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_pa
     assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 8)]
 
 
-def test_the_console_of_prime_rl_is_refused_with_the_file_that_has_its_phases(tmp_path: Path) -> None:
-    log = tmp_path / "orchestrator.log"
-    line = "02:3{}:26 SUCCESS Step {} | Time: 73.77s | Reward: 0.3887 | Async Level: 1 | Max. Off-Policy Level: 0\n"
-    log.write_text("".join(line.format(step, step) for step in range(4)))
-    with pytest.raises(ImportFileError, match=r"console log of prime-rl, .*Pass the run folder, whose metrics\.jsonl"):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "02:33:26 SUCCESS Step {} | Time: 73.77s | Reward: 0.3887 | Async Level: 1 | Max. Off-Policy Level: 0",
+            r"console log of prime-rl, .*Pass the run folder, whose metrics\.jsonl",
+        ),
+        (
+            "Train | Step:  {}  perf/trainer/tokens_per_second_full_step: 812.5  loss/mean: 0.42",
+            r"console log of torchtitan, .*Pass its W&B or TensorBoard files",
+        ),
+    ],
+)
+def test_a_console_without_phases_is_refused_with_the_file_that_has_them(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(line.format(step) + "\n" for step in range(4)))
+    with pytest.raises(ImportFileError, match=message):
         analyze(log)

@@ -271,7 +271,7 @@ def good_worker(**changes: Any) -> str:
         ("{", "unreadable JSON"),
         ("[]", "a JSON list"),
         (good_worker(worker_id="other"), "worker_id is 'other', expected 'w', the name of the file"),
-        (good_worker(role="boss"), "role is 'boss', expected one of sampler, trainer, colocated, controller"),
+        (good_worker(role="boss"), "role is 'boss', expected one of sampler, trainer, colocated, auxiliary"),
         (good_worker(started_ns=None), "started_ns is None, expected a 64-bit whole number of at least 0"),
         (good_worker(started_ns=-1), "started_ns is -1, expected"),
         (good_worker(gpu_count="4"), "gpu_count is '4', expected"),

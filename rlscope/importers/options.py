@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rlscope_otel.schema import ROLES
-
 from rlscope.errors import ArgumentError, Bounds, ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 from rlscope.input_file import did_you_mean
 
+_ROLES: Final = ("trainer", "sampler", "colocated")
+"""Roles whose time a log can show."""
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
 _YEARS: Final = Bounds(2000, 2100)
 OWN: Final = "custom"
@@ -115,11 +115,11 @@ def _gpus_by_role(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         role, _, count = part.strip().partition("=")
-        if role not in ROLES or not count.isdecimal() or not 0 < int(count) <= MOST_GPUS:
+        if role not in _ROLES or not count.isdecimal() or not 0 < int(count) <= MOST_GPUS:
             raise ArgumentError.of(
                 "--gpus",
                 found=repr(part),
-                expected=f"ROLE=N with ROLE one of {', '.join(ROLES)}",
+                expected=f"ROLE=N with ROLE one of {', '.join(_ROLES)}",
                 next_step="Example: --gpus trainer=8,sampler=8.",
             )
         found[role] = int(count)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import rlscope
 from docs.generate import DOCS
 from rlscope.cli import app
-from rlscope.errors import ImportFileError
+from rlscope.errors import ArgumentError, ImportFileError
 from tests.trace_folder import worker, write_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
@@ -95,6 +95,12 @@ def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
 def test_a_wrong_framework_is_an_error_that_says_what_is_missing() -> None:
     with pytest.raises(ImportFileError, match="found no metric that openrlhf writes"):
         invoke("analyze", VERL / "console.log", "--as", "openrlhf")
+
+
+@pytest.mark.parametrize("gpus", ["trainer", "trainer=0", "trainer=1.5", "auxiliary=1", "controller=1"])
+def test_gpus_are_those_of_a_role_whose_time_a_log_can_show(gpus: str) -> None:
+    with pytest.raises(ArgumentError, match="--gpus: found .*; expected ROLE=N with ROLE one of trainer, sampler, colo"):
+        invoke("analyze", VERL / "console.log", "--gpus", gpus)
 
 
 def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: Path) -> None:

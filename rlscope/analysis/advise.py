@@ -144,6 +144,7 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
         most_staleness=own_cap if is_own else constraints.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
+        auxiliary_gpus=facts.auxiliary_gpus,
         new_cap_policy="drop" if config.staleness_policy == "drop" else "admission",
         prefetched_batches=_prefetched(config, whole),
         scheduling_stated=config.dispatch is not None

@@ -343,9 +343,9 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
     config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
     assert (likeliest(config, aged).admission.staleness_policy == "drop") is (drops is not None)
-    assert _model_config(config, SimpleNamespace(steps=30), aged, Constraints()).prefetched_batches == max(
-        ahead or 0.0, 0.0
-    )
+    assert _model_config(
+        config, SimpleNamespace(steps=30, auxiliary_gpus=0), aged, Constraints()
+    ).prefetched_batches == max(ahead or 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,10 @@ def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_ha
     config: RunConfig, shown: float | None, ahead: float
 ):
     run = replace(observed(), prefetched_batches=shown)
-    assert _model_config(config, SimpleNamespace(steps=30), run, Constraints()).prefetched_batches == ahead
+    assert (
+        _model_config(config, SimpleNamespace(steps=30, auxiliary_gpus=0), run, Constraints()).prefetched_batches
+        == ahead
+    )
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
@@ -398,7 +401,7 @@ def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
-    facts = SimpleNamespace(steps=30)
+    facts = SimpleNamespace(steps=30, auxiliary_gpus=0)
     config = RunConfig(max_staleness=4, total_steps=50, gpus_per_trainer_replica=2)
     run = observed()
     assert _model_config(config, facts, run, Constraints()).most_staleness == 4

@@ -82,6 +82,8 @@ class ModelConfig:
     """Schedulings that the run's facts allow besides `delivery`, `settings` and `admission`."""
     scheduling_contradicted: bool = False
     """Whether the config states a scheduling that the run plainly contradicts."""
+    auxiliary_gpus: int = 0
+    """GPUs of models that are not trained. They cost as much as the others and are in no layout."""
 
     @property
     def scheduling(self) -> Scheduling:
@@ -335,7 +337,8 @@ def _finish(
     periods_s = whole.steps.period_s
     step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
     gain_ratio = recommendation.gain_ratio if recommendation.changes else None
-    return time_to_finish(model_config.remaining_steps, step_s, gain_ratio, _gpus(layout), model_config.gpu_hour_price)
+    gpus = _gpus(layout) + model_config.auxiliary_gpus
+    return time_to_finish(model_config.remaining_steps, step_s, gain_ratio, gpus, model_config.gpu_hour_price)
 
 
 def _warnings(

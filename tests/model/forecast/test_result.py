@@ -29,7 +29,7 @@ from rlscope.model.system import Admission, Granularity, Layout, possible_layout
 from tests.model.few_draws import few_draws
 from tests.model.known_run import LENGTHS, QUESTION, TODAY, TRUTH, calibrated, calibration_of, longer, observed, steady
 
-PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0)
+PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0, auxiliary_gpus=3)
 
 
 def forecasts_of(found: Calibration) -> Forecasts:
@@ -355,7 +355,10 @@ def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
     )
 
 
-def test_every_gpu_of_the_run_costs_whether_idle_or_not():
+def test_every_gpu_of_the_run_costs_whether_idle_or_not_and_those_of_a_judge_too():
+    finish = model().finish
+    assert finish is not None and finish.gpus == TODAY.trainer_gpus + TODAY.sampler_gpus + 3
+    assert finish.current.price == pytest.approx(finish.current.hours.value * finish.gpus * 2.0)
     assert TimeAndCost.of(Estimate(2.0, 1.0, 3.0), 8, 2.0) == TimeAndCost(Estimate(2.0, 1.0, 3.0), 16.0, 32.0)
 
 

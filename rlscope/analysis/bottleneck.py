@@ -251,7 +251,7 @@ def _whole(gpu_s: float) -> str:
 
 def _unknown_reason(total_gpus: int, steps: int, inside: pl.DataFrame) -> str | None:
     if total_gpus == 0:
-        return "no worker owns a GPU, so there are no GPU-seconds to judge"
+        return "no sampler or trainer owns a GPU, so there are no GPU-seconds to judge"
     missing = [side for side in _SIDES if not _side_gpu_s(inside, side)]
     if len(missing) == 1:
         (present,) = set(_SIDES) - set(missing)

@@ -186,7 +186,7 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
 @pytest.mark.parametrize(
     ("states", "changes", "reason"),
     [
-        (BUSY, {"total_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
+        (BUSY, {"total_gpus": 0}, "no sampler or trainer owns a GPU, so there are no GPU-seconds to judge"),
         (BUSY, {"steps": 2}, "the run has 2 training steps; a verdict needs 3"),
         (BUSY, {"steps": 0}, "the run has 0 training steps; a verdict needs 3"),
         (BUSY, {"steps": 1}, "the run has 1 training step; a verdict needs 3"),

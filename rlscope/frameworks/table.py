@@ -126,6 +126,7 @@ _LIMITS: Final = (
     "queue_capacity_samples",
 )
 _INTERVALS: Final = ("publish_every", "checkpoints", "evaluation")
+UpdatePart = Annotated[str, OneOf(("drain", "gather", "convert", "transfer", "install", "resume"))]
 Action = Annotated[str, OneOf(("layout", *_LIMITS, *_INTERVALS, "ahead", "sampler_gpus"))]
 
 
@@ -308,6 +309,8 @@ class Framework:
     the weights that the step trains."""
     throughput: Names = ()
     """Names of reported metrics that hold tokens per second or total tokens."""
+    update_parts: Mapping[UpdatePart, Names] = field(default_factory=dict[str, tuple[str, ...]])
+    """Metrics in seconds of the parts of a weight update, in program order. They lie inside the time of the update."""
     settings: Mapping[Setting, Names] = field(default_factory=dict[str, tuple[str, ...]])
     """Settings of the framework's config, as dotted paths or products of them (`a.nodes * a.gpus`): the first counts
     whose factors are all known."""
@@ -329,7 +332,7 @@ class Framework:
     @property
     def wanted(self) -> frozenset[str]:
         """Names of all metrics that an import needs."""
-        names = set[str](self.recognise.step).union(*self.columns.values())
+        names = set[str](self.recognise.step).union(*self.columns.values(), *self.update_parts.values())
         for process in self.phases.values():
             names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
         return frozenset(names)

@@ -48,6 +48,10 @@ class _Layout:
         first = [name for name, kind in known.items() if kind not in _LAST]
         self.kinds = known | {kind: kind for kind in _LAST if kind in self.console.numbers}
         """Kind of each phase, by its name on the console."""
+        self.parts = {
+            name.removeprefix(self.prefix): part for part, names in framework.update_parts.items() for name in names
+        }
+        """Part of a weight update, by its name on the console."""
         self.first = tuple(first)
         self.last = tuple(sorted(self.kinds.keys() - set(first), key=lambda name: _LAST.index(self.kinds[name])))
         trained = (at for at, name in enumerate(first) if known[name] is PhaseKind.TRAIN)
@@ -71,6 +75,8 @@ class _Step:
     """Time of the first timestamped line inside the block."""
     phases: dict[str, float] = field(default_factory=dict[str, float])
     """Durations of phases that do not overlap, by name."""
+    update_parts: dict[str, float] = field(default_factory=dict[str, float])
+    """Durations of the parts of the weight update."""
     numbers: dict[str, float] = field(default_factory=dict[str, float])
     """Everything else in the block, with the duration of the step."""
 
@@ -185,7 +191,9 @@ def _steps(layout: _Layout, log: LogFile, clock: LogClock | None, config: Printe
 def _take(layout: _Layout, step: _Step, text: str) -> None:
     if phase := layout.phase.search(text):
         name = phase["name"]
-        if name in layout.kinds or not ("/" in name or name in layout.console.nested):
+        if name in layout.parts:
+            step.update_parts[layout.parts[name]] = seconds(phase["s"])
+        elif name in layout.kinds or not ("/" in name or name in layout.console.nested):
             step.phases[name] = seconds(phase["s"])
         return
     for name, pattern in layout.numbers.items():
@@ -291,6 +299,7 @@ def _place(run: _Run, step: _Step, name: str, start_ns: int, limit_ns: int) -> i
         if is_separate:
             target.add_update(run.trainer, "publish", version, start_ns, end_ns)
         target.add_update(run.sampler, "apply", version, start_ns, end_ns)
+        target.add_update_parts(run.sampler, version, start_ns, end_ns, step.update_parts)
     elif kind is PhaseKind.WAIT_SAMPLES:
         if is_separate:
             target.add_phase(run.trainer, kind, start_ns, end_ns)

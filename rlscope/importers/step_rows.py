@@ -241,6 +241,8 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
                 is_published = True
                 target.say_origin("weight_updates", Certainty.PLACED)
                 target.add_update(worker_id, "publish", version + 1, piece.start_ns, piece.end_ns)
+                parts_s = _update_parts(log, each.step)
+                target.add_update_parts(worker_id, version + 1, piece.start_ns, piece.end_ns, parts_s)
             elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
         version = version + 1 if is_published or not updates else version
@@ -249,6 +251,15 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
             row |= {"start_ns": trained[0].start_ns, "end_ns": trained[-1].end_ns}
             row |= {"version_in": min(version_in, version), "version_out": version}
             target.add("train_steps", row | _columns(log, each.step))
+
+
+def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
+    """Return the seconds of each part of the step's weight update that the file has."""
+    values = {
+        part: next((step.values[name] for name in names if name in step.values), 0.0)
+        for part, names in log.framework.update_parts.items()
+    }
+    return {part: seconds for part, seconds in values.items() if math.isfinite(seconds) and seconds > 0.0}
 
 
 def _columns(log: StepLog, step: Step) -> dict[str, object]:

@@ -389,6 +389,8 @@ TORCHFORGE_LOG = """\
 [0] a line of another process: 3
 [0] 2025-10-02 11:05:25 INFO === [global_logger_2aeC_r0] - METRICS STEP 2 ===
 [0]   buffer/sample/avg_sampled_policy_age: 0.5
+[0]   generator_perf/update_weights/avg_waiting_for_generation_duration_s: 1.5
+[0]   generator_perf/update_weights/wait_fetch_weights: 0.5
 [0]   main_perf/continuous_training/drop_weights/duration_avg_s: 5.0
 [0]   main_perf/continuous_training/push_weights/duration_avg_s: 14.0
 [0]   main_perf/continuous_training/total_duration_avg_s: 100.0
@@ -408,13 +410,16 @@ def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_pa
     assert spent_s["trainer", "waiting_for_samples"] == 2 * 270.0
     assert spent_s["trainer", "train"] == 2 * 15.75
     # The generators go on while weights are pushed, and load them afterwards.
-    assert spent_s["trainer", "publishing_weights"] == 2 * (28.25 + 5.75)
+    assert spent_s["trainer", "publishing_weights"] == 2 * (28.25 + 5.75 - 0.5)
+    assert spent_s["trainer", "transferring_weights"] == 2 * 0.5
     assert spent_s["sampler", "applying_weights"] == 6 * 5.75
     assert spent_s["trainer", "other"] == 2 * 5.0
     (age,) = analysis.staleness.reported
     assert (age.name, age.steps, age.max) == ("buffer/sample/avg_sampled_policy_age", 2, 0.5)
     rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
-    assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 8)]
+    assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 10)]
+    parts = analysis.query("weight_update_parts").select("phase", "versions", "longest_s").rows()
+    assert parts == [("apply", 2, 3.0), ("drain", 1, 1.5), ("publish", 2, 3.0), ("transfer", 1, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_phases_lie_in_the_order_of_the_program_and_what_lies_inside_another_is_
     run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC))
     assert run.spans_s("policy", 1_000 * NS) == [
         ("other", 0.0, 0.25),
+        ("transfer", 0.25, 0.75),
         ("apply", 0.25, 2.25),
         ("generate", 2.25, 35.25),
         ("reward", 35.25, 35.5),

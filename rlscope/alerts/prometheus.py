@@ -23,7 +23,7 @@ from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.evaluate import written
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.types import Rule, RuleSet
-from rlscope.analysis.ledger import SAMPLER_ROLES, TRAINER_ROLES
+from rlscope.analysis.ledger import AUXILIARY_ROLE, SAMPLER_ROLES, TRAINER_ROLES
 
 RUN: Final = "rlscope_run_id"
 WORKER: Final = "rlscope_worker_id"
@@ -171,14 +171,19 @@ def _depth_by_queue(window: str) -> str:
     return f"avg by ({RUN}, {QUEUE}) (avg_over_time({QUEUE_DEPTH}[{window}]))"
 
 
+_OF_THE_POLICY: Final = f'{{{ROLE}!="{AUXILIARY_ROLE}"}}'
+"""Selects the engines that sample: a judge may have one too."""
+
+
 def _kv_used(window: str) -> _Value:
     who = f"and on ({RUN}, {WORKER})"
-    used = f"sum by ({RUN}) (avg_over_time({KV_USED}[{window}]) {who} {KV_CAPACITY})"
-    return _Value(f"{used} / sum by ({RUN}) ({KV_CAPACITY} {who} {KV_USED})")
+    capacity = f"{KV_CAPACITY}{_OF_THE_POLICY}"
+    used = f"sum by ({RUN}) (avg_over_time({KV_USED}[{window}]) {who} {capacity})"
+    return _Value(f"{used} / sum by ({RUN}) ({capacity} {who} {KV_USED})")
 
 
 def _per_engine(metric: str) -> _Metric:
-    return lambda window: _Value(f"avg by ({RUN}) (avg_over_time({metric}[{window}]))")
+    return lambda window: _Value(f"avg by ({RUN}) (avg_over_time({metric}{_OF_THE_POLICY}[{window}]))")
 
 
 def _trained_rate(window: str) -> _Value:

@@ -30,6 +30,7 @@ def needs_promtool(test: Callable[..., None]) -> Callable[..., None]:
 RULE = '[[rules]]\nname = "r"\nwindow = "5m"\n'
 WORKER = 'rlscope_run_id="monday", rlscope_worker_id="w0", rlscope_role="trainer"'
 SAMPLER = WORKER.replace("trainer", "sampler").replace("w0", "s0")
+JUDGE = WORKER.replace("trainer", "auxiliary").replace("w0", "j0")
 STARTED = (f"rlscope_train_steps_total{{{WORKER}}}", "100+1x60")
 GPUS = (f"rlscope_worker_gpus{{{WORKER}}}", "4x60")
 SAMPLER_GPUS = (f"rlscope_worker_gpus{{{SAMPLER}}}", "4x60")
@@ -120,6 +121,14 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
     ("running.per_engine", "below = 8",
      [level("rlscope_engine_running", 7, SAMPLER), level("rlscope_engine_running", 8, WORKER)],
      [level("rlscope_engine_running", 7, SAMPLER), level("rlscope_engine_running", 9, WORKER)]),
+    ("running.per_engine", "below = 8",  # The engine of a judge is none of the policy's.
+     [level("rlscope_engine_running", 7, SAMPLER), level("rlscope_engine_running", 99, JUDGE)],
+     [level("rlscope_engine_running", 9, SAMPLER), level("rlscope_engine_running", 1, JUDGE)]),
+    ("kv.used_ratio", "above = 0.95",
+     [level("rlscope_engine_kv_used", 96, SAMPLER), level("rlscope_engine_kv_capacity", 100, SAMPLER),
+      level("rlscope_engine_kv_used", 1, JUDGE), level("rlscope_engine_kv_capacity", 100, JUDGE)],
+     [level("rlscope_engine_kv_used", 95, SAMPLER), level("rlscope_engine_kv_capacity", 100, SAMPLER),
+      level("rlscope_engine_kv_used", 99, JUDGE), level("rlscope_engine_kv_capacity", 100, JUDGE)]),
     ("waiting.requests", "above = 8",
      [level("rlscope_engine_waiting", 9, SAMPLER)], [level("rlscope_engine_waiting", 8, SAMPLER)]),
     ("throughput.trained_tokens_per_s", "below = 10",

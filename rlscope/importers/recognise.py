@@ -248,10 +248,10 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected=kinds + _names_of(framework),
             next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
-    if closest := _closest(source):
-        return closest
     if unread := _unread_console(source):
         return unread
+    if closest := _closest(source):
+        return closest
     if durations := durations_in(source.text):
         return ImportFileError.of(
             path,
@@ -273,7 +273,8 @@ def _unread_console(source: ImportSource) -> ImportFileError | None:
     """Return the error for the console of a framework that prints no phases, with the file that has them."""
     for each in frameworks():
         if each.console.unread and re.search(each.console.unread, source.text):
-            found = f"the console log of {each.title}, which does not show how long the phases of a step take"
+            title = each.title.partition(" (")[0]
+            found = f"a console log of {title} that does not show how long the phases of a step take"
             return ImportFileError.of(
                 source.path, found=found, expected=known_names(each), next_step=f"Pass {each.console.file}."
             )
@@ -295,7 +296,7 @@ def _closest(source: ImportSource) -> ImportFileError | None:
     if source.path.is_dir() or len(names) < _FEWEST_KEYS:
         return None
     known = {each: sum(map(each.knows, names)) for table in frameworks() for each in table.releases()}
-    nearest = max(known, key=lambda each: known[each])
+    nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))))
     if known[nearest] < _LOOKS_LIKE_RATIO * len(names):
         return ImportFileError.of(
             source.path,
@@ -303,14 +304,18 @@ def _closest(source: ImportSource) -> ImportFileError | None:
             expected="metrics of " + ", ".join(framework_names()),
             next_step=f"Name the metrics of the phases, in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
         )
-    bare = {nearest.bare(name) for name in names}
-    missing = min((sorted({*group} - bare) for group in nearest.known_by), key=len)
     return ImportFileError.of(
         source.path,
         found=f"metrics that look like {nearest.title}, {known[nearest]} of {len(names):,} keys, but no step times",
-        expected=f"also {' and '.join(f'`{name}`' for name in missing)}",
+        expected=f"also {' and '.join(f'`{name}`' for name in _missing(nearest, names))}",
         next_step=f"Pass the file that has them, or name the metrics of the phases, in seconds: {_OWN_PHASES}.",
     )
+
+
+def _missing(framework: Framework, names: Collection[str]) -> list[str]:
+    """Return the fewest metrics that a file with these names lacks to be one of the framework."""
+    bare = {framework.bare(name) for name in names}
+    return min((sorted({*group} - bare) for group in framework.known_by), key=len, default=[])
 
 
 def _names_of(framework: str) -> str:

@@ -427,11 +427,15 @@ def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_pa
     [
         (
             "02:33:26 SUCCESS Step {} | Time: 73.77s | Reward: 0.3887 | Async Level: 1 | Max. Off-Policy Level: 0",
-            r"console log of prime-rl, .*Pass the run folder, whose metrics\.jsonl",
+            r"console log of prime-rl .*Pass the run folder, whose metrics\.jsonl",
         ),
         (
             "Train | Step:  {}  perf/trainer/tokens_per_second_full_step: 812.5  loss/mean: 0.42",
-            r"console log of torchtitan, .*Pass its W&B or TensorBoard files",
+            r"console log of torchtitan .*Pass its W&B or TensorBoard files",
+        ),
+        (  # as it is copied from a terminal, with spaces where the progress bar was
+            " " * 40 + "{{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.{}}}",
+            r"console log of TRL .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` recorded",
         ),
     ],
 )

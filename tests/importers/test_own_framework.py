@@ -244,14 +244,6 @@ def test_a_refusal_says_what_was_seen_and_what_came_closest(
         import_run(tmp_path / "m.jsonl", tmp_path / "run")
 
 
-def test_a_console_of_trl_without_step_times_is_named_though_its_progress_bar_is_lost(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    shown = {name: value for name, value in GRPO.items() if name != "step_time"}
-    log.write_text(f"{' ' * 40}{shown}\n" * 3)
-    with pytest.raises(ImportFileError, match=r"look like TRL .*but no step times"):
-        import_run(log, tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("line", "durations"),
     [

@@ -8,7 +8,7 @@ INSTALL := -m pip install --quiet --no-compile
 # An image may forbid bytecode: then every process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test test-all newer services fast faults lint style changed-types format bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
+.PHONY: help demo check test test-all newer services fast faults lint style changed-types format accuracy bench docs pipelines pipelines-frameworks pipelines-vllm cluster record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -76,6 +76,9 @@ format: $(VENV)/.installed ## rewrite the code in the one style
 
 docs: $(VENV)/.installed ## rewrite the pages made from the code
 	$(BIN)/python docs/generate.py
+
+accuracy: $(VENV)/.installed ## the model's errors in short, against those that are kept: fails if one grew by a fifth
+	$(BIN)/python benchmarks/accuracy.py
 
 bench: $(VENV)/.installed ## cost of capture and speed of analysis; figures are kept beside the scripts
 	$(BIN)/python benchmarks/capture_cost.py

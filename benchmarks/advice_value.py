@@ -169,8 +169,8 @@ def true_gains(system: System, today: float) -> dict[str, float]:
 def system_line(each: Judged) -> str:
     """One system: the run, what it was told, what is true."""
     recorded, best, told = each.system.recorded, each.best_fresh, each.told
-    same = _errors(each, lambda layout, own: layout == own)[0] if told else math.nan
-    off = np.abs(_errors(each, lambda layout, own: layout != own)) if told else np.empty(0)
+    same = errors(each, lambda layout, own: layout == own)[0] if told else math.nan
+    off = np.abs(errors(each, lambda layout, own: layout != own)) if told else np.empty(0)
     said = (
         "nothing"
         if told is None
@@ -196,16 +196,9 @@ def _staler(each: Judged) -> str:
 def summary_lines(judged: Sequence[Judged]) -> list[str]:
     """The figures that the aims are about."""
     told = [each for each in judged if each.told is not None]
-    same = [_errors(each, lambda layout, own: layout == own)[0] for each in told]
-    others = [_errors(each, lambda layout, own: layout != own) for each in told]
+    same = [errors(each, lambda layout, own: layout == own)[0] for each in told]
+    others = [errors(each, lambda layout, own: layout != own) for each in told]
     pooled = np.abs(np.concatenate(others))
-    covered = [
-        each.told.tokens_per_s[layout].low <= each.true[layout].tokens_per_s <= each.told.tokens_per_s[layout].high
-        for each in told
-        if each.told
-        for layout in each.system.layouts
-        if layout != each.system.recorded
-    ]
     regrets = np.array([each.regret_ratio for each in judged])
     tried = np.array([each.tried_regret_ratio for each in judged])
     harm = [each.system.family for each in judged if each.ratio(each.chosen) < 1.0 - HARM_RATIO]
@@ -215,7 +208,7 @@ def summary_lines(judged: Sequence[Judged]) -> list[str]:
         f"same run: |error| median {np.median(np.abs(same)):.1%}, worst {np.max(np.abs(same)):.1%}",
         f"other splits: median of the systems' medians {np.median([np.median(np.abs(one)) for one in others]):.1%},"
         f" nine in ten within {np.quantile(pooled, 0.9):.1%}, worst {pooled.max():.1%}",
-        f"90% interval covers {np.mean(covered):.0%} of the other splits",
+        f"90% interval covers {np.mean(covered(told)):.0%} of the other splits",
         f"regret against the best split at today's running limit that is fresh enough: median {np.median(regrets):.1%},"
         f" nine in ten within {np.quantile(regrets, 0.9):.1%}, worst {regrets.max():.1%}",
         f"with what is to be tried tried, and kept where it is faster: nine in ten within"
@@ -228,7 +221,19 @@ def summary_lines(judged: Sequence[Judged]) -> list[str]:
     ]
 
 
-def _errors(each: Judged, wanted: Callable[[Layout, Layout], bool]) -> np.ndarray:
+def covered(judged: Sequence[Judged]) -> list[bool]:
+    """Whether the interval of each other split holds its true rate."""
+    return [
+        each.told.tokens_per_s[layout].low <= each.true[layout].tokens_per_s <= each.told.tokens_per_s[layout].high
+        for each in judged
+        if each.told
+        for layout in each.system.layouts
+        if layout != each.system.recorded
+    ]
+
+
+def errors(each: Judged, wanted: Callable[[Layout, Layout], bool]) -> np.ndarray:
+    """Predicted over true rate, less 1, of the layouts that are wanted beside the recorded one."""
     if each.told is None:
         raise ValueError(f"nothing was said of {each.system.family}")
     chosen = [layout for layout in each.system.layouts if wanted(layout, each.system.recorded)]

@@ -24,7 +24,7 @@ from rlscope.analysis.result import (
 )
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.files import SkippedFile
-from tests.reports.flow_fixture import flow_answers
+from tests.reports.flow_fixture import answer, flow_answers
 
 STARTED_NS = 1_763_700_000_000_000_000
 DURATION_S = 1_260
@@ -32,30 +32,15 @@ BUCKET_S = 10
 STEPS = 240
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
 
+LEDGER_TIMELINE = ("role", "state", "reason", "bucket_start_ns", "gpu_s")
+ASKED = ("token_staleness_by_step", "staleness_histogram", "batch_size", "waiting_requests", "kv_use", "pass_latency",
+         "queue_depth", "training_steps", "weight_update_latency", "response_lengths", "delivery_outcomes",
+         "token_balance", "throughput")  # fmt: skip
+LEFT_OUT = ("kv_used_max_tokens", "version_in", "version_out")
 NO_ROWS: dict[str, pl.DataFrame] = {
-    name: pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
-    for name, columns in {
-        "ledger_timeline": ("role", "state", "reason", "bucket_start_ns", "gpu_s"),
-        "token_staleness_by_step": ("step", "tokens", "staleness_mean", "staleness_p50", "staleness_p95",
-                                    "staleness_p99", "staleness_max", "in_flight_mean", "in_queue_mean"),
-        "staleness_histogram": ("staleness", "tokens"),
-        "batch_size": ("worker_id", "bucket_start_ns", "running_mean", "running_max"),
-        "waiting_requests": ("worker_id", "bucket_start_ns", "waiting_mean"),
-        "kv_use": ("worker_id", "bucket_start_ns", "kv_used_mean_tokens", "kv_capacity_tokens"),
-        "pass_latency": ("worker_id", "running", "passes", "pass_mean_s", "pass_p50_s", "pass_p95_s"),
-        "queue_depth": ("queue", "bucket_start_ns", "depth_mean_samples", "depth_max_samples", "capacity_samples"),
-        "training_steps": ("step", "start_ns", "end_ns", "period_s", "compute_s", "samples", "tokens",
-                           "response_tokens", "reward_mean"),
-        "weight_update_latency": ("version", "worker_id", "publish_start_ns", "applied_ns", "publish_to_applied_s",
-                                  "apply_s"),
-        "response_lengths": ("length_from_tokens", "length_to_tokens", "finished_samples", "capped_samples",
-                             "censored_samples"),
-        "delivery_outcomes": ("outcome", "samples", "tokens", "mean_output_tokens", "length_bias_ratio"),
-        "token_balance": ("generated_tokens", "trained_tokens", "dropped_stale_tokens", "filtered_tokens",
-                          "abandoned_tokens", "undelivered_tokens"),
-        "throughput": ("bucket_start_ns", "trained_tokens_per_s", "generated_tokens_per_s"),
-    }.items()
-}  # fmt: skip
+    "ledger_timeline": pl.DataFrame(schema=dict.fromkeys(LEDGER_TIMELINE, pl.Int64)),
+    **{question: answer(question, []) for question in ASKED},
+}
 
 
 def full_analysis(
@@ -164,7 +149,7 @@ def _timeline(rng: random.Random, engines: int) -> pl.DataFrame:
                 (role, state, reason, _at(bucket * BUCKET_S), gpus * BUCKET_S * weight / total)
                 for (state, reason), weight in weights.items()
             ]
-    return pl.DataFrame(rows, schema=["role", "state", "reason", "bucket_start_ns", "gpu_s"], orient="row")
+    return pl.DataFrame(rows, schema=LEDGER_TIMELINE, orient="row")
 
 
 def _happens(state: str, bucket: int) -> bool:
@@ -194,45 +179,46 @@ def _answers(
         for n, worker in enumerate(workers)
         for t in buckets
     ]
-    return {
-        "ledger_timeline": timeline,
-        "token_staleness_by_step": pl.DataFrame(
-            [(s, 46_000 + s, 2.1 + 0.6 * math.sin(s / 17), 2, 4 + (s % 31 == 0), 5, 5 + (s % 31 == 0), 0.8, 1.3)
-             for s in range(STEPS)],
-            schema=list(NO_ROWS["token_staleness_by_step"].columns), orient="row"),
-        "staleness_histogram": pl.DataFrame(list(histogram), schema=["staleness", "tokens"], orient="row"),
-        "batch_size": pl.DataFrame(engine_rows, schema=list(NO_ROWS["batch_size"].columns), orient="row"),
-        "waiting_requests": pl.DataFrame([(w, t, max(0.0, m - 20)) for w, t, m, _ in engine_rows],
-                                         schema=list(NO_ROWS["waiting_requests"].columns), orient="row"),
-        "kv_use": pl.DataFrame([(w, t, 1_800.0 * m, 262_144) for w, t, m, _ in engine_rows],
-                               schema=list(NO_ROWS["kv_use"].columns), orient="row"),
-        "pass_latency": pl.DataFrame(
-            [(w, b, 900 - 12 * b, m := 0.011 + 0.00028 * b + (0.012 if n == len(workers) - 1 else 0), m * 0.97, m * 1.3)
-             for n, w in enumerate(workers[:8]) for b in range(1, 48, 2)],
-            schema=list(NO_ROWS["pass_latency"].columns), orient="row"),
-        "queue_depth": pl.DataFrame(
-            [("samples", _at(t), 40 + 38 * math.sin(t / 60), 50 + 40 * math.sin(t / 60), 128) for t in buckets],
-            schema=list(NO_ROWS["queue_depth"].columns), orient="row"),
-        "training_steps": pl.DataFrame(
-            [(s, _at(40 + 5 * s), _at(42.4 + 5 * s), None if s == 0 else 5 + rng.uniform(-0.4, 0.9),
-              2.4 + rng.uniform(-0.1, 0.1), 128, 61_000, 46_000, -0.5 + s / 200) for s in range(STEPS)],
-            schema=list(NO_ROWS["training_steps"].columns), orient="row"),
-        "weight_update_latency": pl.DataFrame(
-            [(v, w, _at(40 + 5 * v), _at(40.4 + 5 * v), 0.35 + rng.expovariate(9), 0.05 + rng.expovariate(80))
-             for v in range(1, STEPS) for w in workers[:8]],
-            schema=list(NO_ROWS["weight_update_latency"].columns), orient="row"),
-        "response_lengths": pl.DataFrame(
-            [(64 * b, 64 * (b + 1), int(4_000 * math.exp(-((b - 4) ** 2) / 18)), 900 if b == 15 else 0, 9 * (b > 9))
-             for b in range(16)],
-            schema=list(NO_ROWS["response_lengths"].columns), orient="row"),
-        "delivery_outcomes": pl.DataFrame(
-            [("trained", 30_720, 11_053_000, 359.8, 1.0), ("dropped_stale", 1_204, 610_000, 506.6, 1.41),
-             ("filtered", 640, 201_000, 314.1, 0.87)],
-            schema=list(NO_ROWS["delivery_outcomes"].columns), orient="row"),
-        "token_balance": pl.DataFrame([(11_950_000, 11_053_000, 610_000, 201_000, 0, 86_000)],
-                                      schema=list(NO_ROWS["token_balance"].columns), orient="row"),
-        "throughput": pl.DataFrame(
-            [(_at(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets],
-            schema=list(NO_ROWS["throughput"].columns), orient="row"),
-        **flow_answers(rng, workers, STARTED_NS),
+    rows: dict[str, list[tuple[object, ...]]] = {
+        "token_staleness_by_step": [
+            (s, 46_000 + s, 2.1 + 0.6 * math.sin(s / 17), 2, 4 + (s % 31 == 0), 5, 5 + (s % 31 == 0), 0.8, 1.3)
+            for s in range(STEPS)
+        ],
+        "staleness_histogram": list(histogram),
+        "batch_size": engine_rows,
+        "waiting_requests": [(w, t, max(0.0, m - 20)) for w, t, m, _ in engine_rows],
+        "kv_use": [(w, t, 1_800.0 * m, 262_144) for w, t, m, _ in engine_rows],
+        "pass_latency": [
+            (w, b, 900 - 12 * b, m := 0.011 + 0.00028 * b + (0.012 if n == len(workers) - 1 else 0), m * 0.97, m * 1.3)
+            for n, w in enumerate(workers[:8])
+            for b in range(1, 48, 2)
+        ],
+        "queue_depth": [
+            ("samples", _at(t), 40 + 38 * math.sin(t / 60), 50 + 40 * math.sin(t / 60), 128) for t in buckets
+        ],
+        "training_steps": [
+            (s, _at(40 + 5 * s), _at(42.4 + 5 * s), None if s == 0 else 5 + rng.uniform(-0.4, 0.9),
+             2.4 + rng.uniform(-0.1, 0.1), 128, 61_000, 46_000, -0.5 + s / 200)
+            for s in range(STEPS)
+        ],
+        "weight_update_latency": [
+            (v, w, _at(40 + 5 * v), _at(40.4 + 5 * v), 0.35 + rng.expovariate(9), 0.05 + rng.expovariate(80))
+            for v in range(1, STEPS)
+            for w in workers[:8]
+        ],
+        "response_lengths": [
+            (64 * b, 64 * (b + 1), int(4_000 * math.exp(-((b - 4) ** 2) / 18)), 900 if b == 15 else 0, 9 * (b > 9))
+            for b in range(16)
+        ],
+        "delivery_outcomes": [
+            ("trained", 30_720, 11_053_000, 359.8, 1.0),
+            ("dropped_stale", 1_204, 610_000, 506.6, 1.41),
+            ("filtered", 640, 201_000, 314.1, 0.87),
+        ],
+        "token_balance": [(11_950_000, 11_053_000, 610_000, 201_000, 0, 86_000)],
+        "throughput": [
+            (_at(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets
+        ],
     }  # fmt: skip
+    frames = {question: answer(question, rows[question], LEFT_OUT) for question in ASKED}
+    return {"ledger_timeline": timeline, **frames, **flow_answers(rng, workers, STARTED_NS)}

@@ -2,12 +2,23 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import polars as pl
+
+from rlscope.trace.questions import find_question
 
 STEP_S = 10
 """Seconds of a column of two steps."""
 COLUMNS = 120
+
+
+def answer(question: str, rows: Sequence[Sequence[object]], left_out: Sequence[str] = ()) -> pl.DataFrame:
+    """The answer to a question with these rows, of its first columns without those that are left out."""
+    columns = [column.name for column in find_question(question).outputs if column.name not in left_out]
+    if not rows:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+    return pl.DataFrame(rows, schema=columns[: len(rows[0])], orient="row")
 
 
 def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dict[str, pl.DataFrame]:
@@ -36,8 +47,7 @@ def _heat(starts: list[int]) -> pl.DataFrame:
         weights = [math.exp(-((age - 2 - math.sin(n / 9)) ** 2)) for age in range(6 if n % 7 else 7)]
         shares = [weight / sum(weights) for weight in weights]
         rows += [(2 * n, 2 * n + 1, start, end, age, age, round(92_000 * s), s) for age, s in enumerate(shares)]
-    names = ["first_step", "last_step", "start_ns", "end_ns", "staleness_from", "staleness_to", "tokens", "share_ratio"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("staleness_heat", rows)
 
 
 def _parts(starts: list[int]) -> pl.DataFrame:
@@ -45,16 +55,13 @@ def _parts(starts: list[int]) -> pl.DataFrame:
         (2 * n, 2 * n + 1, start, end, 92_000, 2 + math.sin(n / 9), 4, 5 if n % 7 else 6, 0.8, 1.2 + math.sin(n / 9))
         for n, (start, end) in enumerate(zip(starts, _ends(starts), strict=True))
     ]
-    names = ["first_step", "last_step", "start_ns", "end_ns", "tokens", "staleness_mean", "staleness_p95",
-             "staleness_max", "in_flight_mean", "in_queue_mean"]  # fmt: skip
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("staleness_parts", rows)
 
 
 def _moments() -> pl.DataFrame:
     """As version_moments answers: the effective share is mean² / (variance + mean²)."""
     rows = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
-    names = ["staleness", "tokens", "ratio_mean", "ratio_variance", "effective_share_ratio"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("version_moments", rows)
 
 
 STRIPS = {
@@ -104,14 +111,12 @@ def _lengths() -> pl.DataFrame:
         weights = [math.exp(-((b - peak) ** 2) / 18) for b in range(16)]
         shares = [weight / sum(weights) for weight in weights]
         rows += [(outcome, 64 * b, 64 * b + 63, round(whole * s), s) for b, s in enumerate(shares)]
-    names = ["outcome", "length_from_tokens", "length_to_tokens", "samples", "share_ratio"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("delivered_lengths", rows)
 
 
 def _tails() -> pl.DataFrame:
-    rows = [(1 + b / 4, 1.25 + b / 4, 900 // (b + 1), 0.1 * b, 0.3 * b, b == 9) for b in range(10)]
-    names = ["tail_from", "tail_to", "groups", "last_wait_mean_s", "last_wait_max_s", "censored_groups"]
-    return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("censored_groups").cast(pl.Int64))
+    rows = [(1 + b / 4, 1.25 + b / 4, 900 // (b + 1), 0.1 * b, 0.3 * b, int(b == 9)) for b in range(10)]
+    return answer("group_tail_counts", rows)
 
 
 def _waits(rng: random.Random, starts: list[int]) -> pl.DataFrame:
@@ -119,13 +124,11 @@ def _waits(rng: random.Random, starts: list[int]) -> pl.DataFrame:
         (start, end, 250, 0.2, (median := 1.5 + rng.uniform(0, 1)), median * 2.2, median * 3)
         for start, end in zip(starts, _ends(starts), strict=True)
     ]
-    names = ["bucket_start_ns", "bucket_end_ns", "samples", "wait_p05_s", "wait_p50_s", "wait_p95_s", "wait_max_s"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("queue_waits", rows)
 
 
 def _wait_counts() -> pl.DataFrame:
-    rows = [(0.5 * b, 0.5 * (b + 1), 4_000 // (b + 1), 40 * b) for b in range(12)]
-    return pl.DataFrame(rows, schema=["wait_from_s", "wait_to_s", "trained", "not_trained"], orient="row")
+    return answer("queue_wait_counts", [(0.5 * b, 0.5 * (b + 1), 4_000 // (b + 1), 40 * b) for b in range(12)])
 
 
 def _spread(rng: random.Random, engines: int, starts: list[int]) -> pl.DataFrame:
@@ -133,6 +136,4 @@ def _spread(rng: random.Random, engines: int, starts: list[int]) -> pl.DataFrame
     for n, start in enumerate(starts, start=1):
         first_s = 0.3 + rng.uniform(0, 0.2)
         rows.append((n, n, start, engines, engines, first_s, first_s + rng.uniform(0, 0.5), 0.06, 0.2))
-    names = ["first_version", "last_version", "start_ns", "engines", "least_engines", "to_first_s", "to_last_s",
-             "paused_mean_s", "paused_max_s"]  # fmt: skip
-    return pl.DataFrame(rows, schema=names, orient="row")
+    return answer("weight_update_spread", rows)

@@ -1,22 +1,13 @@
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from rlscope.analysis.result import Finding
-from rlscope.reports.card import card_blocks
-from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text import findings
 from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
-
-
-def card(analysis, width=80, **options):
-    out = StringIO()
-    print_blocks(card_blocks(analysis), Console(file=out, width=width, **options))
-    return out.getvalue()
+from tests.reports.terminal_card import card
 
 
 def words(text):
@@ -57,15 +48,12 @@ def test_an_alarm_comes_before_the_verdict():
     assert places == sorted(places)
 
 
-def test_a_complete_run_says_that_it_has_no_gaps():
-    text = card(empty_analysis())
-    assert "The data has gaps" not in text and "No recorded data is missing" in text
-
-
-def test_a_run_that_states_no_counts_does_not_claim_to_be_complete():
-    quality = replace(empty_analysis().data_quality, completeness=NOT_KNOWN)
-    text = words(card(replace(empty_analysis(), data_quality=quality)))
-    assert "No recorded data is missing" not in text and "Files may still be missing" in text
+def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts():
+    known = empty_analysis()
+    unstated = replace(known, data_quality=replace(known.data_quality, completeness=NOT_KNOWN))
+    complete, unknown = words(card(known)), words(card(unstated))
+    assert "No recorded data is missing" in complete and "The data has gaps" not in complete
+    assert "No recorded data is missing" not in unknown and "Files may still be missing" in unknown
 
 
 def test_without_a_terminal_there_is_no_escape_sequence():

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -20,23 +21,36 @@ PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_sy
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def texts():
+def whole():
     priced = replace(full_analysis(), model=changing_model())
-    return {
-        "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))),
-        "hostile": render(replace(hostile_analysis(), model=short_model())),
-        "many": render(full_analysis(64)),
-        "empty": render(replace(empty_analysis(), step_bounds=step_bounds(PHASES))),
-    }
+    return replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))
+
+
+MAKERS = {
+    "whole": whole,
+    "hostile": lambda: replace(hostile_analysis(), model=short_model()),
+    "many": lambda: full_analysis(64),
+    "empty": lambda: replace(empty_analysis(), step_bounds=step_bounds(PHASES)),
+}
+
+
+@cache
+def text_of(name):
+    return render(MAKERS[name]())
 
 
 @pytest.fixture(scope="module")
-def files(texts, tmp_path_factory):
+def files(tmp_path_factory):
+    """The address of a page by its name."""
     folder = tmp_path_factory.mktemp("pages")
-    for name, text in texts.items():
-        (folder / f"{name}.html").write_text(text, encoding="utf-8")
-    return folder
+
+    @cache
+    def address(name):
+        path = folder / f"{name}.html"
+        path.write_text(text_of(name), encoding="utf-8")
+        return path.as_uri()
+
+    return address
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +62,7 @@ def pages(browser, files):
     def page(name):
         if name not in opened:
             opened[name] = watched(context.new_page())
-            opened[name][0].goto((files / f"{name}.html").as_uri())
+            opened[name][0].goto(files(name))
             wait_until_drawn(opened[name][0])
         sheet, troubles = opened[name]
         sheet.set_viewport_size(DESKTOP)
@@ -77,10 +91,10 @@ def wait_until_drawn(page):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, texts, name):
+def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, name):
     page, troubles = pages(name)
     assert troubles == []
-    charts = len(Page(texts[name]).specs)
+    charts = len(Page(text_of(name)).specs)
     assert (charts == 0) == (name == "empty")
     drawn = page.evaluate("""() => [...document.querySelectorAll('.chart')].map(chart =>
         chart.querySelectorAll('.role-mark path, .role-mark line, .role-mark text, .role-mark rect').length)""")
@@ -143,8 +157,8 @@ def test_the_advice_stands_beside_the_gpu_time_and_its_table_inside_its_column(p
 
 
 @pytest.mark.parametrize("name", ["whole", nightly("hostile")])
-def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser, texts, name):
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', texts[name])[1].replace("&#39;", "'")
+def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser, name):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text_of(name))[1].replace("&#39;", "'")
     assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
     context = browser.new_context(viewport=DESKTOP)
     refused = []
@@ -152,7 +166,7 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
     def answer(route):
         if route.request.url == ORIGIN:
             headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": policy}
-            route.fulfill(body=texts[name], headers=headers)
+            route.fulfill(body=text_of(name), headers=headers)
         else:
             refused.append(route.request.url)
             route.abort()
@@ -191,17 +205,21 @@ def test_without_a_clipboard_the_numbers_are_selected(pages):
     assert row in page.evaluate("getSelection().toString()")
 
 
-def test_without_scripts_verdict_and_tables_are_there(browser, files, texts):
+def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, files):
     context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
     page, troubles = watched(context.new_page())
-    page.goto((files / "whole.html").as_uri())
+    page.goto(files("whole"))
     assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
-    charts = len(Page(texts["whole"]).specs)
+    charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts
     page.locator("#ledger > details > summary").click()
     assert page.locator("button[data-copies]:visible").count() == 0 and page.locator(".chart:visible").count() == 0
     page.locator("#figure-ledger summary").click()
     assert page.locator("#figure-ledger tbody tr").first.is_visible()
+    page.locator("#glossary summary").click()
+    assert page.locator("#glossary dl").is_visible()
+    page.locator(".spent input[value=whole]").check()
+    assert page.locator(".spent .of-whole").is_visible() and not page.locator(".spent .of-steady").is_visible()
     assert troubles == []
     context.close()
 
@@ -212,7 +230,7 @@ def test_the_page_prints(pages, tmp_path):
     assert printed.startswith(b"%PDF") and 4 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 40
     page.emulate_media(media="print")
     assert page.locator("nav:visible, .numbers:visible, button:visible, input:visible, .skip:visible").count() == 0
-    assert page.locator("#figure-gap .chart svg").is_visible() and page.locator(".printed").is_visible()
+    assert page.locator(".printed").is_visible()
 
 
 def test_the_first_stop_of_the_keyboard_skips_to_the_verdict(pages):

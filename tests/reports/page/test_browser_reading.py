@@ -231,14 +231,3 @@ def test_every_chart_has_a_text_alternative_and_its_numbers(drawn, name):
         title = figure.locator("figcaption h3").text_content()
         assert title in described
         assert figure.locator("details.numbers tbody tr").count() >= 1
-
-
-def test_without_scripts_folds_open_and_the_switch_works(browser, files):
-    context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    page.goto(files("made").as_uri())
-    page.locator("#glossary summary").click()
-    assert page.locator("#glossary dl").is_visible()
-    page.locator(".spent input[value=whole]").check()
-    assert page.locator(".spent .of-whole").is_visible() and not page.locator(".spent .of-steady").is_visible()
-    context.close()

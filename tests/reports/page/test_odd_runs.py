@@ -1,16 +1,13 @@
 """Runs that lack something: the page says what is missing and why, and has no empty chart."""
 
 import re
-from io import StringIO
 
 import pytest
-from rich.console import Console
 
 from rlscope.pipeline import analyze
-from rlscope.reports.card import card_blocks
 from rlscope.reports.page.html import render
-from rlscope.reports.terminal import print_blocks
 from tests.reports.page.test_html import Page
+from tests.reports.terminal_card import card
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 SECOND = 10**9
@@ -86,14 +83,13 @@ def test_a_run_without_a_worker_file_says_that_its_gpu_time_is_not_known(tmp_pat
         ],
         train_steps=steps(4),
     )
-    analysis, card = analyze(run), StringIO()
-    print_blocks(card_blocks(analysis), Console(file=card, width=200))
-    page = Page(render(analysis))
+    analysis = analyze(run)
+    terminal, page = card(analysis, 200), Page(render(analysis))
     (straggler,) = [each for each in analysis.findings if each.rule == "straggling_engine"]
     assert straggler.cost_gpu_s is None
-    assert "duration and GPUs not known" in card.getvalue()
+    assert "duration and GPUs not known" in terminal
     assert all(re.search(rf"{name}\s*no data", page.text) for name in ("GPUs", "duration", "trainer GPUs"))
-    for text in (card.getvalue(), page.text):
+    for text in (terminal, page.text):
         assert "no readable worker file" in text
         assert "Straggling engine" in text
         assert not re.search(r"(?<![\d.,])0 (GPU-s|GPUs)\b", text)

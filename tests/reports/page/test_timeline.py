@@ -30,6 +30,10 @@ def states(*rows):
     return pl.DataFrame(rows, schema=schema, orient="row", schema_overrides={"worker_id": pl.String})
 
 
+def placed_lanes(*rows):
+    return placed(lanes_of(states(*rows)))
+
+
 def documents(section):
     return [json.loads(drawn.spec) for drawn in figures_in(section) if drawn.spec]
 
@@ -43,7 +47,7 @@ def pictures(section):
 
 
 def rows_drawn(document):
-    return sum(len(rows) for rows in document["datasets"].values())
+    return [row for rows in document["datasets"].values() for row in rows]
 
 
 def marks_of(document):
@@ -65,14 +69,10 @@ def test_a_lane_says_whose_it_is_from_when_to_when_and_what_it_did_most():
 
 
 def test_lanes_lie_below_one_another_with_more_room_between_roles():
-    lanes = placed(
-        lanes_of(
-            states(
-                (0, "trainer", "t0", 1, 0.25, 0.0, 4.0, "training", 1.0),
-                (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
-                (2, "sampler", None, 1_200, 0.5, 0.0, 4.0, "decoding", 1.0),
-            )
-        )
+    lanes = placed_lanes(
+        (0, "trainer", "t0", 1, 0.25, 0.0, 4.0, "training", 1.0),
+        (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
+        (2, "sampler", None, 1_200, 0.5, 0.0, 4.0, "decoding", 1.0),
     )
     assert lanes["foot"].to_list() == [1.0, 2.45, 3.45]
     assert lanes["name"].to_list() == ["t0", "e0", "1,200 samplers"]
@@ -97,13 +97,9 @@ def test_a_name_that_does_not_fit_loses_its_middle(name, short):
 
 
 def test_publications_lie_over_all_lanes_and_applications_above_that_of_their_engine():
-    lanes = placed(
-        lanes_of(
-            states(
-                (0, "trainer", "t0", 1, 0.0, 0.0, 4.0, "training", 1.0),
-                (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
-            )
-        )
+    lanes = placed_lanes(
+        (0, "trainer", "t0", 1, 0.0, 0.0, 4.0, "training", 1.0),
+        (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
     )
     marks = pl.DataFrame(
         [("publish", None, 1_500_000_000, 1, 1), ("apply", "e0", 2_000_000_000, 1, 1), ("apply", "e9", 0, 1, 1)],
@@ -156,7 +152,7 @@ def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     assert [choice.label for choice in row.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
     assert whole_run.figure.reading.startswith(f"1,024 workers in {LANES} lanes: workers of a role with similar waits")
     assert "Each 30 s interval" in whole_run.figure.reading
-    assert all(rows_drawn(document) <= MARKS_MAX for document in documents(section))
+    assert all(len(rows_drawn(document)) <= MARKS_MAX for document in documents(section))
 
 
 def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than_colour():
@@ -169,7 +165,7 @@ def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than
 def test_names_of_workers_that_look_like_markup_stay_words():
     spec = pictures(workers_section(timeline_analysis(prefix=HOSTILE)))[0].spec or ""
     assert "<" not in spec
-    words = [row.get("who", "") for rows in json.loads(spec)["datasets"].values() for row in rows]
+    words = [row.get("who", "") for row in rows_drawn(json.loads(spec))]
     assert any(word.startswith(f"{HOSTILE}0 (sampler)") for word in words)
 
 
@@ -212,7 +208,7 @@ def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
     four, five = (pictures(workers_section(replace(timeline_analysis(), alerts=fired)))[0] for fired in (FIRED, more))
     assert "Above the lanes: alerts that fired. " in four.figure.reading
     assert "Above the lanes: alerts that fired; 1 more rule is in the numbers below. " in five.figure.reading
-    drawn = [row["rule"] for rows in json.loads(five.spec or "")["datasets"].values() for row in rows if "rule" in row]
+    drawn = [row["rule"] for row in rows_drawn(json.loads(five.spec or "")) if "rule" in row]
     assert set(drawn) == {"worker_silent", "trainers_idle", "rows_dropped", "samples_dropped_stale"}
     assert [row[-3:] for row in five.rows] == [
         *([["–", "–", "–"]] * 5),
@@ -232,7 +228,7 @@ def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
 def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts():
     quiet, fired = (pictures(workers_section(replace(timeline_analysis(), alerts=each)))[0] for each in ((), FIRED))
     document = json.loads(fired.spec or "")
-    places = [row["foot"] for rows in document["datasets"].values() for row in rows if "severity" in row]
+    places = [row["foot"] for row in rows_drawn(document) if "severity" in row]
     assert places and max(places) < 0, "the lanes begin at 0"
     marks = next(view for view in document["layer"] if view["encoding"].get("fill"))
     assert marks["mark"]["clip"] and marks["encoding"]["x"]["scale"]["domain"] == [{"expr": FROM}, {"expr": TO}]
@@ -265,7 +261,7 @@ def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, n
     document, notes = documents(section)[0], [block.text for block in of_kind(Paragraph, section)]
     assert "".join(notes).startswith(note) and bool(notes) == bool(note)
     assert ("area" in [mark["type"] for mark in marks_of(document)]) == bool(note)
-    drawn = {row["worker_id"] for rows in document["datasets"].values() for row in rows if "worker_id" in row}
+    drawn = {row["worker_id"] for row in rows_drawn(document) if "worker_id" in row}
     assert len(drawn) == (4 if engines == 4 else 1 + 3)
 
 
@@ -293,7 +289,7 @@ def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_l
     """A lane that several engines share is nobody's own."""
     analysis = timeline_analysis(workers)
     chart = pictures(workers_section(analysis))[0]
-    lanes = [row for rows in json.loads(chart.spec)["datasets"].values() for row in rows if "is_slow" in row]
+    lanes = [row for row in rows_drawn(json.loads(chart.spec)) if "is_slow" in row]
     assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
     assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
     assert ("Its lane is outlined" in chart.figure.reading) == own

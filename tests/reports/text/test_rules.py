@@ -1,20 +1,17 @@
 """What fired stands in the card, the JSON and the page of an analysis; where nothing did, the page says so."""
 
-import io
 from dataclasses import replace
-
-from rich.console import Console
 
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import RuleOutcome, RuleReport
-from rlscope.analysis.result import Alert, AnalysisResult
+from rlscope.analysis.result import Alert
 from rlscope.reports import check
-from rlscope.reports.card import card_blocks, digest_blocks
+from rlscope.reports.card import digest_blocks
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
-from rlscope.reports.terminal import print_blocks
 from tests.reports.analysis_fixture import full_analysis
+from tests.reports.terminal_card import card
 
 QUIET = full_analysis()
 START_NS = QUIET.run.started_ns
@@ -29,20 +26,13 @@ FIRED = replace(
 )  # fmt: skip
 
 
-def card(analysis: AnalysisResult) -> str:
-    console = Console(width=100, file=io.StringIO())
-    with console.capture() as captured:
-        print_blocks(card_blocks(analysis), console)
-    return captured.get()
-
-
 def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
-    text = card(FIRED)
+    text = card(FIRED, 100)
     assert "Alerts, built-in rules" in text
     assert "warning  trainers_idle, from 1 min to 1 min 30 s  7.5 GPU-s" in text
     assert text.index("worker_silent") < text.index("trainers_idle"), "highest severity first"
     assert "[red]<b>idle</b> 40%[/red]" in text
-    assert "Alerts" not in card(QUIET)
+    assert "Alerts" not in card(QUIET, 100)
 
 
 def test_json_lists_what_fired_as_measured() -> None:

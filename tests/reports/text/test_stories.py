@@ -3,14 +3,12 @@
 On the sample traces whose cards once contradicted themselves.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from rlscope import format as fmt
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import advice, verdict
+from rlscope.reports.text import verdict
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
 from tests.kept import analysed
@@ -73,13 +71,3 @@ def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure()
     assert brief_of(analysis).achieved.note.endswith("Too few steps to check a prediction")
     assert "Even if this one is 15% too high, the gain is still +54%" in verdict.next_step(analysis)
     assert "Even if this one" not in verdict.next_step(analysed("fleet"))
-
-
-def test_a_layout_that_is_kept_beside_an_action_that_has_none_says_without_which() -> None:
-    model = analysed("overproduction").model
-    assert isinstance(model, ModelResult)
-    lower, colocated, *_ = model.ranking.actions
-    assert (lower.kind, colocated.what) == ("fresher", "colocated")
-    assert advice.headline(model).startswith("Keep ")
-    without = replace(model, ranking=replace(model.ranking, actions=(colocated,)))
-    assert advice.headline(without).startswith("If you skip action 1, keep ")

@@ -1,5 +1,6 @@
 import math
 import re
+import typing
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
-from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
+from rlscope.analysis.result import Bottleneck, Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
@@ -90,10 +91,7 @@ def test_braces_in_a_run_s_strings_are_not_fields():
     assert "{nothing}" in findings.sentence(finding("straggling_engine", evidence))
 
 
-@pytest.mark.parametrize(
-    "bottleneck",
-    ["samplers", "trainers", "lockstep", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"],
-)
+@pytest.mark.parametrize("bottleneck", typing.get_args(Bottleneck))
 @pytest.mark.parametrize("with_losses", [True, False])
 def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_losses):
     full = full_analysis()
@@ -136,7 +134,7 @@ def test_a_side_that_is_mostly_unrecorded_is_given_the_lines_of_code_to_add(side
 
 def test_while_the_results_are_invalid_no_action_is_named():
     ranked = replace(full_analysis(), model=changing_model())
-    wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
+    wrong = finding("weights_not_applied", EVIDENCE["weights_not_applied"])
     assert verdict_words.first_action(ranked) is changing_model().ranking.actions[0]
     invalid = replace(ranked, findings=(wrong,))
     assert verdict_words.actions_of(invalid) == () and verdict_words.first_action(invalid) is None
@@ -144,12 +142,23 @@ def test_while_the_results_are_invalid_no_action_is_named():
     assert verdict_words.actions_of(unknown) == ()
 
 
+def judged(*losses, tied=(), model=None):
+    """The full analysis with the first of these losses as its verdict, without findings."""
+    analysis = replace(full_analysis(), verdict=Verdict(losses[0].cause, losses, None, 0, 10**10, tied), findings=())
+    return analysis if model is None else replace(analysis, model=model)
+
+
+def limited(ranking=None, **limits):
+    """The made model result under these limits."""
+    made = changing_model()
+    admission = replace(made.model_config.admission, **limits)
+    return replace(made, model_config=replace(made.model_config, admission=admission), ranking=ranking or Ranking())
+
+
 def test_causes_that_cost_as_much_are_named_in_the_headline():
-    losses = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2))
-    verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
-    words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
+    analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2), tied=("weight_updates",))
     told = "faster sampling and weight updates that take no time would gain about the same"
-    assert words == f"Trainers wait for samples 25.0% of the time; {told}"
+    assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time; {told}"
 
 
 @pytest.mark.parametrize(
@@ -162,11 +171,8 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
 )
 def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped_gpu_s, words):
     losses = (Loss("samplers", 12.0, 0.25), Loss("trainers", 10.0, 0.1, dropped_gpu_s=dropped_gpu_s))
-    verdict = Verdict("samplers", losses, None, 0, 10**10, ("staleness_cap",))
-    made = changing_model()
-    capped = replace(made.model_config.admission, max_staleness=2, staleness_policy=policy)
-    made = replace(made, model_config=replace(made.model_config, admission=capped), ranking=Ranking())
-    analysis = replace(full_analysis(), model=made, verdict=verdict)
+    model = limited(max_staleness=2, staleness_policy=policy)
+    analysis = judged(*losses, tied=("staleness_cap",), model=model)
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{words}"
 
 
@@ -179,8 +185,7 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     ],
 )
 def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits(pause_s, kv_kept, words):
-    made = changing_model()
-    gains = np.full(4, 0.2)
+    made, gains = changing_model(), np.full(4, 0.2)
     updates = Action(
         "fix",
         "weight_updates",
@@ -198,9 +203,7 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     update = replace(made.calibration.system.update, engine_pause_s=pause_s, kv_kept=kv_kept)
     system = replace(made.calibration.system, update=update)
     made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
-    lost = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1))
-    verdict = Verdict("samplers", lost, None, 0, 10**10)
-    analysis = replace(full_analysis(), model=made, verdict=verdict, findings=())
+    analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1), model=made)
     assert words in verdict_words.next_step(analysis)
     paused = ", partly because engines pause for weight updates, which take 10.0% of all GPU time"
     paused *= words.startswith("Engines")
@@ -222,13 +225,9 @@ def test_cheaper_updates_that_let_engines_generate_are_said_to_shorten_the_waits
     ],
 )
 def test_what_the_removal_of_the_limits_brings_names_those_that_the_run_has(limits, words):
-    made = changing_model()
-    losses = (CauseLoss("staleness_cap", Estimate(0.2, 0.2, 0.2), np.full(4, 0.2)),)
-    admission = replace(made.model_config.admission, **limits)
-    made = replace(made, model_config=replace(made.model_config, admission=admission), ranking=Ranking((), losses))
-    lost = (Loss("staleness_cap", 12.0, 0.25, gain_ratio=Estimate(0.2, 0.2, 0.2)),)
-    verdict = Verdict("staleness_cap", lost, None, 0, 10**10)
-    assert words in verdict_words.why(replace(full_analysis(), model=made, verdict=verdict, findings=()))
+    gain = Estimate(0.2, 0.2, 0.2)
+    model = limited(Ranking((), (CauseLoss("staleness_cap", gain, np.full(4, 0.2)),)), **limits)
+    assert words in verdict_words.why(judged(Loss("staleness_cap", 12.0, 0.25, gain_ratio=gain), model=model))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_how_long_a_version_lasts_is_said_where_publications_wait(steps_per_vers
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():
     full = full_analysis()
     assert verdict_words.alarm(full) is None
-    wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
+    wrong = finding("weights_not_applied", EVIDENCE["weights_not_applied"])
     analysis = replace(full, findings=(wrong, *full.findings))
     assert verdict_words.alarm(analysis).startswith("The samplers do not run the trained policy")
     assert verdict_words.next_step(analysis).startswith("Fix “weights not applied” (below) before anything else")
@@ -266,57 +265,51 @@ def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
     assert verdict_words.gap_lines(empty_analysis()) == []
 
 
+def gap_line(**changed):
+    """The one gap of a run of which nothing but this of the quality of its data is known."""
+    quality = replace(empty_analysis().data_quality, **changed)
+    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
+    return line
+
+
 @pytest.mark.parametrize(
     ("knows_busy", "words"),
     [(True, "comes from the engine's own counter"), (False, "is unknown and counted as generating")],
 )
 def test_an_engine_that_was_sampled_is_named_with_its_interval_and_what_that_cannot_tell(knows_busy, words):
-    quality = replace(empty_analysis().data_quality, sampled_engines=(SampledEngine("e0", 0.5, knows_busy),))
-    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
+    line = gap_line(sampled_engines=(SampledEngine("e0", 0.5, knows_busy),))
     assert line.startswith("e0 was polled about every 500 ms:") and words in line
 
 
-@pytest.mark.parametrize(
-    ("offset_s", "uncertainty_s", "words"),
-    [
-        (0.03, None, "at least 30 ms ahead of"),
-        (-0.03, None, "at least 30 ms behind"),
-        (0.03, 0.002, "30 ms ± 2 ms ahead of"),
-    ],
-)
-def test_a_clock_with_one_bound_is_off_by_at_least_that(offset_s, uncertainty_s, words):
-    quality = replace(empty_analysis().data_quality, clock_offsets=(ClockOffset("b", "a", offset_s, uncertainty_s),))
-    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
-    assert line == f"The clock of b is {words} that of a; times are not corrected."
+CORRECTED = ClockOffset("b", "a", 5.0, 0.042, is_corrected=True)
 
 
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
+        # A clock with one bound is off by at least that.
+        (ClockOffset("b", "a", 0.03, None), "is at least 30 ms ahead of that of a; times are not corrected."),
+        (ClockOffset("b", "a", -0.03, None), "is at least 30 ms behind that of a; times are not corrected."),
+        (ClockOffset("b", "a", 0.03, 0.002), "is 30 ms ± 2 ms ahead of that of a; times are not corrected."),
+        (CORRECTED, "is 5 s ± 42 ms ahead of that of a; its times are corrected."),
         (
-            ClockOffset("b", "a", 5.0, 0.042, is_corrected=True),
-            "is 5 s ± 42 ms ahead of that of a; its times are corrected.",
-        ),
-        (
-            ClockOffset("b", "a", -5.0, 0.042, is_corrected=True, drift_ratio=1e-4),
+            replace(CORRECTED, offset_s=-5.0, drift_ratio=1e-4),
             "is 5 s ± 42 ms behind that of a, drifts by +100 ppm; its times are corrected.",
         ),
         (
-            ClockOffset("b", "a", 0.0, 0.042, is_corrected=True, steps=(ClockStep(10**18, -2.0),)),
+            replace(CORRECTED, offset_s=0.0, steps=(ClockStep(10**18, -2.0),)),
             "agrees with the others at first (± 42 ms), was set back by 2 s at about 2001-09-09 01:46:40 UTC; "
             "its times are corrected.",
         ),
         (
-            ClockOffset("b", "b", 0.0, 0.042, is_corrected=True, steps=(ClockStep(10**18, 0.5),)),
+            replace(CORRECTED, against="b", offset_s=0.0, steps=(ClockStep(10**18, 0.5),)),
             "agrees with the others at first (± 42 ms), was set forward by 500 ms at about 2001-09-09 01:46:40 "
             "UTC; its times are corrected.",
         ),
     ],
 )
-def test_a_clock_that_is_corrected_is_named_with_offset_drift_and_steps(offset, words):
-    quality = replace(empty_analysis().data_quality, clock_offsets=(offset,))
-    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
-    assert line == f"The clock of b {words}"
+def test_a_clock_that_is_off_is_named_with_offset_drift_and_steps(offset, words):
+    assert gap_line(clock_offsets=(offset,)) == f"The clock of b {words}"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +374,7 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
 
 
 def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
-    verdict = Verdict("samplers", (Loss("samplers", 12.0, 0.25),), None, 0, 10**10)
-    analysis = replace(full_analysis(), model=empty_analysis().model, verdict=verdict, findings=())
+    analysis = judged(Loss("samplers", 12.0, 0.25))
     assert "more requests per engine" in verdict_words.next_step(analysis)
     full = replace(analysis, findings=(finding("full_kv_cache", EVIDENCE["full_kv_cache"]),))
     assert verdict_words.next_step(full).startswith("Speed up sampling: make room in the engines' KV caches")

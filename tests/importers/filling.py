@@ -63,6 +63,29 @@ def fill(folder: Path, *files: tuple[Path, Importer], origin_ns: int = 0, **opti
     return Filled(folder, target.finish(files[0][1].name, era))
 
 
+def fill_text(path: Path, importer: Importer, *parts: str, **options: Any) -> Filled:
+    """Import a file of this text into the folder `run` beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(parts))
+    return fill(path.with_name("run"), (path, importer), **options)
+
+
+def asked(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    """What a SELECT finds in a run."""
+    with open_run(folder) as run:
+        return run.connection.sql(sql).fetchall()
+
+
+def spent_s(folder: Path) -> dict[str, float]:
+    """Seconds by worker and what it did, as in "trainer samples" for its waits for samples."""
+    spans = """
+        SELECT worker_id || ' ' || coalesce(reason, activity) AS what, start_ns, end_ns FROM activities
+        UNION ALL SELECT worker_id || ' train', start_ns, end_ns FROM train_steps
+        UNION ALL SELECT worker_id || ' ' || phase, start_ns, end_ns FROM weight_updates
+    """
+    return dict(asked(folder, f"SELECT what, sum(end_ns - start_ns) / 1e9 FROM ({spans}) GROUP BY what"))
+
+
 def ledger_s(folder: Path) -> dict[str, dict[str, float]]:
     """GPU-seconds by worker and state."""
     with open_run(folder) as run:

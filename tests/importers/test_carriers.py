@@ -3,11 +3,10 @@
 import csv
 import json
 import sqlite3
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import copy
-from struct import pack
-from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -25,6 +24,8 @@ from rlscope.importers.steps import carrier_of, names_in
 from rlscope.importers.wandb import WANDB
 from rlscope.reports.text.origin import source_words
 from rlscope.trace.store import open_run
+from tests.importers.filling import asked, spent_s
+from tests.importers.wandb_file import logged, printed, wandb_file
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
 FILES = {
@@ -40,23 +41,14 @@ LOGGED_LATE_RATIO = 0.01
 
 
 def seconds(folder: Path, sql: str) -> dict[str, float]:
-    with open_run(folder) as run:
-        return dict(run.connection.sql(sql).fetchall())
+    return dict(asked(folder, sql))
 
 
 def trainer_seconds(folder: Path) -> dict[str, float]:
-    """Seconds of the trainer by activity, as `recorded.json` has them."""
-    phases = seconds(
-        folder,
-        """
-        SELECT trim(activity || ' ' || coalesce(reason, '')), sum(end_ns - start_ns) / 1e9 FROM activities
-        WHERE worker_id = 'trainer' GROUP BY ALL
-        UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps
-        UNION ALL SELECT 'publish', sum(end_ns - start_ns) / 1e9 FROM weight_updates WHERE phase = 'publish'
-        UNION ALL SELECT 'step_time', (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = 'trainer'
-        """,
-    )
-    return phases
+    """Seconds of the trainer by what it did, and its whole time."""
+    spent = {name.removeprefix("trainer "): each_s for name, each_s in spent_s(folder).items()}
+    whole = "SELECT 'step_time', (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = 'trainer'"
+    return spent | seconds(folder, whole)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -65,6 +57,7 @@ def test_what_the_log_shows_agrees_with_what_the_hooks_recorded(tmp_path: Path, 
     # JSON lines and TensorBoard hold no config, which says that the samplers have a GPU of their own.
     imported = import_run(VERL / name, tmp_path / "run", import_options(gpus="trainer=1,sampler=1"))
     found = trainer_seconds(tmp_path / "run")
+    found["wait samples"] = found["samples"]
     for phase in ("wait samples", "train", "publish", "eval", "checkpoint", "step_time"):
         assert found[phase] == pytest.approx(RECORDED[phase], abs=0.005 * RECORDED["step_time"]), phase
     totals = seconds(tmp_path / "run", "SELECT 'tokens', sum(tokens) FROM train_steps")
@@ -88,12 +81,11 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     recorded = json.loads((TRL_STATE.parent / "recorded.json").read_text())
     imported = import_run(TRL_STATE, tmp_path / "run")
     assert source_words(imported) == "imported from trl's trainer_state.json"
-    found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "wait samples", "train": "train"}
+    found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "samples", "train": "train"}
     for state, name in {**names, "publishing_weights": "publish"}.items():
         assert found[name] == pytest.approx(recorded[state], abs=0.03 * found["step_time"]), state
-    with open_run(tmp_path / "run") as run:
-        steps = run.connection.sql("SELECT count(*), sum(samples), min(tokens) > 0 FROM train_steps").fetchall()
-        cut = run.connection.sql("SELECT truncated_ratio FROM train_steps ORDER BY step LIMIT 2").fetchall()
+    steps = asked(tmp_path / "run", "SELECT count(*), sum(samples), min(tokens) > 0 FROM train_steps")
+    cut = asked(tmp_path / "run", "SELECT truncated_ratio FROM train_steps ORDER BY step LIMIT 2")
     assert steps == [(recorded["steps"], 16 * recorded["steps"], True)]
     assert cut == [(0.8857142857142857,), (1.0,)]
 
@@ -157,13 +149,6 @@ def test_damaged_bytes_cost_what_they_hit_and_nothing_else(tmp_path: Path, name:
     assert imported.files[0].bytes <= len(damaged)
 
 
-def test_a_w_and_b_record_over_several_blocks_is_put_together(tmp_path: Path) -> None:
-    """The fixture's 60 kB make two blocks of 32 KiB."""
-    assert (VERL / "run.wandb").stat().st_size > 32768
-    (file,) = import_run(VERL / "run.wandb", tmp_path / "run").files
-    assert file.bad_lines == 0
-
-
 def test_the_forms_are_told_apart_by_content(tmp_path: Path) -> None:
     for name, form in FILES.items():
         carrier = carrier_of(open_source(VERL / name))
@@ -178,42 +163,48 @@ def rows_of_jsonl() -> list[tuple[int, dict[str, float]]]:
     return [(row["step"], row["data"]) for row in rows]
 
 
-def test_a_csv_exported_from_w_and_b(tmp_path: Path) -> None:
+def csv_of_wandb(path: Path) -> None:
     names = sorted({name for _, data in rows_of_jsonl() for name in data})
-    with (tmp_path / "export.csv").open("w", newline="") as file:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["_step", "_timestamp", *names])
         writer.writeheader()
         for step, data in rows_of_jsonl():
             writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, **data})
-    imported = import_run(tmp_path / "export.csv", tmp_path / "run")
-    assert (imported.carriers, imported.clock, imported.is_incomplete) == (("csv",), "wall", False)
-    assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 
-def test_a_database_of_mlflow(tmp_path: Path) -> None:
+def database_of_mlflow(path: Path) -> None:
     """A row a value, times in milliseconds; the run that was written to last is read."""
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE metrics (key, value, timestamp, step, run_uuid)")
         for step, data in rows_of_jsonl():
             stamped = int(1.7e12) + 10_000 * step
             values = [(name, value, stamped, step, "new") for name, value in data.items()]
             old = [(name, 1000.0, stamped - 10**9, step, "old") for name in data]
             connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", [*values, *old])
-    connection.close()
-    imported = import_run(tmp_path / "mlflow.db", tmp_path / "run")
-    assert (imported.carriers, imported.clock) == (("sqlite",), "wall")
-    assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 
-def test_a_database_of_trackio(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "trackio.db") as connection:
+def database_of_trackio(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE metrics (id, timestamp, run_name, step, metrics)")
         for step, data in rows_of_jsonl():
             stamp = f"2026-01-01T{step // 60:02}:{step % 60:02}:00+00:00"
             connection.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", (step, stamp, "a", step, json.dumps(data)))
-    connection.close()
-    imported = import_run(tmp_path / "trackio.db", tmp_path / "run")
-    assert (imported.carriers, imported.clock) == (("sqlite",), "wall")
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "carrier"),
+    [
+        (csv_of_wandb, "export.csv", "csv"),
+        (database_of_mlflow, "mlflow.db", "sqlite"),
+        (database_of_trackio, "trackio.db", "sqlite"),
+    ],
+)
+def test_what_a_tracker_exports_has_the_times_of_the_run(
+    tmp_path: Path, write: Callable[[Path], None], name: str, carrier: str
+) -> None:
+    write(tmp_path / name)
+    imported = import_run(tmp_path / name, tmp_path / "run")
+    assert (imported.carriers, imported.clock, imported.is_incomplete) == ((carrier,), "wall", False)
     assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 
@@ -226,12 +217,11 @@ def test_a_database_of_trackio(tmp_path: Path) -> None:
     ],
 )
 def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: Path, view: str) -> None:
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection, connection:
         connection.execute("CREATE TABLE held (key, value, timestamp, step, run_uuid)")
         values = [(name, value, 1.7e12, step, "a") for step, data in rows_of_jsonl() for name, value in data.items()]
         connection.executemany("INSERT INTO held VALUES (?, ?, ?, ?, ?)", values)
         connection.execute(f"CREATE VIEW metrics AS {view}")
-    connection.close()
     with pytest.raises(ImportFileError, match=r"mlflow\.db: found no run;"):
         import_run(tmp_path / "mlflow.db", tmp_path / "run")
 
@@ -243,12 +233,8 @@ def test_a_trainer_state_of_transformers_has_no_times(tmp_path: Path) -> None:
     imported = import_run(tmp_path / "trainer_state.json", tmp_path / "run")
     assert (imported.framework, imported.clock, imported.carriers) == ("trl", "relative", ("trainer_state",))
     found = trainer_seconds(tmp_path / "run")
-    assert found == {
-        "wait samples": 3 * 20.0,
-        "train": 3 * 12.5,
-        "publish": 3 * 5.0,
-        "step_time": 3 * 40.0,
-    }
+    own = {name: found[name] for name in ("samples", "train", "publish", "step_time")}
+    assert own == {"samples": 3 * 20.0, "train": 3 * 12.5, "publish": 3 * 5.0, "step_time": 3 * 40.0}
 
 
 @pytest.mark.parametrize(
@@ -275,37 +261,6 @@ def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> 
         import_run(VERL / "console.log", tmp_path / "run", options)
 
 
-def encoded(number: int, value: int | bytes) -> bytes:
-    """One protobuf field."""
-
-    def varint(rest: int) -> bytes:
-        return bytes([rest]) if rest < 128 else bytes([rest & 127 | 128]) + varint(rest >> 7)
-
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def printed(text: str, at_s: int) -> bytes:
-    """A record of console output (`output_raw`), as W&B's client writes it."""
-    return encoded(13, encoded(2, encoded(1, at_s)) + encoded(3, text.encode()))
-
-
-def logged(**values: float) -> bytes:
-    """A record of history."""
-    items = b"".join(
-        encoded(1, encoded(1, name.encode()) + encoded(16, repr(v).encode())) for name, v in values.items()
-    )
-    return encoded(2, items)
-
-
-def wandb_file(path: Path, *records: bytes) -> Path:
-    """A `.wandb` file of one block."""
-    parts = [pack("<IHB", crc32(b"\x01" + each), len(each), 1) + each for each in records]
-    path.write_bytes(b":W&B" + b"\x00\x00\x00" + b"".join(parts))
-    return path
-
-
 def rows_of(path: Path) -> list[MetricRow]:
     return list(WANDB.rows(path, Tally(), lambda _bytes: None))
 
@@ -328,10 +283,10 @@ def test_metrics_that_were_only_printed_are_read_from_the_lines_that_w_and_b_cap
 
 def test_a_line_that_repeats_what_the_history_holds_is_not_read_twice(tmp_path: Path) -> None:
     line = printed("step:1 - timing_s/step:2.5\n", 1_700_000_010)
-    both = wandb_file(tmp_path / "both.wandb", line, logged(_step=1, loss=0.5))
+    both = wandb_file(tmp_path / "both.wandb", line, logged({"_step": 1, "loss": 0.5}))
     assert [dict(row.values) for row in rows_of(both)] == [{"_step": 1.0, "loss": 0.5}]
     # What the client logs of itself is no history.
-    clock = wandb_file(tmp_path / "clock.wandb", line, logged(_step=1, _runtime=2.0))
+    clock = wandb_file(tmp_path / "clock.wandb", line, logged({"_step": 1, "_runtime": 2.0}))
     assert [dict(row.values) for row in rows_of(clock)] == [{"timing_s/step": 2.5}]
 
 
@@ -366,11 +321,7 @@ def test_the_tables_that_areal_prints_are_the_metrics_of_their_steps(tmp_path: P
     assert rows[1].values == {"timeperf/rollout": 0.5, "timeperf/train_step": 2.5}
     assert rows[0].values.keys() == {"timeperf/rollout", "timeperf/train_step", "grpo_actor/update/grad_norm"}
     import_run(log, tmp_path / "run")
-    found = seconds(
-        tmp_path / "run",
-        "SELECT coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL "
-        "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps",
-    )
+    found = trainer_seconds(tmp_path / "run")
     assert (found["samples"], found["train"]) == (1.5, 4.5)
 
 

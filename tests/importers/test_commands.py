@@ -53,10 +53,6 @@ def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:
         invoke("import", VERL / "console.log", tmp_path / "run", "--ray", "auto")
 
 
-def test_import_needs_a_file_and_a_folder(tmp_path: Path) -> None:
-    assert invoke("import", VERL / "console.log").exit_code == 2
-
-
 def test_the_page_of_a_file_goes_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = invoke("analyze", VERL / "console.log")

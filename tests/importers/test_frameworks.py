@@ -3,8 +3,6 @@
 import csv
 import json
 from pathlib import Path
-from struct import pack
-from zlib import crc32
 
 import pytest
 from rich.console import Console
@@ -19,8 +17,10 @@ from rlscope.importers.recognise import recognise
 from rlscope.importers.steps import has_trainer_steps, tells_samplers
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
+from rlscope.reports.text.doctor import Check
 from rlscope.reports.text.verdict import gap_lines, why
-from rlscope.trace.store import open_run
+from tests.importers.filling import asked, spent_s
+from tests.importers.wandb_file import logged, read_from_machine, wandb_file
 
 SECOND = 10**9
 RELEASES = [release for each in frameworks() for release in each.releases() if release.phases]
@@ -60,21 +60,18 @@ def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
     )
     imported = import_run(path, tmp_path / "run")
     assert imported.framework == framework.name and imported.refusal is None
-    with open_run(tmp_path / "run") as run:
-        worker = f"worker_id = '{worker_id}'"
-        pieces = (
-            f"SELECT start_ns, end_ns FROM activities WHERE {worker} "
-            f"UNION ALL SELECT start_ns, end_ns FROM train_steps WHERE {worker} "
-            f"UNION ALL SELECT start_ns, end_ns FROM weight_updates WHERE {worker}"
-        )
-        (covered_ns,) = run.connection.sql(f"SELECT sum(end_ns - start_ns) FROM ({pieces})").fetchall()[0]
-        overlaps = run.connection.sql(
-            f"SELECT count(*) FROM ({pieces}) a JOIN ({pieces}) b ON a.start_ns < b.start_ns AND b.start_ns < a.end_ns"
-        ).fetchall()[0][0]
+    worker = f"worker_id = '{worker_id}'"
+    pieces = (
+        f"SELECT start_ns, end_ns FROM activities WHERE {worker} "
+        f"UNION ALL SELECT start_ns, end_ns FROM train_steps WHERE {worker} "
+        f"UNION ALL SELECT start_ns, end_ns FROM weight_updates WHERE {worker}"
+    )
+    (covered_ns,) = asked(tmp_path / "run", f"SELECT sum(end_ns - start_ns) FROM ({pieces})")[0]
+    both = f"({pieces}) a JOIN ({pieces}) b ON a.start_ns < b.start_ns AND b.start_ns < a.end_ns"
+    assert asked(tmp_path / "run", f"SELECT count(*) FROM {both}") == [(0,)]
     step_s = metrics_of(framework, process, 1).get(process.step[0] if process.step else "", None)
     counted = len([phase for phase in process.order if phase.when != "colocated"])
     assert covered_ns / SECOND == pytest.approx(5 * (step_s or counted), rel=0.35)
-    assert overlaps == 0
 
 
 @pytest.mark.parametrize("framework", RELEASES, ids=lambda each: f"{each.name}-{each.known_by[0][0]}")
@@ -144,12 +141,9 @@ def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_a_verdict_with_a
     assert analysis.run.trainer_gpus == 4
     imported = analysis.data_quality.imported
     assert imported is not None and imported.is_incomplete
-    with open_run(analysis.folder.path) as run:
-        (outside,) = run.connection.sql(
-            "SELECT count(*) FROM activities JOIN workers USING (worker_id) "
-            "WHERE start_ns < started_ns OR end_ns > stopped_ns OR end_ns <= start_ns"
-        ).fetchall()[0]
-    assert outside == 0
+    outside = "start_ns < started_ns OR end_ns > stopped_ns OR end_ns <= start_ns"
+    sql = f"SELECT count(*) FROM activities JOIN workers USING (worker_id) WHERE {outside}"
+    assert asked(analysis.folder.path, sql) == [(0,)]
 
 
 def test_throughput_and_totals_are_shown_as_the_framework_reports_them(
@@ -184,8 +178,7 @@ def test_means_over_several_steps_are_shown_as_long_as_those_steps(tmp_path: Pat
     (tmp_path / "m.jsonl").write_text("\n".join(lines))
     imported = import_run(tmp_path / "m.jsonl", tmp_path / "run")
     assert imported.coverage == {}
-    with open_run(tmp_path / "run") as run:
-        found = run.connection.sql("SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps ORDER BY 1").fetchall()
+    found = asked(tmp_path / "run", "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps ORDER BY 1")
     assert found == [(10, 20.0), (20, 20.0), (30, 20.0)]
 
 
@@ -199,51 +192,29 @@ def test_times_that_contradict_the_durations_are_not_used(tmp_path: Path) -> Non
     assert any("steps are longer than the time between their rows" in note for note in imported.notes)
 
 
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out, value = out + bytes((value & 0x7F | 0x80,)), value >> 7
-    return out + bytes((value,))
-
-
-def block(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def item(name: str, value: object) -> bytes:
-    return block(1, name.encode()) + block(16, json.dumps(value).encode())
-
-
-def wandb_file(path: Path, records: list[bytes]) -> Path:
-    """Written by hand in the format that the client writes: no machine here has a GPU whose readings it would log."""
-    parts = b"".join(pack("<IHB", crc32(b"\x01" + record), len(record), 1) + record for record in records)
-    path.write_bytes(b":W&B" + pack("<HB", 0xBEE1, 0) + parts)
-    return path
-
-
 @pytest.mark.parametrize(("owners", "expected"), [((), []), (("0=trainer", "1=sampler"), ["sampler", "trainer"])])
 def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str, ...], expected: list[str]) -> None:
     seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/param_sync": 1, "timing_s/step": 10}
     records: list[bytes] = []
     for step in range(1, 4):
         values = {"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds}
-        records.append(block(2, b"".join(block(1, item(name, value)) for name, value in values.items())))
-        stamp = block(2, varint(1 << 3) + varint(1_700_000_000 + 10 * step))
         gpus = {"gpu.0.gpu": 75, "gpu.0.powerWatts": 300.5, "gpu.1.gpu": 25, "cpu": 10}
-        records.append(block(7, stamp + b"".join(block(3, item(name, value)) for name, value in gpus.items())))
-    path = wandb_file(tmp_path / "run.wandb", records)
+        records += [logged(values), read_from_machine(1_700_000_000 + 10 * step, gpus)]
+    path = wandb_file(tmp_path / "run.wandb", *records)
     imported = import_run(path, tmp_path / "run", import_options(gpu_owners=owners))
-    with open_run(tmp_path / "run") as run:
-        found = run.connection.sql("SELECT worker_id, busy_ratio, power_w FROM gpu_samples ORDER BY ALL").fetchall()
+    found = asked(tmp_path / "run", "SELECT worker_id, busy_ratio, power_w FROM gpu_samples ORDER BY ALL")
     assert sorted({row[0] for row in found}) == expected
     if owners:
         assert [row for row in found if row[0] == "trainer"] == [("trainer", 0.75, 300.5)] * 3
     assert any("Pass --gpu-owner 0-1=trainer" in note for note in imported.notes) == (not owners)
 
 
-def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:
-    verl = Path(__file__).parent / "fixtures" / "verl" / "console.log"
-    found = {piece.name: piece for piece in doctor(verl).checks}
+def checks(path: Path) -> dict[str, Check]:
+    return {each.name: each for each in doctor(path).checks}
+
+
+def test_the_doctor_says_what_brings_what_is_missing() -> None:
+    found = checks(Path(__file__).parent / "fixtures" / "verl" / "console.log")
     assert found["training steps"].status == "there"
     assert found["time of the trainer workers"].status == "there"
     assert found["time of the sampler workers"].status == "in part"
@@ -263,19 +234,18 @@ def verl_rows(path: Path, steps: range, metrics: dict[str, float]) -> Path:
 
 def test_the_doctor_names_the_flag_that_the_card_names(tmp_path: Path) -> None:
     path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
-    (gpus,) = (each for each in doctor(path).checks if each.name == "GPUs of both sides")
+    gpus = checks(path)["GPUs of both sides"]
     assert (gpus.status, gpus.how) == ("in part", "pass --gpus trainer=N")
     unsettled = GENERATED | {"training/off_policy/trajectory_spans/mean": 1.0}
     path = verl_rows(tmp_path / "b.jsonl", range(1, 6), unsettled)
-    (verdict,) = (each for each in doctor(path).checks if each.name == "a verdict")
+    verdict = checks(path)["a verdict"]
     assert (verdict.status, verdict.how) == ("missing", "pass --gpus colocated=N or --gpus trainer=N,sampler=N")
 
 
 def test_the_doctor_names_a_file_with_unreadable_lines(tmp_path: Path) -> None:
     path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
     path.write_text(path.read_text() + '{"step": 6, "data": {"timing\n')
-    (damaged,) = (each for each in doctor(path).checks if each.name == "readable files")
-    assert damaged.found == "a.jsonl: 1 of 6 lines could not be read and are left out"
+    assert checks(path)["readable files"].found == "a.jsonl: 1 of 6 lines could not be read and are left out"
 
 
 def test_the_doctor_lists_only_files_of_the_same_run(tmp_path: Path) -> None:
@@ -297,40 +267,68 @@ def test_the_doctor_lists_the_other_process_of_a_run(tmp_path: Path) -> None:
     assert [each.path for each in doctor(trainer).beside] == [orchestrator]
 
 
-def ledger(folder: Path) -> dict[str, float]:
+def trainer_s(folder: Path) -> dict[str, float]:
     """Seconds of the trainer by what it did."""
-    with open_run(folder) as run:
-        return dict(
-            run.connection.sql(
-                "SELECT coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 FROM activities "
-                "WHERE worker_id = 'trainer' GROUP BY ALL "
-                "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps "
-                "UNION ALL SELECT 'publish', coalesce(sum(end_ns - start_ns), 0) / 1e9 FROM weight_updates "
-                "WHERE phase = 'publish'"
-            ).fetchall()
-        )
+    return {name.removeprefix("trainer "): each for name, each in spent_s(folder).items() if "trainer " in name}
 
 
-OPENRLHF = "'timing/make_experience': 2.0, 'timing/ppo_train': 5.0, 'timing/broadcast': 1.0, 'timing/generation': 12.0"
+def openrlhf(lead: str, step_s: float) -> str:
+    prefix = "\x1b[36m(PPOTrainer pid=3)\x1b[0m INFO 01-01 10:00:00 ppo_trainer.py:1] "
+    phases = {"make_experience": 2.0, "ppo_train": 5.0, "broadcast": 1.0, "generation": 12.0, "step_total": step_s}
+    metrics = {"reward": 0.5, **{f"timing/{name}": each for name, each in phases.items()}}
+    return "".join(f"{prefix}{lead} {step}: {metrics}\n" for step in (7, 8, 9))
+
+
+def pipelinerl() -> str:
+    """Its metrics are rounded to texts."""
+    return "".join(
+        f"[2026-01-01 10:00:00,1][finetune][INFO] - Completed steps {step}: {{'stats/grad_norm': '1.200e-04', "
+        f"'stats/time_waiting_for_data': '{4 * step}.000', 'throughput/sec_per_step': '10.000'}}\n"
+        for step in (1, 2, 3)
+    )
+
+
+def trl(quote: str) -> str:
+    """Behind a progress bar."""
+    seconds = {"rollout_wait_s": 3, "fwd_bwd_s": 4, "optimizer_s": 1, "weight_sync_s": 1, "step_s": 9}
+    named = ", ".join(f"'perf/{name}': {quote}{value}{quote}" for name, value in seconds.items())
+    bar = "  0%|          | {}/90 [00:19<15:06:22, 19.23s/it]"
+    return "".join(f"{bar.format(step)}{{'loss': 0.5, {named}}}\n" for step in range(3))
+
+
+def open_instruct() -> str:
+    """With its earlier name of the wait."""
+    seconds = {"trainer_idle_waiting_for_inference": 4, "training": 5, "weight_sync": 1, "total": 10}
+    times = {f"time/{name}": value for name, value in seconds.items()}
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **times} for step in range(3)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.mark.parametrize(
-    ("lead", "step_s", "expected"),
+    ("framework", "text", "expected"),
     [
         # Synchronous: the step is the sum of its phases.
-        ("✨ Global step", 20.0, {"generate": 36.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
+        (
+            "openrlhf",
+            openrlhf("✨ Global step", 20),
+            {"generate": 36.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0},
+        ),
         # Asynchronous: it is the time that passed, and generation overlaps with it.
-        ("Global step", 13.0, {"samples": 15.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
+        ("openrlhf", openrlhf("Global step", 13), {"samples": 15.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
+        ("pipelinerl", pipelinerl(), {"samples": 12.0, "train": 18.0}),
+        ("trl", trl(""), {"samples": 9.0, "train": 15.0, "publish": 3.0}),
+        ("trl", trl("'"), {"samples": 9.0, "train": 15.0, "publish": 3.0}),
+        ("open-instruct", open_instruct(), {"samples": 12.0, "train": 15.0, "publish": 3.0}),
     ],
 )
-def test_openrlhf_s_console(tmp_path: Path, lead: str, step_s: float, expected: dict[str, float]) -> None:
-    prefix = "\x1b[36m(PPOTrainer pid=3)\x1b[0m INFO 01-01 10:00:00 ppo_trainer.py:1] "
-    lines = [f"{prefix}{lead} {n}: {{'reward': 0.5, {OPENRLHF}, 'timing/step_total': {step_s}}}\n" for n in (7, 8, 9)]
-    (tmp_path / "a.log").write_text("".join(lines))
-    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "openrlhf"
-    assert ledger(tmp_path / "run") == pytest.approx(expected)
-    with open_run(tmp_path / "run") as run:
-        assert run.connection.sql("SELECT step FROM train_steps ORDER BY step").fetchall() == [(7,), (8,), (9,)]
+def test_what_a_framework_prints_is_read_as_the_phases_of_its_trainer(
+    tmp_path: Path, framework: str, text: str, expected: dict[str, float]
+) -> None:
+    (tmp_path / "a.log").write_text(text)
+    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == framework
+    assert trainer_s(tmp_path / "run") == pytest.approx(expected)
+    steps = asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step")
+    assert len(steps) == 3 and (framework != "openrlhf" or steps == [(7,), (8,), (9,)])
 
 
 def test_roll_s_console_states_the_time_of_a_step_with_the_next_one(tmp_path: Path) -> None:
@@ -341,41 +339,6 @@ def test_roll_s_console_states_the_time_of_a_step_with_the_next_one(tmp_path: Pa
     (tmp_path / "a.log").write_text("".join(prefix + json.dumps(row) + "\n" for row in rows))
     imported = import_run(tmp_path / "a.log", tmp_path / "run")
     assert (imported.framework, imported.refusal) == ("roll", None)
-    assert ledger(tmp_path / "run") == pytest.approx({"generate": 50.0, "train": 30.0, "publish": 6.0})
-    with open_run(tmp_path / "run") as run:
-        (length_s,) = run.connection.sql("SELECT (stopped_ns - started_ns) / 1e9 FROM workers").fetchall()[0]
+    assert trainer_s(tmp_path / "run") == pytest.approx({"generate": 50.0, "train": 30.0, "publish": 6.0})
+    (length_s,) = asked(tmp_path / "run", "SELECT (stopped_ns - started_ns) / 1e9 FROM workers")[0]
     assert length_s == pytest.approx(33.0 + 23.0 + 32.0)
-
-
-def test_pipelinerl_s_console_rounds_its_metrics_to_texts(tmp_path: Path) -> None:
-    lines = [
-        f"[2026-01-01 10:00:00,1][finetune][INFO] - Completed steps {step}: {{'stats/grad_norm': '1.200e-04', "
-        f"'stats/time_waiting_for_data': '{4 * step}.000', 'throughput/sec_per_step': '10.000'}}\n"
-        for step in (1, 2, 3)
-    ]
-    (tmp_path / "a.log").write_text("".join(lines))
-    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "pipelinerl"
-    assert ledger(tmp_path / "run") == pytest.approx({"samples": 12.0, "train": 18.0, "publish": 0.0})
-
-
-@pytest.mark.parametrize("quote", ["", "'"])
-def test_what_trl_prints_behind_a_progress_bar(tmp_path: Path, quote: str) -> None:
-    seconds = {"rollout_wait_s": 3, "fwd_bwd_s": 4, "optimizer_s": 1, "weight_sync_s": 1, "step_s": 9}
-    named = ", ".join(f"'perf/{name}': {quote}{value}{quote}" for name, value in seconds.items())
-    lines = [f"  0%|          | {step}/90 [00:19<15:06:22, 19.23s/it]{{'loss': 0.5, {named}}}\n" for step in range(3)]
-    (tmp_path / "a.log").write_text("".join(lines))
-    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == "trl"
-    assert ledger(tmp_path / "run") == pytest.approx({"samples": 9.0, "train": 15.0, "publish": 3.0})
-
-
-def test_open_instruct_s_earlier_name_of_the_wait(tmp_path: Path) -> None:
-    seconds = {
-        "time/trainer_idle_waiting_for_inference": 4,
-        "time/training": 5,
-        "time/weight_sync": 1,
-        "time/total": 10,
-    }
-    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds} for step in range(3)]
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert import_run(tmp_path / "m.jsonl", tmp_path / "run").framework == "open-instruct"
-    assert ledger(tmp_path / "run") == pytest.approx({"samples": 12.0, "train": 15.0, "publish": 3.0})

@@ -103,17 +103,22 @@ def test_a_stamp_with_a_zone_needs_no_help(tmp_path: Path) -> None:
     assert target.clock == "wall"
 
 
-def test_the_year_of_a_log_is_that_of_its_file_and_goes_on_at_new_year(tmp_path: Path) -> None:
-    path = written(tmp_path, "12-31 23:59:59", "01-01 00:00:01", changed_ns=epoch_ns(2026, 1, 1, 3))
-    assert times_ns(path, target_of(tmp_path)) == [
-        epoch_ns(2025, 12, 31, 23, 59, 59),
-        epoch_ns(2026, 1, 1, 0, 0, 1),
-    ]
-
-
-def test_a_log_of_late_in_the_year_that_was_copied_early_in_the_next_is_of_the_last_one(tmp_path: Path) -> None:
-    path = written(tmp_path, "11-30 10:00:00", "11-30 10:00:01", changed_ns=epoch_ns(2026, 2, 1))
-    assert times_ns(path, target_of(tmp_path))[0] == epoch_ns(2025, 11, 30, 10)
+@pytest.mark.parametrize(
+    ("stamps", "changed_ns", "times"),
+    [
+        (
+            ("12-31 23:59:59", "01-01 00:00:01"),
+            epoch_ns(2026, 1, 1, 3),
+            [epoch_ns(2025, 12, 31, 23, 59, 59), epoch_ns(2026, 1, 1, 0, 0, 1)],
+        ),
+        # Written late in the year, copied early in the next one.
+        (("11-30 10:00:00",) * 2, epoch_ns(2026, 2, 1), [epoch_ns(2025, 11, 30, 10)] * 2),
+    ],
+)
+def test_the_year_of_a_log_is_that_of_its_file_and_goes_on_at_new_year(
+    tmp_path: Path, stamps: tuple[str, ...], changed_ns: int, times: list[int]
+) -> None:
+    assert times_ns(written(tmp_path, *stamps, changed_ns=changed_ns), target_of(tmp_path)) == times
 
 
 @pytest.mark.parametrize(("offset", "hour"), [(0, 12), (2 * 3600, 10), (-int(3.5 * 3600), 15)])

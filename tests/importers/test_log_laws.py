@@ -14,7 +14,7 @@ import pytest
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.importers.areal import AREAL_SESSIONS
-from rlscope.importers.importer import Importer
+from rlscope.importers.importer import Importer, open_source
 from rlscope.importers.lines import LONGEST_LINE_BYTES
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.prime_rl import PRIME_RL
@@ -135,6 +135,26 @@ def test_the_states_of_every_worker_add_up_and_no_row_is_out_of_place(log: Log, 
 @pytest.mark.parametrize(("importer", "folder"), FOLDERS.values(), ids=FOLDERS)
 def test_so_do_those_of_a_folder(importer: Importer, folder: Path, tmp_path: Path) -> None:
     check_laws(fill(tmp_path / "run", (folder, importer), gpus=GPUS))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("nemo-rl", nemo_console.CONFIG + "\n===== Step 1/50 =====\n", "at least one finished step"),
+        ("sglang", "[2026-03-22 00:00:00] INFO: ready\n", "log level to info"),
+        ("sglang-requests", '{"id": "a"}\n', "--export-metrics-to-file"),
+        ("skyrl", test_skyrl.COLOCATED, "entry point"),
+        ("slime", test_slime.SEPARATE, "log of the whole job"),
+        ("vllm", test_vllm.CAPACITY, "disable_log_stats"),
+    ],
+)
+def test_a_file_that_holds_nothing_to_import_is_an_error_that_names_what_prints_it(
+    name: str, text: str, named: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run.log").write_text(text)
+    assert LOGS[name].importer.recognise(open_source(tmp_path / "run.log")) is None
+    with pytest.raises(ImportFileError, match=named):
+        LOGS[name].fill(tmp_path, text)
 
 
 def test_any_prefix_imports_or_says_what_is_missing(log: Log, tmp_path: Path) -> None:

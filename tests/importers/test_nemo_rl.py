@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill, ledger_s
+from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill_text, ledger_s
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block, stamped
 
 SYNC = {
@@ -25,10 +24,7 @@ SYNC = {
 
 
 def imported(tmp_path: Path, *parts: str, **options: Any) -> Filled:
-    log = tmp_path / "driver.log"
-    tmp_path.mkdir(exist_ok=True)
-    log.write_text("".join(parts))
-    return fill(tmp_path / "run", (log, NEMO_RL_CONSOLE), origin_ns=1_000 * NS, **options)
+    return fill_text(tmp_path / "driver.log", NEMO_RL_CONSOLE, *parts, origin_ns=1_000 * NS, **options)
 
 
 def test_phases_lie_in_the_order_of_the_program_and_what_lies_inside_another_is_not_added(tmp_path: Path) -> None:
@@ -120,13 +116,6 @@ def test_phases_that_do_not_add_up_are_said(tmp_path: Path) -> None:
     far = imported(tmp_path / "b", CONFIG, block(1, 100.0, {**SYNC, "generation": 89.99}))
     assert not any("do not add up" in note for note in close.imported.notes)
     assert any("do not add up" in note for note in far.imported.notes)
-
-
-def test_a_log_without_a_finished_step_is_an_error(tmp_path: Path) -> None:
-    log = tmp_path / "driver.log"
-    log.write_text(CONFIG + "\n========================= Step 1/50 =========================\n")
-    with pytest.raises(ImportFileError, match="at least one finished step"):
-        fill(tmp_path / "run", (log, NEMO_RL_CONSOLE))
 
 
 def test_the_console_is_known_by_its_blocks_and_other_text_is_not(tmp_path: Path) -> None:

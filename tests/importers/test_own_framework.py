@@ -11,7 +11,7 @@ from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
-from rlscope.trace.store import open_run
+from tests.importers.filling import asked, spent_s
 
 TABLE = """
 name = "my-rl"
@@ -44,27 +44,13 @@ def metrics(path: Path, **more: float) -> Path:
     return path
 
 
-def spans(folder: Path) -> dict[str, float]:
-    """Seconds by what a worker did."""
-    with open_run(folder) as run:
-        return dict(
-            run.connection.sql(
-                "SELECT worker_id || ' ' || coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 "
-                "FROM activities GROUP BY ALL "
-                "UNION ALL SELECT worker_id || ' train', sum(end_ns - start_ns) / 1e9 FROM train_steps GROUP BY ALL "
-                "UNION ALL SELECT worker_id || ' ' || phase, sum(end_ns - start_ns) / 1e9 "
-                "FROM weight_updates GROUP BY ALL"
-            ).fetchall()
-        )
-
-
 def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
     table = tmp_path / "my.toml"
     table.write_text(TABLE)
     file = metrics(tmp_path / "m.jsonl", **{"time/sync": 0.5, "rollout/lag": 1.0, "batch/tokens": 100.0})
     imported = import_run(file, tmp_path / "run", import_options(table=table, gpus="trainer=4,sampler=4"))
     assert (imported.framework, imported.refusal) == ("my-rl", None)
-    assert spans(tmp_path / "run") == pytest.approx(
+    assert spent_s(tmp_path / "run") == pytest.approx(
         {
             "trainer samples": 60.0,
             "trainer train": 35.0,
@@ -73,9 +59,8 @@ def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
             "sampler apply": 5.0,
         }
     )
-    with open_run(tmp_path / "run") as run:
-        assert run.connection.sql("SELECT DISTINCT tokens FROM train_steps").fetchall() == [(100,)]
-        assert run.connection.sql("SELECT DISTINCT name, value FROM reported").fetchall() == [("rollout/lag", 1.0)]
+    assert asked(tmp_path / "run", "SELECT DISTINCT tokens FROM train_steps") == [(100,)]
+    assert asked(tmp_path / "run", "SELECT DISTINCT name, value FROM reported") == [("rollout/lag", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -99,19 +84,8 @@ def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
 def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     import_run(tmp_path / name, tmp_path / "run", import_options(phases=PHASES))
-    assert spans(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
-    with open_run(tmp_path / "run") as run:
-        assert run.connection.sql("SELECT step FROM train_steps ORDER BY step").fetchall() == [
-            (n,) for n in range(1, 11)
-        ]
-
-
-def test_generation_is_the_trainer_s_wait_if_samplers_have_their_own_gpus(tmp_path: Path) -> None:
-    options = import_options(phases=PHASES, gpus="trainer=4,sampler=4")
-    analysis = analyze(metrics(tmp_path / "m.jsonl"), options=options, page=False)
-    shares = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
-    assert shares["trainer", "waiting_for_samples"] == pytest.approx(0.6)
-    assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (4, 4)
+    assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(n,) for n in range(1, 11)]
 
 
 CONSOLE_TABLE = r"""
@@ -150,13 +124,12 @@ def test_a_table_of_timers_adds_a_console(tmp_path: Path) -> None:
     log.write_text("".join(lines))
     imported = import_run(log, tmp_path / "run", import_options(table=table, gpus="trainer=4,sampler=4"))
     assert (imported.framework, imported.carriers) == ("my-rl", ("console",))
-    assert spans(tmp_path / "run") == pytest.approx(
+    assert spent_s(tmp_path / "run") == pytest.approx(
         {"trainer samples": 60.0, "trainer train": 90.0, "trainer publish": 15.0, "sampler apply": 15.0}
     )
-    with open_run(tmp_path / "run") as run:
-        assert run.connection.sql("SELECT step, loss, tokens FROM train_steps ORDER BY step").fetchall() == [
-            (step, 0.5, 1000) for step in range(1, 4)
-        ]
+    assert asked(tmp_path / "run", "SELECT step, loss, tokens FROM train_steps ORDER BY step") == [
+        (step, 0.5, 1000) for step in range(1, 4)
+    ]
 
 
 def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
@@ -164,7 +137,7 @@ def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
     table.write_text(TABLE + "\n[console]\nlead = 'STEP (?P<step>\\d+) METRICS '\n")
     log.write_text("".join(f"STEP {step} METRICS {VALUES}\n" for step in range(1, 11)))
     import_run(log, tmp_path / "run", import_options(table=table))
-    assert spans(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
+    assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
 
 
 @pytest.mark.parametrize("command", [("analyze", "--no-page"), ("doctor",)])

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
-from rlscope.importers.importer import open_source
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, Row, fill
+from tests.importers.filling import NS, Filled, Row, fill, fill_text
 
 MIDNIGHT_NS = int(datetime(2026, 3, 22, tzinfo=UTC).timestamp()) * NS
 
@@ -42,10 +40,7 @@ def steady(lines: int, *, running: int = 8, gap_s: float = 0.4, first_s: float =
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    tmp_path.mkdir(exist_ok=True)
-    log = tmp_path / "engine-0.log"
-    log.write_text("".join(lines))
-    return fill(tmp_path / "run", (log, SGLANG_LOG), **{"utc_offset_s": 0, **options})
+    return fill_text(tmp_path / "engine-0.log", SGLANG_LOG, *lines, **{"utc_offset_s": 0, **options})
 
 
 def lengths_s(rows: list[Row]) -> list[float]:
@@ -204,17 +199,6 @@ def test_lines_that_ray_merged_lower_the_coverage_of_their_engines(tmp_path: Pat
     assert any("RAY_DEDUP_LOGS=0" in note for note in run.imported.notes)
 
 
-def test_a_log_by_itself_keeps_its_local_times_and_says_so(tmp_path: Path) -> None:
-    run = imported(tmp_path, *steady(4), utc_offset_s=None)
-    assert run.imported.clock == "local"
-
-
-def test_an_offset_moves_local_times_to_utc(tmp_path: Path) -> None:
-    here = imported(tmp_path / "a", *steady(4)).rows("engine_steps")
-    there = imported(tmp_path / "b", *steady(4), utc_offset_s=7200).rows("engine_steps")
-    assert here[0]["start_ns"] - there[0]["start_ns"] == 7200 * NS
-
-
 def test_stamps_without_a_date_take_the_files_and_pass_midnight(tmp_path: Path) -> None:
     lines = [
         f"[{stamp} TP0] Decode batch. #running-req: 8, #token: {1_000 + 320 * index}, token usage: 0.04,"
@@ -243,11 +227,3 @@ def test_a_log_service_that_took_the_brackets_off_leaves_its_own_stamp(tmp_path:
 def test_a_line_whose_numbers_are_none_is_counted(tmp_path: Path) -> None:
     run = imported(tmp_path, *steady(4), decode(2.0, 8, 1, 1.0).replace("#running-req: 8", "#running-req: x"))
     assert run.imported.files[0].bad_lines == 1
-
-
-def test_a_log_without_engine_lines_is_an_error_that_says_what_prints_them(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text("[2026-03-22 00:00:00] INFO: ready\n")
-    assert SGLANG_LOG.recognise(open_source(log)) is None
-    with pytest.raises(ImportFileError, match="log level to info"):
-        fill(tmp_path / "run", (log, SGLANG_LOG))

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
-from rlscope.importers.importer import open_source
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill
+from tests.importers.filling import NS, Filled, fill_text
 
 START_S = 1_760_000_000
 
@@ -33,10 +31,8 @@ def record(name: str = "a", **more: Any) -> dict[str, Any]:
 
 
 def imported(tmp_path: Path, *records: Any) -> Filled:
-    tmp_path.mkdir(exist_ok=True)
-    file = tmp_path / "sglang-request-metrics-20261122_07.log"
-    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in records))
-    return fill(tmp_path / "run", (file, SGLANG_REQUESTS))
+    lines = (f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in records)
+    return fill_text(tmp_path / "sglang-request-metrics-20261122_07.log", SGLANG_REQUESTS, *lines)
 
 
 def test_a_request_is_a_sample_with_its_times_lengths_and_version(tmp_path: Path) -> None:
@@ -89,11 +85,3 @@ def test_records_without_an_epoch_and_text_are_counted(tmp_path: Path) -> None:
     run = imported(tmp_path, record(), record(request_finished_ts=123.0), "{", "[]", record("b"))
     assert len(run.rows("samples")) == 2
     assert (run.imported.files[0].lines, run.imported.files[0].bad_lines) == (5, 3)
-
-
-def test_a_file_without_times_is_an_error_that_names_the_flag(tmp_path: Path) -> None:
-    file = tmp_path / "requests.log"
-    file.write_text(json.dumps({"id": "a"}) + "\n")
-    assert SGLANG_REQUESTS.recognise(open_source(file)) is None
-    with pytest.raises(ImportFileError, match="--export-metrics-to-file"):
-        fill(tmp_path / "run", (file, SGLANG_REQUESTS))

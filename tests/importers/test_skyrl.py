@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
-from rlscope.importers.importer import open_source
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import SKYRL_CONSOLE, Filled, fill, ledger_s
+from tests.importers.filling import SKYRL_CONSOLE, Filled, fill_text, ledger_s
 
 COLOCATED = "trainer.placement.policy_num_gpus_per_node=4 colocate_all=true\n"
 SEPARATE = "'policy_num_gpus_per_node': 4, 'colocate_all': False, 'num_engines': 2, 'tensor_parallel_size': 2\n"
@@ -45,10 +43,7 @@ STEP = [
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    tmp_path.mkdir(exist_ok=True)
-    log = tmp_path / "driver.log"
-    log.write_text("".join(lines))
-    return fill(tmp_path / "run", (log, SKYRL_CONSOLE), **{"utc_offset_s": 0, **options})
+    return fill_text(tmp_path / "driver.log", SKYRL_CONSOLE, *lines, **{"utc_offset_s": 0, **options})
 
 
 def test_a_colocated_step_has_every_phase_at_its_own_time(tmp_path: Path) -> None:
@@ -108,11 +103,3 @@ def test_a_finish_without_its_start_began_its_cost_before(tmp_path: Path) -> Non
     (row,) = [row for row in run.rows("activities") if row["activity"] == "logprobs"]
     assert row["end_ns"] - row["start_ns"] == 10_000_000_000
     assert run.imported.files[0].bad_lines > 0
-
-
-def test_a_log_without_timers_is_an_error(tmp_path: Path) -> None:
-    log = tmp_path / "driver.log"
-    log.write_text(COLOCATED)
-    assert SKYRL_CONSOLE.recognise(open_source(log)) is None
-    with pytest.raises(ImportFileError, match="entry point"):
-        fill(tmp_path / "run", (log, SKYRL_CONSOLE))

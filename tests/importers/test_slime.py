@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
-from rlscope.importers.importer import open_source
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, SLIME_CONSOLE, Filled, fill, ledger_s
+from tests.importers.filling import NS, SLIME_CONSOLE, Filled, fill, fill_text, ledger_s
 
 SEPARATE = """  actor_num_nodes ................................. 1
   actor_num_gpus_per_node ......................... 4
@@ -89,10 +87,7 @@ def run_lines(settings: str, milliseconds: bool = True, steps: int = 2) -> list[
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    tmp_path.mkdir(exist_ok=True)
-    log = tmp_path / "job.log"
-    log.write_text("".join(lines))
-    return fill(tmp_path / "run", (log, SLIME_CONSOLE), **{"utc_offset_s": 0, **options})
+    return fill_text(tmp_path / "job.log", SLIME_CONSOLE, *lines, **{"utc_offset_s": 0, **options})
 
 
 FIXTURE = Path(__file__).parent / "fixtures" / "slime"
@@ -221,14 +216,6 @@ def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_p
     applied = [row["worker_id"] for row in run.rows("weight_updates") if row["phase"] == "apply"]
     assert applied.count("SGLangEngine-1") == 3
     assert rows[0]["end_ns"] // NS % 60 in (11, 12)
-
-
-def test_a_log_without_timers_is_an_error(tmp_path: Path) -> None:
-    log = tmp_path / "job.log"
-    log.write_text(SEPARATE)
-    assert SLIME_CONSOLE.recognise(open_source(log)) is None
-    with pytest.raises(ImportFileError, match="log of the whole job"):
-        fill(tmp_path / "run", (log, SLIME_CONSOLE))
 
 
 def test_staleness_that_miles_prints_is_kept_as_reported(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportOptions
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported
-from rlscope.trace.store import OpenRun, open_run
+from rlscope.trace.store import open_run
+from tests.importers.filling import asked
 
 SECOND = 10**9
 ASYNC = {
@@ -72,43 +73,36 @@ def imported_to(folder: Path, path: Path, options: ImportOptions | None = None) 
     return import_run(path, folder, options or import_options())
 
 
-def rows(run: OpenRun, sql: str) -> list[tuple[object, ...]]:
-    return run.connection.sql(sql).fetchall()
-
-
 def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_path: Path) -> None:
     imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, CONFIG))
+    activities = f"SELECT worker_id, activity, reason, {TIMES} FROM activities ORDER BY ALL"
+    assert asked(tmp_path / "run", activities) == [
+        ("sampler", "generate", None, 0.0, 4.0),
+        ("sampler", "generate", None, 10.0, 14.0),
+        ("trainer", "logprobs", None, 4.0, 4.5),
+        ("trainer", "logprobs", None, 14.0, 14.5),
+        ("trainer", "other", None, 4.5, 4.75),
+        ("trainer", "other", None, 14.5, 14.75),
+        ("trainer", "wait", "samples", 0.0, 4.0),
+        ("trainer", "wait", "samples", 10.0, 14.0),
+    ]
+    steps = f"step, {TIMES}, version_in, version_out, samples, tokens, loss"
+    assert asked(tmp_path / "run", f"SELECT {steps} FROM train_steps") == [
+        (1, 4.75, 7.75, 0, 1, 64, 1000, 0.25),
+        (2, 14.75, 17.75, 1, 2, 64, 1000, 0.25),
+    ]
+    updates = f"SELECT worker_id, phase, version, {TIMES} FROM weight_updates ORDER BY ALL"
+    assert asked(tmp_path / "run", updates) == [
+        ("sampler", "apply", 1, 7.75, 9.75),
+        ("sampler", "apply", 2, 17.75, 19.75),
+        ("trainer", "publish", 1, 7.75, 9.75),
+        ("trainer", "publish", 2, 17.75, 19.75),
+    ]
+    assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers ORDER BY ALL") == [
+        ("sampler", "sampler", 6),
+        ("trainer", "trainer", 8),
+    ]
     with open_run(tmp_path / "run") as run:
-        activities = rows(
-            run,
-            f"SELECT worker_id, activity, reason, {TIMES} FROM activities ORDER BY ALL",
-        )
-        assert activities == [
-            ("sampler", "generate", None, 0.0, 4.0),
-            ("sampler", "generate", None, 10.0, 14.0),
-            ("trainer", "logprobs", None, 4.0, 4.5),
-            ("trainer", "logprobs", None, 14.0, 14.5),
-            ("trainer", "other", None, 4.5, 4.75),
-            ("trainer", "other", None, 14.5, 14.75),
-            ("trainer", "wait", "samples", 0.0, 4.0),
-            ("trainer", "wait", "samples", 10.0, 14.0),
-        ]
-        steps = f"step, {TIMES}, version_in, version_out, samples, tokens, loss"
-        assert rows(run, f"SELECT {steps} FROM train_steps") == [
-            (1, 4.75, 7.75, 0, 1, 64, 1000, 0.25),
-            (2, 14.75, 17.75, 1, 2, 64, 1000, 0.25),
-        ]
-        updates = f"SELECT worker_id, phase, version, {TIMES} FROM weight_updates ORDER BY ALL"
-        assert rows(run, updates) == [
-            ("sampler", "apply", 1, 7.75, 9.75),
-            ("sampler", "apply", 2, 17.75, 19.75),
-            ("trainer", "publish", 1, 7.75, 9.75),
-            ("trainer", "publish", 2, 17.75, 19.75),
-        ]
-        assert rows(run, "SELECT worker_id, role, gpu_count FROM workers ORDER BY ALL") == [
-            ("sampler", "sampler", 6),
-            ("trainer", "trainer", 8),
-        ]
         assert run.config.samples_per_step == 64
     assert imported.clock == "relative"
     assert imported.tables["train_steps"].certainty is Certainty.PLACED
@@ -136,8 +130,7 @@ def test_whose_gpus_generate_in_a_run_of_verl_that_logs_its_weight_updates(
     metrics = {"timing_s/gen": 4.0, "timing_s/update_actor": 3.75, "timing_s/update_weights": 2.0, "timing_s/step": 10}
     log = console(tmp_path / "a.log", range(9), metrics | more)
     imported = imported_to(tmp_path / "run", log, import_options(gpus=gpus))
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT role FROM workers ORDER BY role") == [(role,) for role in roles]
+    assert asked(tmp_path / "run", "SELECT role FROM workers ORDER BY role") == [(role,) for role in roles]
     assert (imported.refusal is not None) is is_refused
     assert not is_refused or "pass --gpus colocated=N" in str(imported.refusal)
 
@@ -158,8 +151,7 @@ def test_verl_s_config_tells_whose_gpus_generate(tmp_path: Path, mode: str, roll
     )
     imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(9), ASYNC, config))
     assert imported.refusal is None
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT role, gpu_count FROM workers WHERE worker_id = 'trainer'") == [(role, 8)]
+    assert asked(tmp_path / "run", "SELECT role, gpu_count FROM workers WHERE worker_id = 'trainer'") == [(role, 8)]
 
 
 def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> None:
@@ -167,14 +159,13 @@ def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> Non
     metrics = {"timing_s/wait_prev_gen": 4.0, "timing_s/sync_rollout_weights": 2.0, "timing_s/update_weights": 1.9}
     log = console(tmp_path / "a.log", range(1, 4), metrics | {"timing_s/update_actor": 4.0, "timing_s/step": 10.0})
     imported_to(tmp_path / "run", log)
-    with open_run(tmp_path / "run") as run:
-        published = f"SELECT version, {TIMES} FROM weight_updates WHERE phase = 'publish' ORDER BY version"
-        assert rows(run, published) == [(1, 4.0, 6.0), (2, 14.0, 16.0), (3, 24.0, 26.0)]
-        assert rows(run, f"SELECT {TIMES} FROM activities WHERE reason = 'samples'") == [
-            (0.0, 4.0),
-            (10.0, 14.0),
-            (20.0, 24.0),
-        ]
+    published = f"SELECT version, {TIMES} FROM weight_updates WHERE phase = 'publish' ORDER BY version"
+    assert asked(tmp_path / "run", published) == [(1, 4.0, 6.0), (2, 14.0, 16.0), (3, 24.0, 26.0)]
+    assert asked(tmp_path / "run", f"SELECT {TIMES} FROM activities WHERE reason = 'samples'") == [
+        (0.0, 4.0),
+        (10.0, 14.0),
+        (20.0, 24.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +183,8 @@ def test_what_stands_around_a_step_line_costs_nothing(tmp_path: Path, before: st
     lines = [before + verl_line(step, SYNC, "").rstrip() + after + "\n" for step in (1, 2)]
     (tmp_path / "a.log").write_text("".join(lines), newline="")
     imported_to(tmp_path / "run", tmp_path / "a.log")
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps") == [(1, 5.5), (2, 5.5)]
-        assert rows(run, "SELECT DISTINCT value FROM reported") == [(3.0,)]
+    assert asked(tmp_path / "run", "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps") == [(1, 5.5), (2, 5.5)]
+    assert asked(tmp_path / "run", "SELECT DISTINCT value FROM reported") == [(3.0,)]
 
 
 def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_counts(tmp_path: Path) -> None:
@@ -206,9 +196,8 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
     (tmp_path / "a.log").write_text("".join([*first, *again]))
     imported = imported_to(tmp_path / "run", tmp_path / "a.log")
     assert any("2 duplicate trainer steps in the file" in note for note in imported.notes)
-    with open_run(tmp_path / "run") as run:
-        spent = "SELECT activity, sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL"
-        assert rows(run, spent) == [("generate", 4.0 + 4.0 + 3.0 * 3)]
+    spent = "SELECT activity, sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL"
+    assert asked(tmp_path / "run", spent) == [("generate", 4.0 + 4.0 + 3.0 * 3)]
     (tmp_path / "b.log").write_text("".join(2 * [verl_line(step, SYNC) for step in (1, 2, 3)]))
     assert not any("duplicate" in note for note in imported_to(tmp_path / "same", tmp_path / "b.log").notes)
 
@@ -229,22 +218,20 @@ def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: byte
 
 def test_the_framework_s_own_figures_are_kept_apart(tmp_path: Path) -> None:
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 2), ASYNC))
-    with open_run(tmp_path / "run") as run:
-        reported = rows(run, "SELECT step, name, value FROM reported ORDER BY name")
-        assert reported == [(1, "perf/throughput", 50.0), (1, "training/off_policy/trajectory_staleness/mean", 0.5)]
-        assert rows(run, "SELECT * FROM samples") == []
+    reported = asked(tmp_path / "run", "SELECT step, name, value FROM reported ORDER BY name")
+    assert reported == [(1, "perf/throughput", 50.0), (1, "training/off_policy/trajectory_staleness/mean", 0.5)]
+    assert asked(tmp_path / "run", "SELECT * FROM samples") == []
 
 
 def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(tmp_path: Path) -> None:
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC), import_options(gpus="trainer=8"))
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT worker_id, role, gpu_count FROM workers") == [("trainer", "colocated", 8)]
-        assert rows(run, "SELECT DISTINCT activity FROM activities") == [("generate",)]
-        assert rows(run, "SELECT version_in, version_out, samples FROM train_steps ORDER BY step") == [
-            (0, 1, None),
-            (1, 2, None),
-            (2, 3, None),
-        ]
+    assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers") == [("trainer", "colocated", 8)]
+    assert asked(tmp_path / "run", "SELECT DISTINCT activity FROM activities") == [("generate",)]
+    assert asked(tmp_path / "run", "SELECT version_in, version_out, samples FROM train_steps ORDER BY step") == [
+        (0, 1, None),
+        (1, 2, None),
+        (2, 3, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -256,16 +243,14 @@ def test_gpus_follow_from_the_rates_where_they_make_a_whole_number(
 ) -> None:
     metrics = {**SYNC, "perf/total_num_tokens": 1000, "perf/time_per_step": 10.0, "perf/throughput": rate}
     imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), metrics))
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT gpu_count FROM workers") == [(gpus,)]
+    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers") == [(gpus,)]
     assert any("--gpus trainer=N" in note for note in imported.notes) is is_said
 
 
 def test_the_user_s_gpus_count_before_those_of_the_config(tmp_path: Path) -> None:
     path = console(tmp_path / "a.log", range(2), ASYNC, CONFIG)
     imported_to(tmp_path / "run", path, import_options(gpus="trainer=4,sampler=12"))
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT gpu_count FROM workers ORDER BY ALL") == [(4,), (12,)]
+    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers ORDER BY ALL") == [(4,), (12,)]
 
 
 def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
@@ -366,22 +351,6 @@ def test_a_folder_of_runs_is_an_error_that_names_them_unless_a_framework_is_name
     assert import_run(tmp_path, tmp_path / "run", import_options("verl")).files[0].name == "a.log"
 
 
-def test_a_line_that_cannot_be_read_is_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "m.jsonl", list(range(5)), SYNC)
-    path.write_text(path.read_text() + '{"step": 5, "data": {"timing_s/ge')
-    (file,) = imported_to(tmp_path / "run", path).files
-    assert (file.lines, file.bad_lines) == (6, 1)
-
-
-def test_a_line_of_more_than_a_megabyte_is_bad_and_what_follows_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text(verl_line(1, SYNC) + "x" * 3_000_000 + "\n" + verl_line(2, SYNC))
-    (file,) = imported_to(tmp_path / "run", path).files
-    assert (file.lines, file.bad_lines) == (3, 1)
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT count(*) FROM train_steps") == [(2,)]
-
-
 def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> None:
     """Steps 1 to 4, then again from step 3 on: the first step 4 was written before the second step 3."""
     stamped = [(1, 10), (2, 20), (3, 30), (4, 40), (3, 70)]
@@ -390,12 +359,11 @@ def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> N
         "".join(json.dumps({"step": step, "time": 1.7e9 + at, "data": SYNC}) + "\n" for step, at in stamped)
     )
     imported_to(tmp_path / "run", path)
-    with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT step, (end_ns - 1700000000000000000) / 1e9 FROM train_steps ORDER BY 1") == [
-            (1, 10.0),
-            (2, 20.0),
-            (3, 70.0),
-        ]
+    assert asked(tmp_path / "run", "SELECT step, (end_ns - 1700000000000000000) / 1e9 FROM train_steps ORDER BY 1") == [
+        (1, 10.0),
+        (2, 20.0),
+        (3, 70.0),
+    ]
 
 
 def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
@@ -489,10 +457,10 @@ def test_settings_of_an_echoed_command_count_where_no_config_is_printed(tmp_path
     command = "+ python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 data.train_batch_size=16 \\\n"
     rest = "    actor_rollout_ref.rollout.n=2 \\\n    +trainer.nnodes=2\nWARNING: retries=3\n"
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(2), SYNC, command + rest))
+    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers") == [(8,)]
     with open_run(tmp_path / "run") as run:
-        assert rows(run, "SELECT gpu_count FROM workers") == [(8,)]
         assert (run.config.samples_per_step, run.config.group_size) == (32, 2)
     imported_to(tmp_path / "both", console(tmp_path / "b.log", range(2), ASYNC, command + rest + CONFIG))
+    assert asked(tmp_path / "both", "SELECT gpu_count FROM workers WHERE role = 'trainer'") == [(8,)]
     with open_run(tmp_path / "both") as run:
-        assert rows(run, "SELECT gpu_count FROM workers WHERE role = 'trainer'") == [(8,)]
         assert run.config.group_size == 4

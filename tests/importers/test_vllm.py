@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from rlscope.errors import ImportFileError
-from rlscope.importers.importer import open_source
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill
+from tests.importers.filling import NS, Filled, fill, fill_text
 
 FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
@@ -28,10 +26,7 @@ def window(
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    tmp_path.mkdir(exist_ok=True)
-    log = tmp_path / "engine.log"
-    log.write_text("".join(lines))
-    return fill(tmp_path / "run", (log, VLLM_LOG), **{"utc_offset_s": 0, "year": 2026, **options})
+    return fill_text(tmp_path / "engine.log", VLLM_LOG, *lines, **{"utc_offset_s": 0, "year": 2026, **options})
 
 
 def test_a_window_has_its_tokens_and_the_mean_batch_of_its_ends(tmp_path: Path) -> None:
@@ -114,13 +109,6 @@ def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_pa
     assert [(row["end_ns"] - row["start_ns"]) / NS for row in run.rows("activities")] == [10.0]
 
 
-def test_a_year_end_goes_forward(tmp_path: Path) -> None:
-    lines = [window("23:59:55", output=1.0, running=1), window("00:00:05", output=1.0, running=1)]
-    run = imported(tmp_path, lines[0].replace("03-22", "12-31"), lines[1].replace("03-22", "01-01"))
-    first, second = run.rows("engine_steps")
-    assert second["end_ns"] - first["end_ns"] == 10 * NS
-
-
 def test_bars_are_laid_end_to_end_and_show_who_is_left(tmp_path: Path) -> None:
     bars = [
         f"Processed prompts: {100 * done // 64}%|███   | {done}/64 [00:{at:02d}<00:10,  1.95s/it,"
@@ -135,11 +123,3 @@ def test_bars_are_laid_end_to_end_and_show_who_is_left(tmp_path: Path) -> None:
         (64, 500, 5),
     ]
     assert run.imported.clock == "relative"
-
-
-def test_a_log_without_statistics_says_which_flag_hides_them(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text(CAPACITY)
-    assert VLLM_LOG.recognise(open_source(log)) is None
-    with pytest.raises(ImportFileError, match="disable_log_stats"):
-        fill(tmp_path / "run", (log, VLLM_LOG))

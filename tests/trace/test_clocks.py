@@ -137,14 +137,6 @@ def test_a_few_wrong_times_of_the_queue_do_not_hide_whose_clock_it_is(queue_host
         assert abs(waits.mean() - sum(true_ns) / len(true_ns)) <= spread_ns(run) + 5_000_000  # type: ignore[operator]
 
 
-def test_which_host_is_corrected_is_said(tmp_path: Path) -> None:
-    with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
-        assert run.clocks.corrected == {"be1"}
-        assert {each.against for each in run.clocks.hosts} == {"a"}
-        (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
-        assert abs(own.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
-
-
 def test_a_run_of_one_host_is_left_alone(tmp_path: Path) -> None:
     one = made_run(engines=1, steps=3)
     one.workers = [{**each, "host": "a"} for each in one.workers]

@@ -116,17 +116,12 @@ def damaged_inside(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("table", ["samples", "deliveries", "engine_steps", "train_steps", "activities"])
-def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "row"), [("samples", sample_row("z", "z", [(0, 0, 1)])), ("train_steps", train_row("z", 1, 2, 9))]
+)
+def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: str, row: Row, tmp_path: Path) -> None:
     small_run(tmp_path)
-    rows = {
-        "samples": sample_row("z", "e0", [(0, 0, 1)]),
-        "deliveries": delivery_row("z", "t0"),
-        "engine_steps": engine_row("e0", 1, 2),
-        "train_steps": train_row("t0", 1, 2, 9),
-        "activities": activity("t0", 1, 2, "eval"),
-    }
-    damaged_inside(write_rows(tmp_path, table, "z", [rows[table] | {"worker_id": "z"}]))
+    damaged_inside(write_rows(tmp_path, table, "z", [row]))
     analysis = analyze(tmp_path)
     assert [file.path for file in analysis.data_quality.skipped_files] == [f"{table}/z-000001.parquet"]
     assert analysis.data_quality.skipped_files[0].why.startswith("cannot be read: ")
@@ -307,18 +302,18 @@ def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analysed(tmp_pa
     assert analyze(tmp_path).ledger.total_gpu_ns == 1000
 
 
-def test_optional_entries_of_a_worker_of_the_wrong_type_read_as_missing(tmp_path: Path) -> None:
-    write_run(tmp_path, [worker("w", max_running="many", device_name=3, host=None, kv_capacity_tokens=True)])
-    with open_run(tmp_path) as run:
-        frame = ask_own(run, "SELECT max_running, device_name, host, kv_capacity_tokens FROM workers")
-    assert frame.rows() == [(None, None, None, None)]
-
-
-def test_optional_entries_of_a_worker_that_no_column_can_hold_read_as_missing(tmp_path: Path) -> None:
-    workers = [worker("w", max_running=2**40, kv_capacity_tokens=2**63), worker("x", max_running=2**31 - 1)]
+def test_optional_entries_of_a_worker_of_the_wrong_type_or_that_no_column_can_hold_read_as_missing(
+    tmp_path: Path,
+) -> None:
+    workers = [
+        worker("v", max_running="many", device_name=3, host=None, kv_capacity_tokens=True),
+        worker("w", max_running=2**40, kv_capacity_tokens=2**63),
+        worker("x", max_running=2**31 - 1),
+    ]
     with open_run(write_run(tmp_path, workers)) as run:
-        frame = ask_own(run, "SELECT max_running, kv_capacity_tokens FROM workers ORDER BY worker_id")
-    assert frame.rows() == [(None, None), (2**31 - 1, None)]
+        sql = "SELECT max_running, device_name, host, kv_capacity_tokens FROM workers ORDER BY worker_id"
+        frame = ask_own(run, sql)
+    assert frame.rows() == [(None, None, None, None), (None, None, "host-a", None), (2**31 - 1, None, "host-a", None)]
 
 
 def test_open_phases_have_their_age_by_the_workers_own_clock_and_those_that_make_no_sense_are_left_out(

@@ -86,6 +86,18 @@ def _with_values(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
     return rows.set_column(index, pa.field(column, kind), pa.array(values, kind))
 
 
+def _overwrite(path: Path, column: str, value: Any, share: float, most: int | None = None) -> None:
+    """Put a value into this share of a file's rows: into its first ones, at least one and at most so many."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        values = rows[column].to_pylist()
+        count = max(1, int(len(values) * share))
+        count = count if most is None else min(count, most)
+        return _with_values(rows, column, [value] * count + values[count:])
+
+    _rewrite(path, change)
+
+
 def remove_file(folder: Path, rng: random.Random) -> Mutation:
     path = _any_file(folder, rng)
     path.unlink()
@@ -224,14 +236,7 @@ def null_values(folder: Path, rng: random.Random) -> Mutation:
     path = _any_closed(folder, rng)
     table = path.parent.name
     column = rng.choice([column.name for column in TABLES[table] if not column.nullable])
-    share = rng.choice((0.01, 0.5, 1.0))
-
-    def change(rows: pa.Table) -> pa.Table:
-        values = rows[column].to_pylist()
-        count = max(1, int(len(values) * share))
-        return _with_values(rows, column, [None] * count + values[count:])
-
-    _rewrite(path, change)
+    _overwrite(path, column, None, rng.choice((0.01, 0.5, 1.0)))
     return Mutation("NULL where there is none", (*_about(path), column))
 
 
@@ -254,14 +259,7 @@ def hostile_text(folder: Path, rng: random.Random) -> Mutation:
 
 
 def _texts(path: Path, rng: random.Random, column: str, text: str, kind: str) -> Mutation:
-    share = rng.choice((0.001, 1.0))
-
-    def change(rows: pa.Table) -> pa.Table:
-        values = rows[column].to_pylist()
-        count = min(max(1, int(len(values) * share)), 200 if len(text) < 1000 else 2)
-        return _with_values(rows, column, [text] * count + values[count:])
-
-    _rewrite(path, change)
+    _overwrite(path, column, text, rng.choice((0.001, 1.0)), most=200 if len(text) < 1000 else 2)
     return Mutation(kind, (*_about(path), column))
 
 
@@ -271,14 +269,7 @@ def odd_numbers(folder: Path, rng: random.Random) -> Mutation:
     column = rng.choice(columns)
     odd = (0, -1, 2**31 - 1) if column.type == pa.int32() else (0, -1, 2**31, 2**53, 2**62, 2**63 - 1, -(2**63))
     value = rng.choice(odd)
-    share = rng.choice((0.001, 1.0))
-
-    def change(rows: pa.Table) -> pa.Table:
-        values = rows[column.name].to_pylist()
-        count = max(1, int(len(values) * share))
-        return _with_values(rows, column.name, [value] * count + values[count:])
-
-    _rewrite(path, change)
+    _overwrite(path, column.name, value, rng.choice((0.001, 1.0)))
     return Mutation(f"{column.name} of {value}", (*_about(path), column.name))
 
 
@@ -286,7 +277,7 @@ def odd_reals(folder: Path, rng: random.Random) -> Mutation:
     path = _any_closed(folder, rng, ["train_steps", "deliveries"])
     column = rng.choice([column.name for column in TABLES[path.parent.name] if column.type == pa.float64()])
     value = rng.choice((float("nan"), float("inf"), -1e308, 1e308))
-    _rewrite(path, lambda rows: _with_values(rows, column, [value] * rows.num_rows))
+    _overwrite(path, column, value, 1.0)
     return Mutation(f"{column} of {value}", (*_about(path), column))
 
 
@@ -328,12 +319,7 @@ def odd_versions(folder: Path, rng: random.Random) -> Mutation:
         [{"version": each, "start": each, "end": each + 1} for each in range(20_000)],
         [{"version": 0, "start": -(2**31), "end": 2**31 - 1}],
     ]
-    value = rng.choice(odd)
-
-    def change(rows: pa.Table) -> pa.Table:
-        return _with_values(rows, "versions", [value, *rows["versions"].to_pylist()[1:]])
-
-    _rewrite(path, change)
+    _overwrite(path, "versions", rng.choice(odd), 0.0)
     return Mutation("version runs that cannot be", (*_about(path), "versions"))
 
 

@@ -59,10 +59,6 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     pq.write_table(change(pq.read_table(path)), path)
 
 
-def test_a_run_as_it_was_written_is_complete_and_verified(run: Path) -> None:
-    assert completeness(run) == Completeness("complete", is_verified=True)
-
-
 def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run: Path) -> None:
     path = run / "engine_steps" / "sampler-0-000002.parquet"
     rows = pq.read_metadata(path).num_rows
@@ -106,16 +102,6 @@ def test_a_file_that_was_renamed_is_read_as_what_it_was_and_named(run: Path) -> 
     assert (counts(run), found.state) == (before, "complete")
 
 
-def test_one_flipped_bit_inside_a_page_costs_that_file_and_names_it(run: Path) -> None:
-    path = run / "train_steps" / "trainer-000002.parquet"
-    content = bytearray(path.read_bytes())
-    column = pq.read_metadata(path).row_group(0).column(3)
-    content[column.data_page_offset + column.total_compressed_size - 3] ^= 1
-    path.write_bytes(content)
-    assert skipped(run)["train_steps/trainer-000002.parquet"].startswith("damaged after it was written: ")
-    assert [(gap.kind, gap.rows) for gap in completeness(run).gaps] == [("missing", 8)]
-
-
 def test_a_column_of_one_type_in_the_schema_and_of_another_in_its_row_group_costs_that_file(tmp_path: Path) -> None:
     """pyarrow ends the process when it is asked for the statistics of such a column. Found by mutation 894."""
     folder = write_run(tmp_path, [worker("t0")], train_steps=[train_row("t0", 0, 10)])
@@ -124,17 +110,8 @@ def test_a_column_of_one_type_in_the_schema_and_of_another_in_its_row_group_cost
     footer = len(stored) - 8 - int.from_bytes(stored[-8:-4], "little")
     place = stored.index(b"\x15\x04\x19", footer + 1)  # The type of a chunk, INT64, and its encodings.
     path.write_bytes(stored[: place + 1] + b"\x0c" + stored[place + 2 :])
-    with open_run(folder) as run:
-        (skipped,) = run.skipped_files
-    assert skipped.path == "train_steps/t0-000001.parquet"
-    assert skipped.why == "cannot be read: column step is INT64 in the schema and BYTE_ARRAY in a row group"
-
-
-def test_other_values_in_a_file_that_reads_well_are_named_by_the_checksum(run: Path) -> None:
-    path = run / "activities" / "trainer-000001.parquet"
-    rewrite(path, lambda rows: rows.set_column(3, "start_ns", pa.array([each + 1 for each in rows[3].to_pylist()])))
-    (gap,) = completeness(run).gaps
-    assert (gap.kind, gap.table, gap.worker_id) == ("changed", "activities", "trainer")
+    why = "cannot be read: column step is INT64 in the schema and BYTE_ARRAY in a row group"
+    assert skipped(folder) == {"train_steps/t0-000001.parquet": why}
 
 
 @pytest.mark.parametrize("recorder", ["closed", "plain"])

@@ -38,8 +38,8 @@ TRUE_STEPS = 90
 """Steps of a simulation that counts as truth; the first third is left out."""
 HARM_RATIO = 0.02
 """Advice that trains less than today's layout by more than this did harm; less is the truth's own noise."""
-FASTER = 1.1
-"""By how much a side is sped up to see what it is worth."""
+FASTER = 2.0
+"""A side costs what twice its speed brings: that is what the verdict weighs against the other causes."""
 TIE_RATIO = 0.02
 """Causes within this share of the rate are tied."""
 NEAR_BEST_RATIO = 0.03
@@ -130,7 +130,7 @@ def verdict_of(folder: Path) -> str:
 
 
 def true_gains(system: System, today: float) -> dict[str, float]:
-    """What each cause costs, by simulating the world without it, or with the side a tenth faster."""
+    """What each cause costs, by simulating the world without it, or with the side twice as fast."""
     world = system.world
     training, passes, limits = world.training, world.passes, world.limits
     eased: dict[str, World] = {

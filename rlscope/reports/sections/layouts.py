@@ -46,13 +46,9 @@ def sweep_reading(frame: pl.DataFrame) -> str:
     series = frame["series"]
     split = "" if is_over_splits(frame) else " 1 : 2 means 1 trainer GPU, 2 sampler GPUs."
     has_simulated = series.str.ends_with(SIMULATED).any()
-    simulated = " Simulated: a limit applies that no closed form covers; the two can differ." if has_simulated else ""
+    simulated = " Simulated: a limit applies that no formula covers." if has_simulated else ""
     crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
-    return (
-        "Points: predicted medians with 90% intervals; a gain's is narrower, as it is computed draw by draw. A line "
-        f"joins layouts that differ in the axis alone.{split}{simulated}{crosses} Healthy: the current layout is "
-        "at the top."
-    )
+    return f"Predicted medians with 90% intervals.{split}{simulated}{crosses} Healthy: the current layout is at the top."
 
 
 _SWEEP: Final = Figure(
@@ -62,7 +58,7 @@ _SWEEP: Final = Figure(
 )  # fmt: skip
 _FRONTIER: Final = Figure(
     "Predicted throughput against staleness cap",
-    "Points: layouts. Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current "
-    "layout is on it. Below it, another layout is as fast with fresher tokens.",
+    "Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current layout is on it; "
+    "below it, another layout is faster, or as fast with fresher tokens.",
     "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip

@@ -391,8 +391,8 @@ def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
 
     monkeypatch.setattr(found, "_solve", solved)
     lower = found.fresher()
-    assert (lower and (lower.kind, lower.what, lower.before, lower.after)) == (
-        most and ("fresher", "queue_capacity_samples", 1024, most)
+    assert (lower and (lower.kind, lower.what, lower.before, lower.after, lower.is_staler)) == (
+        most and ("fresher", "queue_capacity_samples", 1024, most, False)
     )
 
 

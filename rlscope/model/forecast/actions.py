@@ -248,9 +248,7 @@ class Counterfactuals:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
         gain_ratio, price = Estimate.of(solved.gains), self._grounds.anchor.moved(solved.price())
-        return replace(
-            action, kind="fresher", gains=solved.gains, gain_ratio=gain_ratio, price=price, is_staler=False
-        )
+        return replace(action, kind="fresher", gains=solved.gains, gain_ratio=gain_ratio, price=price, is_staler=False)
 
     def colocated(self, against: Cause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.

@@ -48,7 +48,9 @@ def sweep_reading(frame: pl.DataFrame) -> str:
     has_simulated = series.str.ends_with(SIMULATED).any()
     simulated = " Simulated: a limit applies that no formula covers." if has_simulated else ""
     crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
-    return f"Predicted medians with 90% intervals.{split}{simulated}{crosses} Healthy: the current layout is at the top."
+    return (
+        f"Predicted medians with 90% intervals.{split}{simulated}{crosses} Healthy: the current layout is at the top."
+    )
 
 
 _SWEEP: Final = Figure(

@@ -90,7 +90,7 @@ def what_to_do(action: Action) -> str:
     words, price = imperative(action), costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return f"{words} ({price})" if price else words
-    return f"{words} ({price or 'gain uncertain'}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+    return f"{words} ({price or 'gain may be under 5%'}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -117,7 +117,7 @@ def imperative(action: Action) -> str:
 def _lower_imperative(what: ActionWhat, old: int | None, new: int) -> str:
     """Return the imperative of a lower limit; old: None if there was none."""
     if old is None:
-        return f"Limit the samples in flight (running and queued) to {fmt.count(new)}"
+        return f"Limit samples in flight (running and queued) to {fmt.count(new)}"
     limit = "queue capacity" if what == "queue_capacity_samples" else "limit on samples in flight"
     return f"Lower the {limit} from {fmt.count(old)} to {fmt.count(new)} samples"
 
@@ -262,9 +262,11 @@ def _versions_last(action: Action, own: StalenessForecast | None, period_steps: 
     lengths = (staleness.steps_per_version * (period_steps or 1.0) for staleness in (own, after))
     old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
-        return f" (weights are published every {old})"
+        return f" (weights are published every {old} on average)"
     delay = "for less time" if after.steps_per_version < own.steps_per_version else "for longer"
-    return f": the cap then delays publishing {delay}, so weights are published every {new} instead of every {old}"
+    return (
+        f": the cap then delays publishing {delay}, so weights are published every {new}, not every {old}, on average"
+    )
 
 
 def _has_staleness(action: Action) -> bool:
@@ -420,7 +422,7 @@ COLUMNS: Final = ActionRow(
     "predicted tokens/s",
 )
 """The titles of the table."""
-TITLE: Final = "Actions, best first"
+TITLE: Final = "Actions, in the recommended order"
 _KEEPING: Final = frozenset({"fresher", "cheaper"})
 """Kinds of actions that keep the throughput and save something else."""
 

@@ -300,7 +300,7 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if result.prediction is None or not result.prediction.compared:
         return "Too few steps to check a prediction"
     steps, agreement = fmt.count(result.prediction.held_out_steps), _agreement(result.prediction.compared[0])
-    return f"Over the last {steps} steps, {agreement}"
+    return f"The last {steps} steps were {agreement}"
 
 
 def _agreement(compared: ComparedPrediction) -> str:

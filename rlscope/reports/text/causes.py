@@ -34,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Training limits throughput: {share} of sampler GPU time is lost to {cause}",
+        headline="Trainers cannot keep up: samplers lose {share} of their GPU time to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="The staleness cap blocks {share} of all GPU time",
+        headline="The staleness cap keeps GPUs waiting {share} of the time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
@@ -141,15 +141,17 @@ def loss_words(loss: Loss) -> str:
     return " and ".join(parts) if parts else _WORDS[loss.cause].cause
 
 
-def spent_words(loss: Loss) -> str:
-    """The loss as a clause, with its GPU time and share."""
+def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
+    """The loss as a clause, with its GPU time and share. beside: the loss that was named before."""
     gpu_time = fmt.gpu_time(loss.gpu_s)
     share = f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
     if loss.cause in _SPENT:
         return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
-        return f"samplers were idle for {gpu_time} ({share})"
+        # Idle time that the sides share as waits for each other is no part of this loss.
+        more = "another " if beside == "lockstep" else ""
+        return f"samplers were idle for {more}{gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

@@ -101,7 +101,7 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "speed measured at this batch size",
+    "measured": "decoding speed measured at this batch size",
     "interpolated": "speed between measured batch sizes",
     "extrapolated": "speed beyond measured batch sizes",
     "assumed": "speed not measured at this batch size",

@@ -29,12 +29,12 @@ def saved_words(price: Price, before: Price) -> str:
     dropped, now = price.dropped_ratio, before.dropped_ratio
     if dropped is None or now is None or not price.changes_drops(before):
         return ""
-    fall = f"Dropped tokens fall from {share(now.value)} to {share(dropped.value)} of those generated"
+    fall = f"The dropped share of generated tokens falls from {share(now.value)} to {share(dropped.value)}"
     longest, trained = price.longest_trained_ratio, before.longest_trained_ratio
     if longest is None or trained is None or not price.changes_longest(before):
         return fall
-    rise = f"from {share(trained.value)} to {share(longest.value)}"
-    return f"{fall}, and the trained share of the longest tenth of responses changes {rise}"
+    now_trained, then_trained = share(trained.value), share(longest.value)
+    return f"{fall}. Of the longest tenth of responses, {then_trained} are trained on instead of {now_trained}"
 
 
 def dropped_words(price: Price, before: Price) -> str:

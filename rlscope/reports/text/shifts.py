@@ -16,17 +16,17 @@ class _Words(NamedTuple):
 
 
 _QUANTITIES: Final[Mapping[ShiftedQuantity, _Words]] = {
-    "step_s": _Words("step time", fmt.duration),
+    "step_s": _Words("median step time", fmt.duration),
     "trained_tokens_per_s": _Words("throughput", fmt.tokens_per_second),
     "response_tokens": _Words("mean response length", fmt.tokens),
     "staleness_versions": _Words("mean staleness", fmt.versions),
     "reward": _Words("mean reward", fmt.significant),
 }
 _CAUSES: Final[Mapping[ShiftCause | None, str]] = {
-    "weight_updates": "Most of it is in weight updates.",
-    "other_activities": "Most of it is in checkpoints, evaluations and other activities of the trainers.",
-    "training": "Most of it is in training itself.",
-    "waits": "Most of it is in the trainers' waits.",
+    "weight_updates": "Most of the change is in weight updates.",
+    "other_activities": "Most of the change is in checkpoints, evaluations and other activities of the trainers.",
+    "training": "Most of the change is in training itself.",
+    "waits": "Most of the change is in the trainers' waits.",
     None: "Nothing recorded explains it.",
 }
 
@@ -52,7 +52,11 @@ def _cause_words(event: RunEvent) -> str:
         return f"{fmt.listed(event.workers)} started or ended then."
     if event.cause == "lengths":
         times = [shift.after > shift.before for shift in event.shifts if shift.quantity == "step_s"]
-        return "" if not times else f"Steps are {'longer' if times[0] else 'shorter'} because responses are."
+        return (
+            ""
+            if not times
+            else f"{'Longer' if times[0] else 'Shorter'} responses make steps {'longer' if times[0] else 'shorter'}."
+        )
     return _CAUSES[event.cause]
 
 

@@ -35,7 +35,7 @@ STATES: Final = (
     StateStyle("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
                "the trainer had nothing to train on"),
     StateStyle("waiting_for_staleness_cap", "waiting to publish (staleness cap)", "wait", "#a4163f", "#e8658d",
-               "the cap delays publishing until older samples finish, so that no token exceeds it"),
+               "the cap delays publishing until older samples finish, so that no token gets staler than it allows"),
     StateStyle("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
     StateStyle("no_requests", "idle", "wait", "#e69f00", "#f3bb47",
                "the engine had no request to run; the reason is in brackets"),

@@ -120,7 +120,7 @@ def _dropped_by_cap(analysis: AnalysisResult) -> str:
     share = _dropped_share(analysis)
     if share is None:
         return ""
-    return f", because samplers spend {fmt.percent(share)} of their time on samples that the staleness cap drops"
+    return f", because samplers spend {fmt.percent(share)} of their time on samples that are dropped as too stale"
 
 
 def _dropped_share(analysis: AnalysisResult) -> float | None:
@@ -179,7 +179,7 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     first, *rest = losses
     behind = _cause_in_headline(analysis)
     others = [loss for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    clauses = {loss.cause: causes.spent_words(loss) for loss in others}
+    clauses = {loss.cause: causes.spent_words(loss, beside=first.cause) for loss in others}
     parts = [f"{stretch(analysis)}, {causes.spent_words(first)}."]
     # The loss that the headline gives as the reason is no further loss.
     parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
@@ -297,8 +297,8 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The run is too short to check the model's predictions. On other runs, they were usually within "
-        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is still {left}."
+        "The steady state is too short to check the model's predictions. On other runs, they were usually within "
+        f"{most} of the measured throughput. If this one is {most} too high as well, the gain is still {left}."
     )
 
 
@@ -355,7 +355,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
     if first.kind in ("fresher", "cheaper"):
-        return f"No setting fixes {cause}."
+        return "No setting removes the bottleneck."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 

@@ -66,7 +66,12 @@ def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) ->
     first, verdict = model_of(run).ranking.first, run.verdict
     if first is None or verdict.cause is None:
         return
-    reasons = ("No setting fixes", "The best setting against", "Engines pause during weight updates")
+    reasons = (
+        "No setting fixes",
+        "No setting removes",
+        "The best setting against",
+        "Engines pause during weight updates",
+    )
     says_why = any(words in page_of(run) for words in reasons)
     if says_why is (first.cause in (verdict.cause, *verdict.tied_with)):
         yield f"{first.what} is against {first.cause}, the verdict is {verdict.bottleneck}: {page_of(run)}"
@@ -75,7 +80,7 @@ def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) ->
 def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
     page, (first, *others) = page_of(run), model_of(run).ranking.actions or (None,)
     settings = [each for each in others if each.kind in ("change", "probe") and each.cause == run.verdict.cause]
-    if "No setting fixes" in page and settings:
+    if ("No setting fixes" in page or "No setting removes" in page) and settings:
         yield f"{settings[0].what} takes {run.verdict.cause} away: {page}"
     if "The best setting against" in page and not settings:
         yield f"no setting is against {run.verdict.cause}: {page}"

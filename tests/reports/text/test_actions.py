@@ -154,21 +154,22 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
             aged(1, 4.6),
             aged(3, 1.4),
             "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap then delays publishing for less "
-            "time, so weights are published every 1.4 steps instead of every 4.6 steps",
+            "time, so weights are published every 1.4 steps, not every 4.6 steps, on average",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
             "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap then delays publishing for longer, so "
-            "weights are published every 8.6 steps instead of every step",
+            "weights are published every 8.6 steps, not every step, on average",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
         (
             aged(1, 4.6),
             aged(2, 4.6),
-            "Sample staleness (p95) rises from 4.6 to 9.2 optimizer steps (weights are published every 4.6 steps)",
+            "Sample staleness (p95) rises from 4.6 to 9.2 optimizer steps (weights are published "
+            "every 4.6 steps on average)",
             "4.6 → 9.2 steps",
         ),
     ],
@@ -202,7 +203,7 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     [
         ("queue_capacity_samples", 512, "Lower the queue capacity from 512 to 64 samples"),
         ("in_flight_limit", 128, "Lower the limit on samples in flight from 128 to 64 samples"),
-        ("in_flight_limit", None, "Limit the samples in flight (running and queued) to 64"),
+        ("in_flight_limit", None, "Limit samples in flight (running and queued) to 64"),
     ],
 )
 def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, words):
@@ -212,8 +213,9 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     lower = replace(lower, price_before=Price(None, dropped, None, trained))
     assert actions.what_to_do(lower) == words
     assert actions.effect(lower) == (
-        "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). Dropped tokens fall from 70% to "
-        "11% of those generated, and the trained share of the longest tenth of responses changes from 22% to 75%"
+        "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). The dropped share "
+        "of generated tokens falls from 70% to 11%. Of the longest tenth of responses, 75% are trained on instead of "
+        "22%"
     )
     faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
@@ -265,7 +267,9 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
 
 def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
     words = actions.what_to_do(action(kind="probe"))
-    assert words.startswith("Use 6 trainer GPUs") and words.endswith(" (gain uncertain: try it for 20 steps first)")
+    assert words.startswith("Use 6 trainer GPUs") and words.endswith(
+        " (gain may be under 5%: try it for 20 steps first)"
+    )
 
 
 def test_actions_of_one_list_count_staleness_in_one_unit():
@@ -362,7 +366,7 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
         "2 → 3 versions",
         "",
         "",
-        "speed measured at this batch size",
+        "decoding speed measured at this batch size",
         "a restart",
     )
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))

@@ -13,8 +13,8 @@ S = 10**9
     [
         (
             RunEvent(41, 300 * S, "lengths", (), (Shift("response_tokens", 210.0, 390.0), Shift("step_s", 10.0, 15.0))),
-            "Step 41, after 5 min: mean response length rose from 210 to 390 tokens (+85.7%) and step time rose from "
-            "10 to 15 s (+50.0%). Steps are longer because responses are.",
+            "Step 41, after 5 min: mean response length rose from 210 to 390 tokens (+85.7%) and median step time rose "
+            "from 10 to 15 s (+50.0%). Longer responses make steps longer.",
         ),
         (
             RunEvent(41, 300 * S, "lengths", (), (Shift("response_tokens", 390.0, 210.0),)),
@@ -26,7 +26,8 @@ S = 10**9
         ),
         (
             RunEvent(7, 30 * S, "weight_updates", (), (Shift("step_s", 0.5, 1.0),)),
-            "Step 7, after 30 s: step time rose from 500 ms to 1 s (+100%). Most of it is in weight updates.",
+            "Step 7, after 30 s: median step time rose from 500 ms to 1 s (+100%). "
+            "Most of the change is in weight updates.",
         ),
         (
             RunEvent(7, 30 * S, None, (), (Shift("reward", -0.1, 0.4),)),

@@ -164,7 +164,7 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
 @pytest.mark.parametrize(
     ("policy", "dropped_gpu_s", "words"),
     [
-        ("drop", 5.0, ", because samplers spend 5.0% of their time on samples that the staleness cap drops"),
+        ("drop", 5.0, ", because samplers spend 5.0% of their time on samples that are dropped as too stale"),
         ("drop", 4.9, "; faster sampling and no staleness cap would gain about the same"),
         ("admission", 5.0, "; faster sampling and no staleness cap would gain about the same"),
     ],

@@ -39,9 +39,14 @@ def run(tmp_path: Path, clock: ManualClock) -> Iterator[Run]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Rows:
-    """All rows of a table in the run folder, in file order, without the columns that are named."""
+    """All rows of a table in the run folder, in file order, without the columns that are named.
+
+    The runs of this process first write what they have.
+    """
 
     def read(table: str, *without: str, run_dir: Path = tmp_path) -> list[dict[str, object]]:
+        for live in exits.live_runs():
+            live.flush()
         found = recorded_rows(run_dir, table)
         return [{name: value for name, value in row.items() if name not in without} for row in found]
 

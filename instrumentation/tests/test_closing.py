@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -305,16 +304,6 @@ def test_what_is_not_closed_when_the_time_of_sigterm_is_over_stays_a_journal(sta
     assert json.loads((tmp_path / "workers" / "w0.json").read_text())["stopped_ns"] is not None
 
 
-def test_sigterm_closes_what_it_has_time_for(start_script, tmp_path: Path) -> None:
-    then = "print('ready', flush=True)\nsignal.pause()"
-    process = start_script(program(then))
-    assert process.stdout.readline() == "ready\n"
-    process.terminate()
-    assert process.wait(timeout=30) == -signal.SIGTERM
-    assert names(tmp_path) == ["1.parquet"]
-    assert read_back(tmp_path) == (list(range(25)), COMPLETE)
-
-
 def test_a_child_forked_in_a_closing_leaves_the_parent_s_file_alone(start_script, tmp_path: Path) -> None:
     then = """
 run.flush()
@@ -332,22 +321,3 @@ go_on.set()
     assert (process.communicate(timeout=30)[1], process.returncode) == ("", 0)
     assert read_back(tmp_path) == (list(range(25)), COMPLETE)
     assert all(name.endswith(".parquet") for name in names(tmp_path))
-
-
-def test_no_hook_waits_while_a_journal_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on, step = threading.Event(), threading.Event(), closing.Closing.step
-
-    def held(self: closing.Closing) -> bool:
-        if self._waiting:
-            begun.set()
-            go_on.wait(20)
-        return step(self)
-
-    monkeypatch.setattr(closing.Closing, "step", held)
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_journal_bytes=1) as run:
-        record(run, 0, 5)
-        assert begun.wait(20)
-        for number in range(5, 1000):
-            run.engine_step(number, number + 1)
-        go_on.set()
-    assert read_back(tmp_path) == (list(range(1000)), COMPLETE)

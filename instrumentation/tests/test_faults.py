@@ -1,17 +1,16 @@
-"""Real processes whose disk, folder, clock, threads or children fail them: nothing raises, and every row is counted."""
+"""Real processes whose disk or children fail them, or that end badly: nothing raises, and every row is counted."""
 
 import json
 import shutil
 import signal
 import subprocess
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.journals import COMPLETE, read_back, recorded_rows
+from tests.journals import COMPLETE, read_back
 
 START = """
 import errno, os, signal, socket, sys, threading, time, rlscope_otel
@@ -182,82 +181,20 @@ hangs.set()
     assert faults == "{}"
 
 
-# --- the folder
-
-
-def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(
-    start_script, tmp_path: Path
-) -> None:
-    then = """
-record_until(lambda: len(closed_files()) > 2)
-run.flush()
-os.rename(run_dir, run_dir.with_name("moved"))
-record_until(lambda: run_dir.exists() and closed_files())
-"""
-    before = "run_dir = run_dir / 'run'\nos.environ['RLSCOPE_RUN_DIR'] = str(run_dir)"
-    recorded, _, _ = said(start_script(program(then, before)))
-    first, _ = read_back(tmp_path / "moved")
-    rest, completeness = read_back(tmp_path / "run")
-    assert first + rest == list(range(recorded))
-    (gap,) = completeness.gaps
-    assert (gap.kind, gap.rows) == ("missing", len(first))
-
-
-# --- the clock
-
-
-@pytest.mark.parametrize("step_s", [-3600, 3600])
-def test_a_wall_clock_that_steps_changes_no_duration_and_the_worker_file_shows_the_step(
-    step_s: int, start_script, tmp_path: Path
-) -> None:
-    before = """
-class Stepped(rlscope_otel.clock.SystemClock):
-    by_ns = 0
-    def wall_ns(self):
-        return time.time_ns() + self.by_ns
-clock = Stepped()
-start_run = rlscope_otel.start_run
-rlscope_otel.start_run = lambda **more: start_run(clock=clock, **more)
-"""
-    then = f"""
-def waits(count):
-    for _ in range(count):
-        with run.wait("samples"):
-            pass
-    run.flush()
-waits(20)
-clock.by_ns = {step_s} * 10**9
-waits(20)
-record_until(closed_files)
-"""
-    recorded, faults, _ = said(start_script(program(then, before)))
-    assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
-    assert faults == "{}"
-    rows = recorded_rows(tmp_path, "activities")
-    times = [time_ns for row in rows for time_ns in (row["start_ns"], row["end_ns"])]
-    assert len(rows) == 40
-    assert times == sorted(times)
-    assert times[-1] - times[0] < 3000 * 10**9
-    worker = json.loads((tmp_path / "workers" / "w0.json").read_text())
-    clock = worker["clock"]
-    drift_ns = (clock["wall_at_flush_ns"] - clock["wall_ns"]) - (clock["monotonic_at_flush_ns"] - clock["monotonic_ns"])
-    assert round(drift_ns / 1e9) == step_s
-    assert worker["started_ns"] <= worker["stopped_ns"]
-
-
 # --- processes and threads
 
 
 def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path: Path) -> None:
     before = """
 socket.gethostname = lambda: {host!r}
-while time.time() < {begin_s}:
+ready = run_dir.with_name(run_dir.name + "-ready")
+ready.mkdir(exist_ok=True)
+(ready / {host!r}).touch()
+while len(os.listdir(ready)) < 2:
     pass
 """
-    started = [
-        start_script(program("record_until(closed_files)", before.format(host=host, begin_s=time.time() + 2)))
-        for host in ("host-a", "host-b")
-    ]
+    hosts = ("host-a", "host-b")
+    started = [start_script(program("record_until(closed_files)", before.format(host=host))) for host in hosts]
     counts = sorted(said(process)[0] for process in started)
     found, completeness = read_back(tmp_path)
     assert (len(found), completeness) == (sum(counts), COMPLETE)
@@ -265,30 +202,6 @@ while time.time() < {begin_s}:
     assert sorted(workers) == ["w0", "w0.r1"]
     assert {worker["host"] for worker in workers.values()} == {"host-a", "host-b"}
     assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
-
-
-def test_thirty_two_threads_lose_nothing_while_journals_are_closed(start_script, tmp_path: Path) -> None:
-    then = """
-def steps(first):
-    for number in range(first, first + 200):
-        run.engine_step(number, number + 1)
-        with run.wait("samples"):
-            time.sleep(0.0005)
-threads = [threading.Thread(target=steps, args=(index * 200,)) for index in range(32)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-recorded = 32 * 200
-end_s = time.monotonic() + 20
-while not closed_files():
-    assert time.monotonic() < end_s
-    run.flush()
-"""
-    recorded, faults, _ = said(start_script(program(then)))
-    found, completeness = read_back(tmp_path)
-    assert (sorted(found), completeness, faults) == (list(range(recorded)), COMPLETE, "{}")
-    assert len(recorded_rows(tmp_path, "activities")) == recorded
 
 
 CHILD = """
@@ -316,42 +229,9 @@ for attempt in range(4):
     record_until(lambda: not any(thread.is_alive() for thread in threads))
 assert codes == [0] * 12, codes
 """
-    recorded, faults, _ = said(start_script(program(then, CHILD)))
+    recorded, faults, _ = said(start_script(program(then, CHILD, interval=0.005)))
     found, completeness = read_back(tmp_path)
     assert sorted(found) == sorted([*range(recorded), *([*range(10**6, 10**6 + 20)] * 12)])
-    assert (completeness, faults) == (COMPLETE, "{}")
-
-
-def test_a_process_that_is_spawned_in_the_middle_of_a_closing_records_for_itself(start_script, tmp_path: Path) -> None:
-    patch = """
-step = closing.Closing.step
-begun, spawned = threading.Event(), threading.Event()
-def slowly(self):
-    if step(self):
-        begun.set()
-        spawned.wait(20)
-        return True
-    return False
-closing.Closing.step = slowly
-"""
-    body = """
-    import multiprocessing
-    record_until(begun.is_set)
-    process = multiprocessing.get_context("spawn").Process(target=child, args=(0,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    spawned.set()
-    record_until(closed_files)
-"""
-    start = START.format(before=CHILD, interval=0.02)
-    imports, begin, rest = start.partition("run = rlscope_otel.start_run")
-    # The child imports this text too, and nothing would release a closing of its own.
-    text = f"{imports}\nif __name__ == '__main__':\n" + textwrap.indent(patch + begin + rest, "    ")
-    text += body + textwrap.indent(END, "    ")
-    recorded, faults, _ = said(start_script(text))
-    found, completeness = read_back(tmp_path)
-    assert sorted(found) == sorted([*range(recorded), *range(10**6, 10**6 + 20)])
     assert (completeness, faults) == (COMPLETE, "{}")
 
 

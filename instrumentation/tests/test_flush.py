@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import shutil
 import threading
 import time
 import zlib
@@ -14,6 +13,8 @@ from rlscope_otel import Run, journal, schema, start_run
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
+
+from tests.journals import COMPLETE, read_back
 
 
 def until(condition, seconds: float = 10.0) -> bool:
@@ -57,21 +58,25 @@ def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
     assert [row["start_ns"] for row in rows("engine_steps")] == list(range(250))
 
 
-def test_many_threads_lose_and_double_nothing(tmp_path: Path, rows, worker) -> None:
-    threads_count, each = 8, 5000
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_batch=500) as run:
+def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path: Path, rows) -> None:
+    threads_count, each = 32, 1000
+    sizes = {"max_rows_per_batch": 500, "max_journal_bytes": 20_000}
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, **sizes) as run:
 
         def steps(first: int) -> None:
             for number in range(first, first + each):
-                run.engine_step(number, number + 1)
+                with run.wait("samples"):
+                    run.engine_step(number, number + 1)
 
         threads = [threading.Thread(target=steps, args=(index * each,)) for index in range(threads_count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(row["start_ns"] for row in rows("engine_steps")) == list(range(threads_count * each))
-    assert worker("w0")["dropped"]["engine_steps"] == 0
+    assert len(list((tmp_path / "engine_steps").glob("*.parquet"))) > 1
+    found, completeness = read_back(tmp_path)
+    assert (sorted(found), completeness, run.faults.counts) == (list(range(threads_count * each)), COMPLETE, {})
+    assert len(rows("activities")) == threads_count * each
 
 
 def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
@@ -110,7 +115,7 @@ def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuse
     assert attempts == [False, False, True]
 
 
-def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_written_later(
+def test_a_full_disk_is_one_warning_and_what_fits_in_memory_is_written_later_without_a_gap_in_the_numbers(
     tmp_path: Path, run: Run, rows, worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as failing:
@@ -123,8 +128,9 @@ def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_writte
         assert list(tmp_path.rglob("*.arrows")) == list(tmp_path.rglob("*.part")) == []
         assert len(caplog.records) == 1
     assert run.flush()
+    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.arrows"]
     assert [row["start_ns"] for row in rows("engine_steps")] == [0, 1]
-    assert worker("w0")["dropped"]["engine_steps"] == 0
+    assert (worker("w0")["rows"]["engine_steps"], worker("w0")["dropped"]["engine_steps"]) == (2, 0)
 
 
 def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
@@ -210,19 +216,6 @@ def test_the_worker_file_states_exactly_what_was_written(tmp_path: Path, run: Ru
     assert worker("w0")["closed"] == {"engine_steps": {"1": zlib.crc32(content)}}
 
 
-def test_a_journal_that_could_not_be_begun_leaves_no_gap_in_the_numbers(
-    tmp_path: Path, run: Run, worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "pwrite", refuse)
-        run.engine_step(0, 1)
-        assert not run.flush()
-        assert list((tmp_path / "engine_steps").iterdir()) == []
-    assert run.flush()
-    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.arrows"]
-    assert worker("w0")["rows"]["engine_steps"] == 1
-
-
 def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         run.engine_step(0, 1)
@@ -304,13 +297,13 @@ def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_
     assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
 
 
-def test_what_is_recorded_after_the_folder_was_removed_can_be_read(tmp_path: Path) -> None:
+def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with start_run(folder, worker_id="w0", role="sampler", config={"group_size": 4}) as run:
         run.engine_step(0, 1)
         assert run.flush()
         before = json.loads((folder / "run.json").read_text())
-        shutil.rmtree(folder)
+        folder.rename(tmp_path / "moved")
         run.engine_step(1, 2)
         assert run.flush()
     after = json.loads((folder / "run.json").read_text())
@@ -318,3 +311,6 @@ def test_what_is_recorded_after_the_folder_was_removed_can_be_read(tmp_path: Pat
     (closed,) = (folder / "engine_steps").iterdir()
     metadata = pq.read_metadata(closed)
     assert (closed.name, metadata.num_rows, metadata.metadata[b"rlscope.first_row"]) == ("w0-000002.parquet", 1, b"1")
+    assert read_back(tmp_path / "moved")[0] == [0]
+    found, completeness = read_back(folder)
+    assert (found, [(gap.kind, gap.rows) for gap in completeness.gaps]) == ([1], [("missing", 1)])

@@ -22,10 +22,6 @@ assert not [name for name in {HEAVY!r} if name in sys.modules]
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_module_imports_the_analysis_or_is_longer_than_a_reader_s_patience() -> None:
+def test_no_module_is_longer_than_a_reader_s_patience() -> None:
     for path in Path(rlscope_otel.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        assert "import rlscope\n" not in text and "from rlscope." not in text and "from rlscope import" not in text, (
-            path
-        )
-        assert len(text.splitlines()) <= 600, path
+        assert len(path.read_text().splitlines()) <= 600, path

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
-from rlscope_otel import Run, conventions, schema, start_run
+from rlscope_otel import Run, schema, start_run
 from rlscope_otel.exporters import ParquetSpanExporter
 
 START_NS, END_NS = 1_000_000, 1_000_500
@@ -99,7 +99,6 @@ def test_every_other_span_is_kept_whole(run: Run, rows) -> None:
         inner = tracer.start_span("inner", start_time=5, attributes={"n": 1, "ids": (1, 2), "odd": float("nan")})
         inner.set_status(StatusCode.ERROR)
         inner.end(9)
-    run.flush()
     row = rows("spans")[0]
     assert row == {
         "trace_id": f"{outer.get_span_context().trace_id:032x}",
@@ -140,7 +139,6 @@ def test_a_span_under_our_name_that_is_unusable_is_kept_among_the_others_and_sai
     run: Run, rows, caplog: pytest.LogCaptureFixture, name: str, attributes: dict[str, object], said: str
 ) -> None:
     host_tracer(run).start_span(name, attributes=attributes).end()
-    run.flush()
     assert [row["name"] for row in rows("spans")] == [name]
     assert said in caplog.text
 
@@ -149,7 +147,6 @@ def test_our_phases_are_no_part_of_the_host_s_own_traces(run: Run, rows) -> None
     tracer = host_tracer(run)
     with tracer.start_as_current_span("host"), run.train_step(1, version_in=0):
         tracer.start_span("inside").end()
-    run.flush()
     host = next(row for row in rows("spans") if row["name"] == "host")
     inside = next(row for row in rows("spans") if row["name"] == "inside")
     assert inside["parent_span_id"] == host["span_id"]
@@ -174,23 +171,12 @@ def test_a_disabled_sdk_takes_nothing_from_the_run(tmp_path: Path, rows, monkeyp
 def test_a_step_whose_version_cannot_be_read_is_kept_as_a_span_and_counted(run: Run, rows) -> None:
     with run.train_step(7, version_in="none"):  # pyright: ignore[reportArgumentType]
         pass
-    run.flush()
     (row,) = rows("spans")
     assert (row["name"], row["kind"], row["status"]) == ("rlscope.train_step", "INTERNAL", "UNSET")
     assert (len(row["trace_id"]), len(row["span_id"]), row["parent_span_id"]) == (32, 16, None)
     assert json.loads(row["attributes"]) == {"rlscope.train.step": 7}
     assert rows("train_steps") == []
     assert run.faults.counts == {"rlscope.train_step rlscope.train.version_in": 1, "spans": 1}
-
-
-def test_every_attribute_belongs_to_rlscope_and_names_are_unique() -> None:
-    names = [span.name for span in conventions.SPAN_NAMES]
-    assert len(set(names)) == len(names)
-    for span in conventions.SPAN_NAMES:
-        assert span.name.startswith("rlscope.") and span.brief
-        assert span.table in schema.TABLES
-        for attribute in span.attributes:
-            assert attribute.key.startswith("rlscope.") and attribute.brief
 
 
 def test_the_exporter_is_found_under_its_name() -> None:

@@ -174,26 +174,21 @@ def test_a_folder_of_another_run_or_format_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "workers" / "w2.json").exists()
 
 
-def test_a_worker_name_that_is_taken_gets_a_suffix_and_the_first_worker_stays_true(
+def test_a_worker_name_that_is_taken_gets_a_suffix_and_each_states_the_name_that_it_asked_for_and_its_settings(
     tmp_path: Path, worker, rows
 ) -> None:
-    first = start_run(tmp_path, "sampler", "w0")
+    first = start_run(tmp_path, "sampler", "w0", config={"max_staleness": 1})
     first.engine_step(0, 1, running=1)
     first.stop()
     before = worker("w0")
-    with start_run(tmp_path, "sampler", "w0") as second, start_run(tmp_path, "sampler", "w0") as third:
+    again = {"config": {"max_staleness": 7}}
+    with start_run(tmp_path, "sampler", "w0", **again) as second, start_run(tmp_path, "sampler", "w0") as third:
         second.engine_step(0, 1, running=2)
         assert (second.worker_id, third.worker_id) == ("w0.r1", "w0.r2")
     assert worker("w0") == before
     assert {(row["worker_id"], row["running"]) for row in rows("engine_steps")} == {("w0", 1), ("w0.r1", 2)}
-
-
-def test_every_start_states_the_name_that_it_asked_for_and_its_own_settings(tmp_path: Path, worker) -> None:
-    for cap in (1, 7):
-        with start_run(tmp_path, "trainer", "t0", config={"max_staleness": cap}):
-            pass
-    stated = [(worker(name)["name"], worker(name)["config"]) for name in ("t0", "t0.r1")]
-    assert stated == [("t0", {"max_staleness": 1}), ("t0", {"max_staleness": 7})]
+    stated = [(worker(name)["name"], worker(name)["config"]) for name in ("w0", "w0.r1")]
+    assert stated == [("w0", {"max_staleness": 1}), ("w0", {"max_staleness": 7})]
 
 
 def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path: Path, run, rows) -> None:

@@ -324,7 +324,6 @@ def test_what_was_flushed_before_a_kill_is_copied_after_it(
     child: str, tmp_path: Path, bucket: Any, start_script: "Callable[[str], subprocess.Popen[str]]"
 ) -> None:
     process = start_script(SCRIPT.replace("{child}", child))
-    assert process.stdout is not None
     forked = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
     process.wait()

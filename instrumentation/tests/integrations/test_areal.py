@@ -211,13 +211,11 @@ def take(host: SimpleNamespace, *tasks: tuple[int, list[float]]) -> None:
 
 def flush() -> None:
     for run in (WORKERS.rollout, WORKERS.trainer):
-        assert run is not None
         run.flush()
 
 
 def test_the_versions_of_a_response_become_runs_and_each_request_a_segment(host: SimpleNamespace, rows: Rows):
     run_task(host, 9, [request([2, 2, 3, 3, 3]), request([3], prompt_tokens=9, stop_reason="length")])
-    flush()
     assert [
         (r["sample_id"], r["group_id"], r["segment"], r["prompt_tokens"], r["output_tokens"], r["finish_reason"])
         for r in rows("samples")
@@ -240,7 +238,6 @@ def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host: Simpl
 def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(host: SimpleNamespace, rows: Rows):
     run_task(host, 9, [request([0])], [request([0, 0])], workflow=Overriding)
     run_task(host, 10, [request([0, 0, 0])], workflow=Workflow)
-    flush()
     assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
         ("t.rollout/9/0", 1),
         ("t.rollout/9/1", 2),
@@ -250,7 +247,6 @@ def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(ho
 
 def test_an_evaluation_is_not_recorded(host: SimpleNamespace, rows: Rows):
     run_task(host, 9, [request([0])], is_eval=True)
-    flush()
     assert rows("samples") == []
 
 
@@ -260,7 +256,6 @@ def test_what_a_step_takes_is_trained_at_the_version_that_is_set(host: SimpleNam
     accepted_ns = WORKERS.rollout.now_ns()
     clock.advance(SECOND_NS)
     take(host, (9, [0.5, 1.0]))
-    flush()
     assert [
         (d["sample_id"], d["outcome"], d["step"], d["consumer_version"], d["reward"]) for d in rows("deliveries")
     ] == [
@@ -276,7 +271,6 @@ def test_what_a_step_takes_is_trained_at_the_version_that_is_set(host: SimpleNam
 def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host: SimpleNamespace, rows: Rows):
     run_task(host, 9, [request([0])], [request([0])], accept=False)
     run_task(host, 10, [request([0])], [request(ValueError("the host's own"))])
-    flush()
     assert [(d["sample_id"], d["outcome"]) for d in rows("deliveries")] == [
         ("t.rollout/9/0", "filtered"),
         ("t.rollout/9/1", "filtered"),
@@ -289,7 +283,6 @@ def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host: SimpleName
 def test_a_task_that_another_process_ran_is_delivered_by_its_rows(host: SimpleNamespace, rows: Rows):
     WORKERS.single_controller = True
     take(host, (9, [0.5, 1.0]))
-    flush()
     assert [(d["sample_id"], d["reward"]) for d in rows("deliveries")] == [("9/0", 0.5), ("9/1", 1.0)]
 
 
@@ -312,7 +305,6 @@ def test_the_scopes_of_the_trainer_are_its_states_and_areal_s_own_timing_runs_in
         clock.advance(SECOND_NS)
         host.engine.continue_generation()
         host.engine.set_version(5)
-    flush()
     mine = [a for a in rows("activities") if a["worker_id"] == "t"]
     assert [(a["activity"], a["reason"], (a["start_ns"] - begun_ns) // SECOND_NS) for a in mine] == [
         ("wait", "samples", 0),
@@ -335,7 +327,6 @@ def test_the_scopes_of_the_trainer_are_its_states_and_areal_s_own_timing_runs_in
 def test_a_scope_that_fails_is_no_state_and_areal_sees_its_own_error(host: SimpleNamespace, rows: Rows):
     with pytest.raises(OSError, match="disk"), sys.modules["areal.utils.stats_tracker"].record_timing("save"):
         raise OSError("disk")
-    flush()
     assert rows("activities") == []
 
 
@@ -355,13 +346,11 @@ def test_without_a_running_rollout_they_wait_for_what_holds_them(
     clock.advance(SECOND_NS)
     host.dispatcher.resume()
     host.manager.on_rollout_submitted()
-    flush()
     found = [(a["activity"], a["reason"], a["end_ns"] - a["start_ns"]) for a in rows("activities")]
     assert [row for row in found if row[2]] == [("generate", None, 2 * SECOND_NS), ("wait", reason, SECOND_NS)]
 
 
 def test_the_rollouts_own_the_servers_gpus_and_the_cap_is_the_run_s(host: SimpleNamespace, tmp_path: Path):
-    flush()
     rollout = json.loads((tmp_path / "workers" / "t.rollout.json").read_text())
     assert (rollout["role"], rollout["gpu_count"]) == ("sampler", 8)
     assert json.loads((tmp_path / "run.json").read_text())["config"] == {

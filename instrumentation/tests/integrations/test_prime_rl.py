@@ -61,7 +61,6 @@ def log(*logged: tuple[Any, ...]) -> None:
 
 def test_a_trace_is_a_sample_of_the_version_at_which_its_group_was_opened(recording: Run, rows: Rows):
     log(([episode(trace("a", 7), trace("b", 0, ok=False))], 5, "train", "all"))
-    recording.flush()
     first, failed = rows("samples")
     assert (first["sample_id"], first["group_id"], first["prompt_tokens"], first["output_tokens"]) == ("a", "g", 11, 7)
     assert first["versions"] == [{"version": 3, "start": 0, "end": 7}]
@@ -73,13 +72,11 @@ def test_a_trace_is_a_sample_of_the_version_at_which_its_group_was_opened(record
 
 def test_what_a_frozen_model_generated_is_no_sample_of_the_policy(recording: Run, rows: Rows):
     log(([episode(trace("a", 7), frozen=True)], 5, "train", "all"), ([episode(trace("b", 7))], 5, "eval", "all"))
-    recording.flush()
     assert rows("samples") == []
 
 
 def test_a_shipped_batch_is_trained_on_the_weights_before_its_step(recording: Run, rows: Rows):
     log(([episode(trace("a", 7))], 6, "train", "effective"))
-    recording.flush()
     assert [
         (d["sample_id"], d["outcome"], d["step"], d["consumer_version"], d["reward"]) for d in rows("deliveries")
     ] == [("a", "trained", 6, 5, 0.5)]
@@ -97,7 +94,6 @@ TIMES = {
 
 def test_the_times_of_a_step_lie_back_to_back_before_its_row(recording: Run, rows: Rows):
     log(({"optim/grad_norm": 2.0}, 6), ({"loss/mean": 0.25, "entropy/all/mean": 1.5}, 6), (TIMES, 6))
-    recording.flush()
     end_ns = recording.now_ns()
     (step,) = rows("train_steps")
     assert (step["step"], step["version_in"], step["version_out"]) == (6, 5, 6)
@@ -117,7 +113,6 @@ def test_the_times_of_a_step_lie_back_to_back_before_its_row(recording: Run, row
 def test_a_step_that_broadcasts_nothing_publishes_nothing_and_keeps_no_metrics_for_the_next(recording: Run, rows: Rows):
     quiet = {**TIMES, "time/broadcast_weights": 0, "time/save_ckpt": 0}
     log(({"loss/mean": 0.25}, 6), (quiet, 6), (quiet, 7))
-    recording.flush()
     assert [(s["step"], s["version_out"], s["loss"]) for s in rows("train_steps")] == [(6, 5, 0.25), (7, 6, None)]
     assert rows("weight_updates") == []
     assert {a["activity"] for a in rows("activities")} == {"wait", "other"}
@@ -128,7 +123,6 @@ def test_a_batch_that_is_held_for_the_trainer_waits_at_the_cap(
     recording: Run, rows: Rows, held_s: float, expected: list[Any]
 ):
     log(({"time/wait_for_policy": held_s, "time/pack": 2.0, "time/save_ckpt": 1.0, "step": 6}, 6))
-    recording.flush()
     now_ns = recording.now_ns()
     assert [(a["reason"], now_ns - a["start_ns"], now_ns - a["end_ns"]) for a in rows("activities")] == expected
 
@@ -138,7 +132,6 @@ def test_weights_are_applied_from_the_pause_to_the_new_version(recording: Run, r
     asyncio.run(observer.on_version_pending(4))
     clock.advance(2 * SECOND_NS)
     asyncio.run(observer.on_new_version(4))
-    recording.flush()
     (update,) = rows("weight_updates")
     assert (update["phase"], update["version"], update["label"], update["paused"]) == ("apply", 4, "4", True)
     assert update["end_ns"] - update["start_ns"] == 2 * SECOND_NS

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -248,27 +247,44 @@ def test_each_engine_on_a_page_is_a_worker_of_its_own(watched: Watched, rows, wo
     assert [worker(name)["kv_capacity_tokens"] for name in ("e-0", "e-1")] == [KV_CAPACITY_TOKENS] * 2
 
 
+SERIES = b'vllm:num_requests_running{engine="0"} 3\n'
+PLAIN = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+
+
 @pytest.fixture
-def endpoint() -> Iterator[str]:
+def answers() -> Iterator[Callable[..., str]]:
+    """Starts a server that sends these bytes to whoever asks, then others every 10 ms for 3 s, and hangs up."""
+    servers: list[tuple[socketserver.ThreadingTCPServer, threading.Thread]] = []
+
+    def serve(answer: bytes | Callable[[], bytes], *, then: bytes = b"") -> str:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(4096)
+                with suppress(OSError):
+                    self.request.sendall(answer() if callable(answer) else answer)
+                    for _ in range(300 if then else 0):
+                        time.sleep(0.01)
+                        self.request.sendall(then)
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_address[1]}/metrics"
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def endpoint(answers: Callable[..., str]) -> str:
     """A server whose engine makes ten tokens between two answers."""
-    answers = iter(range(1_000_000))
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = page_with(VLLM, num_requests_running=3, generation_tokens_total=10 * next(answers))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/metrics"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    made = count(step=10)
+    pages = (page_with(VLLM, num_requests_running=3, generation_tokens_total=tokens) for tokens in made)
+    return answers(lambda: PLAIN + next(pages).encode())
 
 
 def test_the_command_records_a_server_until_it_is_told_to_stop(
@@ -312,38 +328,6 @@ def test_the_command_ends_with_the_process_that_it_is_to_run_beside(
 def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scrape.main(["--url", endpoint, "--interval-s", "0.05"]) == 1
     assert "pass --run-dir or set RLSCOPE_RUN_DIR" in capsys.readouterr().err
-
-
-SERIES = b'vllm:num_requests_running{engine="0"} 3\n'
-PLAIN = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
-
-
-@pytest.fixture
-def answers() -> Iterator[Callable[..., str]]:
-    """Starts a server that sends these bytes to whoever asks, then others every 10 ms for 3 s, and hangs up."""
-    servers: list[tuple[socketserver.ThreadingTCPServer, threading.Thread]] = []
-
-    def serve(answer: bytes, *, then: bytes = b"") -> str:
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                self.request.recv(4096)
-                with suppress(OSError):
-                    self.request.sendall(answer)
-                    for _ in range(300 if then else 0):
-                        time.sleep(0.01)
-                        self.request.sendall(then)
-
-        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_address[1]}/metrics"
-
-    yield serve
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def said_of(url: str, timeout_s: float = TIME_LIMIT_S) -> str | None:

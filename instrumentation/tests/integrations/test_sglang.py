@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from rlscope_otel import ManualClock, start_run
+from rlscope_otel import ManualClock, Run, start_run
 from rlscope_otel.integrations import sglang
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 
@@ -140,13 +140,20 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path, clock: ManualClock) -> Any:
 
 
 @pytest.fixture
-def scheduler(host, tmp_path, clock: ManualClock) -> Any:
-    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
+def run(tmp_path, clock: ManualClock) -> Run:
+    return start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
+
+
+@pytest.fixture
+def scheduler(host, run: Run) -> Any:
+    return hooked(host)
+
+
+def hooked(host: Any) -> Any:
+    """A scheduler of the host whose functions are hooked."""
     sglang.register()
     HookRegistry.apply_hooks()
-    made = host.Scheduler()
-    made.run = run
-    return made
+    return host.Scheduler()
 
 
 def step(scheduler: Any, batch: Batch, clock: ManualClock, *finishes: Req, launch_ms: int = 1) -> None:
@@ -191,12 +198,6 @@ def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.Log
     assert "begin_weight_update: not in this version of SGLang" in caplog.text
 
 
-def test_a_run_that_is_recording_already_is_told_what_the_engine_holds(scheduler, worker) -> None:
-    scheduler.run.stop()
-    found = worker("s0")
-    assert (found["framework"], found["kv_capacity_tokens"], found["max_running"]) == ("sglang", 1000, 64)
-
-
 def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(
     scheduler, clock: ManualClock, rows
 ) -> None:
@@ -204,7 +205,6 @@ def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_ti
     scheduler._add_request_to_queue(first)
     step(scheduler, Batch(first, extend_num_tokens=3), clock)
     step(scheduler, Batch(first, second), clock, launch_ms=2)
-    scheduler.run.flush()
     assert taken(
         rows, "engine_steps", "start_ns", "end_ns", "busy_ns", "running", "decode_tokens", "prefill_tokens"
     ) == [
@@ -223,7 +223,6 @@ def test_batches_that_overlap_share_no_time(scheduler, clock: ManualClock, rows)
     scheduler.run_batch(two)
     scheduler.process_batch_result(one, None)
     scheduler.process_batch_result(two, None)
-    scheduler.run.flush()
     assert taken(rows, "engine_steps", "start_ns", "end_ns", "busy_ns") == [
         (MS, 7 * MS, 6 * MS),
         (7 * MS, 12 * MS, 5 * MS),
@@ -237,7 +236,6 @@ def test_more_than_a_second_between_two_batches_is_not_time_between_passes(
     batch = Batch(Req("a"))
     step(scheduler, batch, clock, launch_ms=0)
     step(scheduler, batch, clock, launch_ms=pause_ms)
-    scheduler.run.flush()
     assert taken(rows, "engine_steps", "start_ns")[1] == (start_ms * MS,)
 
 
@@ -251,7 +249,6 @@ def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(
     scheduler.running_batch = Batch(req)
     scheduler.weight_updater.update_weights_from_disk(update("1"))
     step(scheduler, Batch(req), clock, req)
-    scheduler.run.flush()
     (row,) = rows("samples")
     assert runs_of(row) == [(0, 0, 2), (1, 2, 3)]
     assert {name: row[name] for name in ("sample_id", "group_id", "segment", "version_source", "finish_reason")} == {
@@ -267,30 +264,25 @@ def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(
 def test_tokens_after_the_stop_are_not_counted(scheduler, clock: ManualClock, rows) -> None:
     req = Req("a", output_ids=[5, 5, 5], finished_len=2)
     step(scheduler, Batch(req), clock, req)
-    scheduler.run.flush()
     assert taken(rows, "samples", "output_tokens") == [(2,)]
     assert taken(rows, "engine_steps", "decode_tokens") == [(2,)]
 
 
-def test_aborted_running_and_health_check_requests(scheduler, clock: ManualClock, rows) -> None:
+def test_aborted_running_and_health_check_requests(scheduler, run: Run, clock: ManualClock, rows) -> None:
     aborted, running, check = Req("a"), Req("b"), Req("HEALTH_CHECK_1")
     step(scheduler, Batch(aborted, running, check), clock, check)
     scheduler.send_abort_output(None, aborted)
-    scheduler.run.stop()
+    run.stop()
     assert taken(rows, "samples", "sample_id", "finish_reason") == [("a", "abort"), ("b", "unfinished")]
     assert taken(rows, "engine_steps", "decode_tokens") == [(3,)]
 
 
 def test_the_trainers_own_samples_are_not_recorded_a_second_time(
-    host, tmp_path, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
+    host, run: Run, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
-    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
-    sglang.register()
-    HookRegistry.apply_hooks()
     req = Req("a")
-    step(host.Scheduler(), Batch(req), clock, req)
-    run.flush()
+    step(hooked(host), Batch(req), clock, req)
     assert (rows("samples"), taken(rows, "engine_steps", "decode_tokens")) == ([], [(1,)])
 
 
@@ -314,7 +306,6 @@ def test_an_update_in_a_pause_says_what_became_of_the_kv_cache(
     clock.advance(2 * MS)
     scheduler.continue_generation(SimpleNamespace())
     step(scheduler, Batch(Req("a")), clock)
-    scheduler.run.flush()
     applied, *parts = rows("weight_updates", "worker_id", "bytes")
     assert [(part["phase"], part["version"], part["start_ns"], part["end_ns"]) for part in parts] == [
         ("drain", 3, MS, 4 * MS),
@@ -344,14 +335,13 @@ def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn
     updater.update_weights_from_tensor(update("1"))
     updater.end_weight_update(SimpleNamespace())
     step(scheduler, batch, clock, req, launch_ms=0)
-    scheduler.run.flush()
     assert taken(rows, "weight_updates", "version", "paused", "start_ns", "end_ns") == [(1, False, 6 * MS, 51 * MS)]
     (sample,) = rows("samples")
     assert (runs_of(sample), sample["torn_tokens"]) == ([(0, 0, 2), (1, 2, 3)], 1)
 
 
 def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_pass_is_theirs(
-    scheduler, clock: ManualClock, rows
+    scheduler, run: Run, clock: ManualClock, rows
 ) -> None:
     updater = scheduler.weight_updater
     updater.update_weights_from_disk(update(None))
@@ -361,15 +351,15 @@ def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_p
     updater.end_weight_update(SimpleNamespace())
     scheduler.record_weight_version_change(new_version="2")
     step(scheduler, Batch(Req("b")), clock)
-    scheduler.run.stop()
+    run.stop()
     assert taken(rows, "weight_updates", "version", "label") == [(1, None), (2, "2")]
     assert taken(rows, "samples", "sample_id", "version_source") == [("a", "time_join"), ("b", "engine")]
 
 
-def test_a_load_that_failed_is_no_version(scheduler, clock: ManualClock, rows) -> None:
+def test_a_load_that_failed_is_no_version(scheduler, run: Run, clock: ManualClock, rows) -> None:
     scheduler.weight_updater.update_weights_from_disk(update("1", succeeds=False))
     step(scheduler, Batch(Req("a")), clock)
-    scheduler.run.stop()
+    run.stop()
     assert rows("weight_updates") == []
     assert runs_of(rows("samples")[0]) == [(0, 0, 1)]
 
@@ -382,7 +372,6 @@ def test_idle_time_is_a_wait_for_requests_and_a_stall_is_not(scheduler, clock: M
     for _ in range(3):
         scheduler.on_idle()
     step(scheduler, Batch(Req("b")), clock, launch_ms=0)
-    scheduler.run.flush()
     assert taken(rows, "activities", "reason", "start_ns", "end_ns") == [("requests", MS, 4 * MS)]
 
 
@@ -390,7 +379,6 @@ def test_a_long_idle_time_is_written_every_second(scheduler, clock: ManualClock,
     for _ in range(3):
         scheduler.on_idle()
         clock.advance(999 * MS)
-    scheduler.run.flush()
     assert taken(rows, "activities", "start_ns", "end_ns") == [(MS, 1001 * MS), (1001 * MS, 2001 * MS)]
 
 
@@ -406,6 +394,12 @@ def test_an_error_of_the_host_is_its_own(scheduler, clock: ManualClock) -> None:
         scheduler.process_batch_result(SimpleNamespace(), None)
 
 
+def set_parallel(monkeypatch: pytest.MonkeyPatch, **parallel: int) -> None:
+    context = ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: SimpleNamespace(**parallel)
+    monkeypatch.setitem(sys.modules, context.__name__, context)
+
+
 @pytest.mark.parametrize(
     ("ranks", "recorded"),
     [
@@ -417,32 +411,19 @@ def test_an_error_of_the_host_is_its_own(scheduler, clock: ManualClock) -> None:
     ],
 )
 def test_only_the_rank_that_speaks_for_its_engine_is_recorded(
-    ranks: dict[str, int], recorded: bool, host, tmp_path, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
+    ranks: dict[str, int], recorded: bool, host, run: Run, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = ModuleType("sglang.srt.runtime_context")
-    context.get_parallel = lambda: SimpleNamespace(tp_size=8, pp_size=1, **ranks)
-    monkeypatch.setitem(sys.modules, context.__name__, context)
-    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
-    sglang.register()
-    HookRegistry.apply_hooks()
-    step(host.Scheduler(), Batch(Req("a")), clock)
-    run.flush()
+    set_parallel(monkeypatch, tp_size=8, pp_size=1, **ranks)
+    step(hooked(host), Batch(Req("a")), clock)
     assert len(rows("engine_steps")) == recorded
 
 
 def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
     host, tmp_path, monkeypatch: pytest.MonkeyPatch, worker
 ) -> None:
-    context = ModuleType("sglang.srt.runtime_context")
-    context.get_parallel = lambda: SimpleNamespace(
-        tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4
-    )
-    monkeypatch.setitem(sys.modules, context.__name__, context)
+    set_parallel(monkeypatch, tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4)
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "s1")
-    sglang.register()
-    HookRegistry.apply_hooks()
-    scheduler = host.Scheduler()
-    sglang.recorder_of(scheduler).run.stop()
+    sglang.recorder_of(hooked(host)).run.stop()
     found = worker("s1")
     assert (found["role"], found["gpu_count"], found["framework"]) == ("sampler", 4, "sglang")
     assert (found["kv_capacity_tokens"], found["max_running"]) == (1000, 64)

@@ -57,13 +57,11 @@ class BackgroundThreadStatus:
             action()
         self._paused, self.during_pause = False, []
 
-    def mark_as_stopped(self) -> None:
-        pass
+    def mark_as_stopped(self) -> None: ...
 
 
 class ContinuousBatchingAsyncIOs:
-    def prepare_batch_update(self) -> None:
-        pass
+    def prepare_batch_update(self) -> None: ...
 
 
 class OutputRouter:
@@ -159,11 +157,11 @@ class ContinuousBatchingManager:
         self.background_thread_status.during_pause = list(actions)
         yield
 
-    def round(self) -> None:
-        assert self.batch_processor is not None
-        if self.batch_processor.prepare_next_batch():
-            self.batch_processor._generation_step(self.model)
-            self.batch_processor.update_batch()
+    def run(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            if self.batch_processor.prepare_next_batch():
+                self.batch_processor._generation_step(self.model)
+                self.batch_processor.update_batch()
 
 
 @pytest.fixture
@@ -181,15 +179,12 @@ def engine(manager: ContinuousBatchingManager, run: Run):
 
 @pytest.fixture
 def loop(manager: ContinuousBatchingManager, engine) -> ContinuousBatchProcessor:
-    assert manager.batch_processor is not None
     return manager.batch_processor
 
 
 def test_each_generation_step_is_an_engine_step_with_the_batch_that_was_in_it(manager, loop, run, rows):
     loop.inbox = [State("a", [1, 2, 3]), State("b", [1]), State("c", [1])]
-    manager.round()
-    manager.round()
-    run.flush()
+    manager.run(rounds=2)
     first, second = rows("engine_steps", "worker_id", "forward_passes", "preemptions", "source")
     assert first == {
         "start_ns": 1_001_000,
@@ -207,9 +202,7 @@ def test_each_generation_step_is_an_engine_step_with_the_batch_that_was_in_it(ma
 def test_a_prompt_that_takes_two_passes_yields_its_first_token_with_the_second(manager, loop, run, rows):
     loop.query_limit = 3
     loop.inbox = [State("a", [1, 2, 3, 4, 5])]
-    manager.round()
-    manager.round()
-    run.flush()
+    manager.run(rounds=2)
     steps = [(row["prefill_tokens"], row["decode_tokens"]) for row in rows("engine_steps")]
     assert steps == [(3, 0), (2, 1)]
 
@@ -217,10 +210,9 @@ def test_a_prompt_that_takes_two_passes_yields_its_first_token_with_the_second(m
 def test_a_request_is_a_sample_under_the_name_in_its_id_with_its_reason_to_end(manager, loop, run, rows):
     name = request_id_of(RequestName("7-1", "7", 0))
     loop.inbox = [State(name, [1, 2]), State("plain", [1], max_new_tokens=1)]
-    manager.round()
+    manager.run()
     loop.next_tokens = {name: EOS}
-    manager.round()
-    run.flush()
+    manager.run()
     plain, named = rows("samples")
     assert [named[key] for key in ("sample_id", "group_id", "prompt_tokens", "output_tokens")] == ["7-1", "7", 2, 2]
     assert (named["finish_reason"], plain["finish_reason"]) == ("stop", "length")
@@ -232,24 +224,22 @@ def test_whoever_gets_a_result_can_ask_which_versions_sampled_it(manager, engine
     asked = []
     loop.output_router.on_delivery = lambda outputs: asked.append(engine.versions_of(outputs[0].request_id))
     loop.inbox = [State("a", [1], max_new_tokens=2)]
-    manager.round()
-    manager.round()
+    manager.run(rounds=2)
     assert asked == [((0, 0, 2),)]
     assert engine.versions_of("a") is None
 
 
 def test_tokens_carry_the_version_in_force_when_their_pass_began(manager, engine, loop, run, rows):
     loop.inbox = [State("a", [1], max_new_tokens=3)]
-    manager.round()
+    manager.run()
 
     def swap() -> None:
         with engine.apply(4, "step-8"):
             manager.clock.advance(50)
 
     with manager.paused_before_next_round(lambda: manager.clock.advance(7), swap, lambda: manager.clock.advance(3)):
-        manager.round()
-    manager.round()
-    run.flush()
+        manager.run()
+    manager.run()
     assert rows("samples")[0]["versions"] == [
         {"version": 0, "start": 0, "end": 1},
         {"version": 4, "start": 1, "end": 3},
@@ -281,10 +271,7 @@ def test_tokens_of_a_pass_under_which_weights_changed_are_torn_and_of_the_versio
             manager.clock.advance(1)
 
     loop.during_forward = [swap]
-    manager.round()
-    manager.round()
-    manager.round()
-    run.flush()
+    manager.run(rounds=3)
     sample = rows("samples")[0]
     assert sample["torn_tokens"] == 1
     assert [run["version"] for run in sample["versions"]] == [0, 1]
@@ -299,12 +286,9 @@ def test_a_change_that_broke_off_leaves_the_version(manager, engine, loop):
 
 def test_a_request_that_was_preempted_stays_one_sample(manager, loop, run, rows):
     loop.inbox = [State("a", [1, 2], max_new_tokens=4)]
-    manager.round()
-    manager.round()
+    manager.run(rounds=2)
     loop.preempt("a")
-    manager.round()
-    manager.round()
-    run.flush()
+    manager.run(rounds=2)
     (sample,) = rows("samples")
     assert (sample["output_tokens"], sample["prompt_tokens"], sample["preemptions"]) == (4, 2, 1)
     steps = rows("engine_steps")
@@ -314,12 +298,11 @@ def test_a_request_that_was_preempted_stays_one_sample(manager, loop, run, rows)
 
 
 def test_an_engine_without_requests_waits_for_them(manager, loop, run, rows):
-    manager.round()
+    manager.run()
     manager.clock.advance(1000)
-    manager.round()
+    manager.run()
     loop.inbox = [State("a", [1])]
-    manager.round()
-    run.flush()
+    manager.run()
     waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
     assert waits == [{"activity": "wait", "reason": "requests", "start_ns": 1_001_000, "end_ns": 1_002_020}]
 
@@ -327,8 +310,7 @@ def test_an_engine_without_requests_waits_for_them(manager, loop, run, rows):
 def test_a_pause_without_new_weights_is_another_activity(manager, loop, run, rows):
     loop.inbox = [State("a", [1])]
     with manager.paused_before_next_round(lambda: manager.clock.advance(30)):
-        manager.round()
-    run.flush()
+        manager.run()
     others = [row["end_ns"] - row["start_ns"] for row in rows("activities") if row["activity"] == "other"]
     assert others == [30]
 
@@ -336,13 +318,12 @@ def test_a_pause_without_new_weights_is_another_activity(manager, loop, run, row
 def test_cancelled_failed_and_cut_off_requests_end_as_such(manager, engine, loop, run, rows):
     loop.scheduler.max_requests_per_batch = 3
     loop.inbox = [State("gone", [1]), State("broken", [1]), State("late", [1])]
-    manager.round()
+    manager.run()
     loop.scheduler.to_cancel = ["gone"]
     loop._handle_request_error(ValueError(), loop.scheduler.active_requests["broken"])
-    manager.round()
+    manager.run()
     manager.background_thread_status.tp_status = 2
     loop._handle_request_error(RuntimeError(), loop.scheduler.active_requests["late"])
-    run.flush()
     assert {row["sample_id"]: (row["finish_reason"], row["output_tokens"]) for row in rows("samples")} == {
         "gone": ("abort", 1),
         "broken": ("error", 1),
@@ -355,8 +336,7 @@ def test_a_fork_is_another_sample_of_its_group(manager, loop, run, rows):
     loop.inbox = [parent]
     fork = State("p__child#0", [1, 2], max_new_tokens=1, position_offset=1)
     loop.scheduler.active_requests["p__child#0"] = fork
-    manager.round()
-    run.flush()
+    manager.run()
     assert {(row["sample_id"], row["group_id"]) for row in rows("samples")} == {("p", "p"), ("p.0", "p")}
 
 
@@ -368,8 +348,7 @@ def test_what_the_manager_holds_is_said_of_the_worker(engine, run, worker):
 def test_another_manager_of_the_process_is_not_recorded(manager, loop, run, rows, clock):
     other = ContinuousBatchingManager(clock)
     other.start().inbox = [State("a", [1])]
-    other.round()
-    run.flush()
+    other.run()
     assert rows("engine_steps") == []
 
 
@@ -385,13 +364,12 @@ def test_a_manager_is_watched_once_and_given_back_at_the_end(manager, run):
 def test_a_manager_that_runs_already_is_recorded_from_now_on(manager, run, rows):
     loop = manager.start()
     loop.inbox = [State("a", [1], max_new_tokens=3)]
-    manager.round()
+    manager.run()
     assert loop.prepare_next_batch()
     engine = transformers_cb.instrument(manager, run)
     loop._generation_step(None)
     loop.update_batch()
-    manager.round()
-    run.flush()
+    manager.run()
     assert [row["decode_tokens"] for row in rows("engine_steps")] == [1]
     assert [row["output_tokens"] for row in rows("samples")] == [1]
     assert run.faults.counts == {}
@@ -403,8 +381,7 @@ def test_samples_are_left_to_a_framework_s_hook_where_that_is_wished(manager, ru
     engine = transformers_cb.instrument(manager, run)
     loop = manager.start()
     loop.inbox = [State("a", [1], max_new_tokens=1)]
-    manager.round()
-    run.flush()
+    manager.run()
     assert (rows("samples"), len(rows("engine_steps"))) == ([], 1)
     assert engine.versions_of("a") == ((0, 0, 1),)
     engine.close()

@@ -80,14 +80,9 @@ class CallbackHandler:
         for callback in (self.trainer._sync_weight,):
             callback()
 
-    def on_optimizer_step(self, args: object, state: object, control: object) -> None:
-        pass
-
-    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None:
-        pass
-
-    def on_train_end(self, args: object, state: object, control: object) -> None:
-        pass
+    def on_optimizer_step(self, args: object, state: object, control: object) -> None: ...
+    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None: ...
+    def on_train_end(self, args: object, state: object, control: object) -> None: ...
 
 
 class Transfer:
@@ -179,8 +174,7 @@ class AsyncGRPOTrainer:
     def get_batch_samples(self, epoch_iterator: object) -> None:
         self.clock.advance(STEP_NS)
 
-    def evaluate(self) -> None:
-        pass
+    def evaluate(self) -> None: ...
 
     def _save_checkpoint(self, model: object, trial: object) -> None:
         self.clock.advance(STEP_NS)
@@ -215,10 +209,20 @@ def put(trainer, *samples: RolloutSample) -> None:
         trainer.rollout_queue.put(sample)
 
 
-def tagged(group: int, number: int, version: int, *runs: tuple[int, int, int]) -> RolloutSample:
+def tagged(group: int, number: int, version: int) -> RolloutSample:
     sample = RolloutSample(group, version)
-    tag(sample.metrics, number, runs or [(version, 0, 3)])
+    tag(sample.metrics, number, [(version, 0, 3)])
     return sample
+
+
+def train(trainer, *samples: RolloutSample, batches: int = 1) -> None:
+    """Training begins, batches of two of these samples are taken ahead, and each is trained on."""
+    trainer.train_begins()
+    put(trainer, *samples or (tagged(0, number, 1) for number in range(2 * batches)))
+    for _ in range(batches):
+        trainer.take_batch()
+    for _ in range(batches):
+        trainer.step()
 
 
 def outcomes(rows) -> dict[str, tuple[str, int | None, int | None]]:
@@ -226,13 +230,8 @@ def outcomes(rows) -> dict[str, tuple[str, int | None, int | None]]:
 
 
 def test_a_sample_is_trained_with_its_batch_at_the_version_of_that_step(trainer, hook, run, rows):
-    trainer.train_begins()
-    put(trainer, *(tagged(group, number, 1) for group in (0, 1) for number in (0, 1)))
-    trainer.take_batch()
-    trainer.take_batch()  # The data loader is one batch ahead.
-    trainer.step()
-    trainer.step()
-    run.flush()
+    # The data loader is one batch ahead.
+    train(trainer, *(tagged(group, number, 1) for group in (0, 1) for number in (0, 1)), batches=2)
     assert outcomes(rows) == {
         "0-0": ("trained", 1, 1),
         "0-1": ("trained", 1, 1),
@@ -255,7 +254,6 @@ def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook,
     trainer.take_batch(1)
     trainer.step()
     trainer.train_ends()
-    run.flush()
     assert {sample: outcome for sample, (outcome, _, _) in outcomes(rows).items()} == {
         "0-0": "dropped_stale",
         "0-1": "trained",
@@ -266,11 +264,7 @@ def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook,
 
 
 def test_a_conversation_in_several_training_rows_is_delivered_once(trainer, hook, run, rows):
-    trainer.train_begins()
-    put(trainer, tagged(0, 0, 1), tagged(0, 0, 1))
-    trainer.take_batch()
-    trainer.step()
-    run.flush()
+    train(trainer, tagged(0, 0, 1), tagged(0, 0, 1))
     assert len(rows("deliveries")) == 1
 
 
@@ -278,7 +272,6 @@ def test_rows_that_nobody_names_are_samples_of_their_admission(trainer, hook, ru
     trainer.train_begins()
     put(trainer, RolloutSample(7, 1), RolloutSample(7, 1))
     trainer.take_batch()
-    run.flush()
     first, second = rows("samples")
     assert (first["sample_id"], second["sample_id"], first["group_id"]) == ("7-0", "7-1", "7")
     assert (first["prompt_tokens"], first["output_tokens"], first["version_source"]) == (1, 3, "admission")
@@ -293,7 +286,6 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
     start_ns = run.now_ns()
     trainer.step({"loss": 0.25, "grad_norm": 2.0, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.25})
     trainer.step()
-    run.flush()
     first, second = rows("train_steps", "worker_id", "importance", "fresh_tokens", "fresh_sum_w", "fresh_sum_w2")
     assert first == {
         "step": 1,
@@ -316,38 +308,26 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
 
 def test_the_first_log_of_a_resumed_run_speaks_of_its_first_step_alone(trainer, hook, run, rows):
     trainer.state.global_step = 40
-    trainer.train_begins()
-    put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
-    trainer.take_batch()
-    trainer.step()
-    run.flush()
+    train(trainer)
     assert [(row["step"], row["loss"]) for row in rows("train_steps")] == [(41, 0.25)]
 
 
-def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, run, rows):
+def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, rows, monkeypatch):
     trainer.train_begins()
     put(trainer, *(tagged(0, number, 1) for number in range(4)))
     trainer.take_batch()
     trainer.take_batch()
-    host_log = trainer.callback_handler.on_log
-    trainer.callback_handler.on_log = lambda *arguments: None
-    trainer.step()
-    trainer.callback_handler.on_log = host_log
+    with monkeypatch.context() as quiet:
+        quiet.setattr(trainer.callback_handler, "on_log", lambda *_: None)
+        trainer.step()
     trainer.step()
     trainer.train_ends()
-    run.flush()
     assert [row["loss"] for row in rows("train_steps")] == [None, None]
 
 
 def test_every_sync_is_a_publication_with_its_parts_from_the_one_before_the_first_step(trainer, hook, run, rows):
     trainer.args.weight_sync_steps = 2
-    trainer.train_begins()
-    put(trainer, *(tagged(0, number, 1) for number in range(4)))
-    trainer.take_batch()
-    trainer.take_batch()
-    trainer.step()
-    trainer.step()
-    run.flush()
+    train(trainer, batches=2)
     updates = [(row["phase"], row["version"], row["end_ns"] - row["start_ns"]) for row in rows("weight_updates")]
     parts = (("drain", PAUSE_NS), ("transfer", SYNC_NS), ("resume", RESUME_NS), ("publish", PUBLISH_NS))
     assert updates == [(part, version, spent_ns) for version in (1, 2) for part, spent_ns in parts]
@@ -358,20 +338,16 @@ def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, h
     trainer.train_begins()
     begin_ns = run.now_ns()
 
-    def arrive() -> None:
-        clock.advance(40)
-        put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
-
     queue_get = trainer.rollout_queue.host_queue.get
 
     def slow_get(**arguments: object) -> RolloutSample:
         if trainer.rollout_queue.qsize() == 0:
-            arrive()
+            clock.advance(40)
+            put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
         return queue_get(**arguments)
 
     trainer.rollout_queue.host_queue.get = slow_get
     trainer.take_batch()
-    run.flush()
     waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
     assert waits == [{"activity": "wait", "reason": "samples", "start_ns": begin_ns, "end_ns": begin_ns + 40}]
     assert [(row["depth"], row["capacity"]) for row in rows("queue_depths")] == [(1, 5), (0, 5)]
@@ -380,30 +356,42 @@ def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, h
 def test_the_start_of_training_and_checkpoints_are_told(trainer, hook, run, rows):
     trainer.train_begins()
     trainer._save_checkpoint(None, None)
-    run.flush()
     spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
     assert spans == {"startup": PUBLISH_NS, "checkpoint": STEP_NS}
 
 
-def test_settings_go_into_run_json(trainer, hook, run, tmp_path):
+SETTINGS = {
+    "framework": "trl",
+    "samples_per_step": 2,
+    "group_size": 2,
+    "max_staleness": 1,
+    "staleness_policy": "drop",
+    "queue_capacity_samples": 5,
+    "queue_policy": "wait",
+    "queue_order": "fifo",
+    "dispatch": "least_loaded",
+    "batches_ahead": 1.0,
+    "max_output_tokens": 16,
+    "gpus_per_trainer_replica": 1,
+    "total_steps": 3,
+    "model": {"name": "tiny", "parameters": 1000, "layers": 2, "kv_heads": 2, "head_dim": 16},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        ({}, {}),
+        ({"gradient_accumulation_steps": 4}, {"samples_per_step": 8, "batches_ahead": 0.25}),
+        ({"token_budget": 4096}, {"samples_per_step": None}),
+    ],
+    ids=["of whole batches", "of a step of four pieces, one of them ahead", "of batches without a fixed size"],
+)
+def test_settings_go_into_run_json(trainer, hook, tmp_path, arguments, changed):
+    vars(trainer.args).update(arguments)
     trainer.train_begins()
-    config = json.loads((tmp_path / "run.json").read_text())["config"]
-    assert config == {
-        "framework": "trl",
-        "samples_per_step": 2,
-        "group_size": 2,
-        "max_staleness": 1,
-        "staleness_policy": "drop",
-        "queue_capacity_samples": 5,
-        "queue_policy": "wait",
-        "queue_order": "fifo",
-        "dispatch": "least_loaded",
-        "batches_ahead": 1.0,
-        "max_output_tokens": 16,
-        "gpus_per_trainer_replica": 1,
-        "total_steps": 3,
-        "model": {"name": "tiny", "parameters": 1000, "layers": 2, "kv_heads": 2, "head_dim": 16},
-    }
+    expected = {name: value for name, value in (SETTINGS | changed).items() if value is not None}
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == expected
 
 
 class Loop:
@@ -431,18 +419,6 @@ def test_of_a_rollout_worker_that_is_not_trl_s_only_the_queue_is_known():
         assert limits_of(worker, 5, 2) == {"queue_capacity_samples": 5}
 
 
-def test_a_step_of_four_pieces_holds_one_of_them_ahead(trainer, hook, run, tmp_path):
-    trainer.args.gradient_accumulation_steps = 4
-    trainer.train_begins()
-    assert json.loads((tmp_path / "run.json").read_text())["config"]["batches_ahead"] == 0.25
-
-
-def test_without_a_fixed_batch_the_samples_of_a_step_are_not_promised(trainer, hook, run, tmp_path):
-    trainer.args.token_budget = 4096
-    trainer.train_begins()
-    assert "samples_per_step" not in json.loads((tmp_path / "run.json").read_text())["config"]
-
-
 def test_the_rollout_worker_s_process_begins_under_watch(clock, run):
     class Loop:
         pass
@@ -467,11 +443,10 @@ def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(clock, run, train
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_arguments: object) -> None:
-            pass
+        def log_message(self, *_arguments: object) -> None: ...
 
     with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
         trainer.weight_transfer.vllm = SimpleNamespace(server_url=f"http://127.0.0.1:{server.server_port}")
         hook = trl_async.instrument(trainer, run)
@@ -496,18 +471,15 @@ def test_a_rank_without_the_queue_counts_syncs_along_and_waits_for_its_batches(c
     trainer.rollout_queue = trainer.rollout_worker = trainer.weight_transfer = None
     trainer._sync_weight = lambda: AsyncGRPOTrainer._sync_weight(trainer)
     hook = trl_async.instrument(trainer, run)
-    assert hook is not None
     hook._synced(trl_async.Call((trainer,), {}, 0))
     trainer.get_batch_samples(None)
     assert hook.version == 1
-    run.flush()
     assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", "samples")]
     hook.close()
 
 
 def test_another_trainer_of_the_process_is_not_recorded(trainer, hook, run, rows, clock):
     AsyncGRPOTrainer(clock).train_begins()
-    run.flush()
     assert rows("weight_updates") == rows("activities") == []
 
 

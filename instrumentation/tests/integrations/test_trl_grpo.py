@@ -25,16 +25,10 @@ class Tensor(list[Any]):
 
 
 class CallbackHandler:
-    def on_train_begin(self, *_arguments: object) -> None:
-        pass
-
-    on_optimizer_step = on_train_begin
-
-    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None:
-        pass
-
-    def on_train_end(self, *_arguments: object) -> None:
-        pass
+    def on_train_begin(self, *_arguments: object) -> None: ...
+    def on_optimizer_step(self, *_arguments: object) -> None: ...
+    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None: ...
+    def on_train_end(self, *_arguments: object) -> None: ...
 
 
 class VLLMGeneration:
@@ -118,12 +112,10 @@ class GRPOTrainer:
         self._generate_and_score_completions([{}] * 4)
         self.model.training = True
 
-    def _save_checkpoint(self, model: object, trial: object) -> None:
-        pass
+    def _save_checkpoint(self, model: object, trial: object) -> None: ...
 
 
-class Rewards(tuple[float, ...]):
-    pass
+class Rewards(tuple[float, ...]): ...
 
 
 @pytest.fixture
@@ -141,7 +133,6 @@ def hook(trainer, run):
 def test_each_completion_is_a_sample_of_its_group_at_the_version_that_generated(trainer, hook, run, rows):
     for _ in range(3):
         trainer.step()
-    run.flush()
     found = rows("samples")
     assert [(row["sample_id"], row["group_id"], row["output_tokens"]) for row in found[:4]] == [
         ("0-0", "0-0", 3),
@@ -158,7 +149,6 @@ def test_each_completion_is_a_sample_of_its_group_at_the_version_that_generated(
 def test_each_use_is_a_delivery_of_the_very_sample_with_its_reward_and_advantage(trainer, hook, run, rows):
     trainer.step()
     trainer.step()
-    run.flush()
     found = rows("deliveries", "worker_id", "taken_ns", "queued_ns", "outcome")
     assert found == [
         {"sample_id": "0-3", "step": 1, "consumer_version": 0, "reward": 3.0, "advantage": 0.4},
@@ -170,7 +160,6 @@ def test_each_use_is_a_delivery_of_the_very_sample_with_its_reward_and_advantage
 
 def test_a_step_is_its_compute_after_generation(trainer, hook, run, rows):
     trainer.step()
-    run.flush()
     before = GENERATE_NS + LOGPROBS_NS + REWARD_NS
     (step,) = rows("train_steps")
     assert (step["start_ns"], step["end_ns"]) == (1_000_000 + before, 1_000_000 + before + TRAIN_NS)
@@ -180,7 +169,6 @@ def test_a_step_is_its_compute_after_generation(trainer, hook, run, rows):
 
 def test_phases_are_told_apart_and_the_loss_s_own_log_probabilities_are_training(trainer, hook, run, rows):
     trainer.step()
-    run.flush()
     spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
     assert spans == {"generate": GENERATE_NS, "logprobs": LOGPROBS_NS, "reward": REWARD_NS}
     assert len(rows("activities")) == 3
@@ -189,7 +177,6 @@ def test_phases_are_told_apart_and_the_loss_s_own_log_probabilities_are_training
 def test_every_optimizer_step_is_a_publication_that_takes_no_time(trainer, hook, run, rows):
     trainer.step()
     trainer.step()
-    run.flush()
     updates = [(row["phase"], row["version"], row["end_ns"] - row["start_ns"]) for row in rows("weight_updates")]
     assert updates == [("publish", 1, 0), ("publish", 2, 0)]
 
@@ -200,7 +187,6 @@ def test_vllm_takes_the_newest_version_when_it_loads(clock, run, rows):
     trainer.state.global_step = 6
     hook = trl_grpo.instrument(trainer, run)
     trainer.step()
-    run.flush()
     hook.close()
     applied = [row for row in rows("weight_updates") if row["phase"] == "apply"]
     assert [(row["version"], row["end_ns"] - row["start_ns"], row["paused"]) for row in applied] == [(6, LOAD_NS, True)]
@@ -209,13 +195,11 @@ def test_vllm_takes_the_newest_version_when_it_loads(clock, run, rows):
 def test_what_tools_returned_is_no_output(trainer, hook, run, rows):
     trainer.tool_masks = [[1, 1, 1], [1, 0, 0, 1], [1, 1], [1]]
     trainer.step()
-    run.flush()
     assert [row["output_tokens"] for row in rows("samples")] == [3, 2, 2, 1]
 
 
 def test_an_evaluation_is_one_activity_and_no_samples(trainer, hook, run, rows):
     trainer.evaluate()
-    run.flush()
     assert rows("samples") == []
     assert "eval" in {row["activity"] for row in rows("activities")}
 
@@ -224,7 +208,6 @@ def test_a_resumed_run_gives_its_samples_names_of_their_own(trainer, hook, run, 
     trainer.state.global_step = 8
     trainer.callback_handler.on_train_begin(trainer.args, trainer.state, None)
     trainer.step()
-    run.flush()
     assert rows("samples")[0]["sample_id"] == "8+0-0"
 
 

@@ -62,11 +62,8 @@ class Loop:
     async def _execute_tool_calls(self, tool_calls: object, tool_dict: object) -> None:
         self.clock.advance(30)
 
-    def _push_metrics(self, values: dict[str, float]) -> None:
-        pass
-
-    def run(self) -> None:
-        pass
+    def _push_metrics(self, values: dict[str, float]) -> None: ...
+    def run(self) -> None: ...
 
 
 @pytest.fixture
@@ -117,7 +114,6 @@ def test_rows_learn_whose_they_are_in_whatever_order_conversations_finished(loop
     scored = asyncio.run(loop._score_group(group))
     assert [untag(row.metrics) for row in scored] == [(1, {1: 4}), (1, {1: 4}), (0, {1: 4}), (0, {1: 4})]
     assert scored[0].metrics == {"reward": 1.0}
-    run.flush()
     rewards = [row["end_ns"] - row["start_ns"] for row in rows("activities") if row["activity"] == "reward"]
     assert rewards == [50]
 
@@ -128,7 +124,6 @@ def test_without_an_engine_that_records_the_samples_are_written_here_with_versio
     generate(loop, "a")
     loop.changes_to = None
     generate(loop, "b")
-    run.flush()
     of_change, after = rows("samples", "worker_id", "finished_ns", "preemptions", "cached_tokens", "env_wait_ns")
     assert of_change == {
         "sample_id": "5-0",
@@ -149,7 +144,6 @@ def test_without_an_engine_that_records_the_samples_are_written_here_with_versio
 def test_an_adapter_s_request_is_of_the_version_in_its_name(loop, rollouts, run, rows):
     loop.lora_name, loop.model, loop.model_version = "policy", "policy-v3", 4
     generate(loop, "a")
-    run.flush()
     (sample,) = rows("samples")
     assert (sample["versions"], sample["version_source"]) == ([{"version": 3, "start": 0, "end": 4}], "segment")
 
@@ -173,7 +167,6 @@ def test_an_engine_that_records_itself_writes_the_samples_alone(
     watched.watch(Loop)
     generate(loop, "a")
     watched.seams.close()
-    run.flush()
     (tmp_path / "workers" / "engine.json").unlink()
     assert len(rows("samples")) == samples
 
@@ -189,7 +182,6 @@ def test_tools_and_a_full_queue_are_waits(loop, rollouts, run, rows):
     loop.clock.advance(1000)
     loop._push_metrics({"rollout/backpressure_s": 1e-7})
     loop._push_metrics({"rollout/inflight": 1.0})
-    run.flush()
     waits = {row["reason"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
     assert waits == {"environment": 30, "backpressure": 100}
 

@@ -252,7 +252,6 @@ def test_without_a_run_folder_verl_is_left_alone(monkeypatch: pytest.MonkeyPatch
 def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, rows: Rows):
     outputs = [TokenOutput(4, 2, "aborted"), TokenOutput(0, 2, "aborted"), TokenOutput(3, 3, num_cached_tokens=5)]
     generate(outputs, ["uid_sample_0_9"], resume=True, max_tokens=64)
-    recording.flush()
     found = rows("samples")
     assert [
         (r["sample_id"], r["group_id"], r["segment"], r["prompt_tokens"], r["output_tokens"], r["finish_reason"])
@@ -273,7 +272,6 @@ def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Ru
 
 def test_the_rows_of_a_group_are_numbered_in_the_order_of_its_batch(recording: Run, rows: Rows):
     generate([TokenOutput(1, 0), TokenOutput(2, 0), TokenOutput(3, 0)], ["uid_sample_0_1"] * 3)
-    recording.flush()
     assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
         ("uid_sample_0_1/0", 1),
         ("uid_sample_0_1/1", 2),
@@ -286,14 +284,12 @@ def test_a_request_that_used_its_whole_budget_ended_for_its_length(
     recording: Run, rows: Rows, tokens: int, reason: str
 ):
     generate([TokenOutput(tokens, 0)], ["uid_sample_0_1"], max_tokens=6)
-    recording.flush()
     assert rows("samples")[0]["finish_reason"] == reason
 
 
 def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording: Run, rows: Rows):
     with pytest.raises(OSError, match="server is gone"):
         generate([OSError("server is gone")], ["uid_sample_0_1"])
-    recording.flush()
     assert [(r["output_tokens"], r["finish_reason"]) for r in rows("samples")] == [(0, "error")]
 
 
@@ -306,7 +302,6 @@ def test_what_is_not_a_sample_of_the_asynchronous_run_is_not_recorded(
     recording: Run, rows: Rows, uids: list[str], how: dict[str, Any]
 ):
     generate([TokenOutput(4, 0)], uids, **how)
-    recording.flush()
     assert rows("samples") == []
 
 
@@ -323,7 +318,6 @@ def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run
 
     start_ns = recording.now_ns()
     asyncio.run(fill())
-    recording.flush()
     assert [(d["sample_id"], d["outcome"], d["queued_ns"], d["taken_ns"]) for d in rows("deliveries")] == [
         ("uid_sample_0_5/0", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
         ("uid_sample_0_5/1", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
@@ -352,7 +346,6 @@ def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recordi
     asyncio.run(trainer._get_samples_from_queue())
 
     trainer._fit_update_actor(BatchOf(4, [10, 20, 30, 40]))
-    recording.flush()
     assert [
         (a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")
     ] == [
@@ -374,32 +367,28 @@ def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recordi
     ]
 
 
-def test_a_step_before_the_last_of_a_version_publishes_nothing(recording: Run, rows: Rows):
+@pytest.mark.parametrize(("local_step", "published"), [(1, [("publish", 1, "1", SECOND_NS)]), (2, [])])
+def test_weights_are_published_after_the_last_step_of_a_version_under_verl_s_version(
+    recording: Run, rows: Rows, local_step: int, published: list[Any]
+):
+    trainer = trainer_of()
+    trainer.local_trigger_step = local_step
+    asyncio.run(trainer._fit_update_weights())
+    updates = [(u["phase"], u["version"], u["label"], u["end_ns"] - u["start_ns"]) for u in rows("weight_updates")]
+    assert updates == published
+
+
+def test_a_step_before_the_last_of_a_version_leaves_with_the_version_it_came_with(recording: Run, rows: Rows):
     trainer = trainer_of()
     trainer.local_trigger_step = 1
     trainer._fit_update_actor(BatchOf(2))
-    trainer.local_trigger_step = 2
-    asyncio.run(trainer._fit_update_weights())
-    recording.flush()
     assert [(s["version_in"], s["version_out"]) for s in rows("train_steps")] == [(1, 1)]
-    assert rows("weight_updates") == []
-
-
-def test_a_publication_is_recorded_under_verl_s_version(recording: Run, rows: Rows):
-    trainer = trainer_of()
-    trainer.local_trigger_step = 1
-    asyncio.run(trainer._fit_update_weights())
-    recording.flush()
-    (update,) = rows("weight_updates")
-    assert (update["phase"], update["version"], update["label"]) == ("publish", 1, "1")
-    assert update["end_ns"] - update["start_ns"] == SECOND_NS
 
 
 def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):
     trainer = trainer_of()
     trainer.timing_raw = {}
     trainer._fit_update_actor(BatchOf(2))
-    recording.flush()
     assert rows("train_steps") == []
 
 
@@ -412,7 +401,6 @@ def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Row
     for name in ("_fit_compute_ref_log_prob", "_fit_compute_critic", "_fit_update_critic"):
         getattr(trainer, name)(None)
     trainer._save_checkpoint()
-    recording.flush()
     assert [a["activity"] for a in rows("activities")] == [
         *("reward", "logprobs", "other"),
         *("logprobs", "logprobs", "train"),
@@ -430,7 +418,6 @@ def test_an_evaluation_is_one_only_when_it_is_time_for_it(
     trainer = trainer_of()
     trainer.current_param_version, trainer.local_trigger_step = version, local_step
     asyncio.run(trainer._fit_validate(before))
-    recording.flush()
     assert [a["activity"] for a in rows("activities")] == ["eval"] * evaluated
 
 
@@ -459,7 +446,6 @@ def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
         await rollouter.reset_staleness()
 
     asyncio.run(pass_a_version())
-    recording.flush()
     found = [(a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")]
     paused = [("generate", None, 0, 2 * SECOND_NS), ("wait", reason, 2 * SECOND_NS, 5 * SECOND_NS)]
     assert [row for row in found if row[3] > row[2]] == (paused if reason else [("generate", None, 0, 5 * SECOND_NS)])
@@ -474,13 +460,11 @@ def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: 
     CLOCK.advance(SECOND_NS)
     rollouter.paused = True
     asyncio.run(rollouter.reset_staleness())
-    recording.flush()
     assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("generate", SECOND_NS)]
 
 
 def test_an_evaluation_of_the_rollouter_is_one(recording: Run, rows: Rows):
     rollouter_of().do_validate()
-    recording.flush()
     assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("eval", SECOND_NS)]
 
 

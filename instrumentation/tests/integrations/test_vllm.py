@@ -20,12 +20,15 @@ from rlscope_otel import ManualClock, Run, exits
 from rlscope_otel.integrations import vllm as hook
 from rlscope_otel.integrations import vllm_passes, vllm_requests
 
+from tests.journals import recorded_rows
+
 Rows = Callable[..., list[dict[str, Any]]]
 
 SCHEDULING_NS = 10
 PASS_NS = 100
 OUTPUT_NS = 5
 CAPACITY_TOKENS = 1000
+REQUESTS_IN_A_BATCH = 8
 START_NS = 1_000_000
 """When the clock of the tests starts."""
 
@@ -72,7 +75,7 @@ class SchedulerOutput:
     preempted_req_ids: set[str] | None = field(default_factory=set)
 
 
-def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
+def make_core(clock: ManualClock) -> Any:
     """A core of classes of its own, so that a hook on one test's classes is not on another's."""
 
     class Scheduler:
@@ -89,12 +92,12 @@ def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
             return bool(self.requests) and self.state is not PauseState.PAUSED_ALL
 
         def get_request_counts(self) -> tuple[int, int]:
-            running = min(len(self.requests), requests_in_a_batch)
+            running = min(len(self.requests), REQUESTS_IN_A_BATCH)
             return running, len(self.requests) - running
 
         def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
             clock.advance(SCHEDULING_NS)
-            batch = list(self.requests.values())[:requests_in_a_batch]
+            batch = list(self.requests.values())[:REQUESTS_IN_A_BATCH]
             new = [request for request in batch if request.request_id not in self.scheduled]
             old = [request for request in batch if request.request_id in self.scheduled]
             tokens = {request.request_id: request.num_prompt_tokens for request in new}
@@ -124,14 +127,8 @@ def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
             clock.advance(OUTPUT_NS)
             return {0: SimpleNamespace(outputs=outputs)}
 
-        def finish_requests(self, request_ids: str | list[str] | None, finished_status: str) -> list[FakeRequest]:
-            ids = (
-                list(self.requests)
-                if request_ids is None
-                else [request_ids]
-                if isinstance(request_ids, str)
-                else request_ids
-            )
+        def finish_requests(self, request_ids: list[str] | None, finished_status: str) -> list[FakeRequest]:
+            ids = list(self.requests) if request_ids is None else request_ids
             ended = [self.requests.pop(request_id) for request_id in ids if request_id in self.requests]
             for request in ended:
                 request.finished_reason = finished_status
@@ -149,7 +146,7 @@ def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
             self._weight_version = "default"
             self.vllm_config = SimpleNamespace(
                 cache_config=SimpleNamespace(kv_cache_size_tokens=CAPACITY_TOKENS),
-                scheduler_config=SimpleNamespace(max_num_seqs=requests_in_a_batch),
+                scheduler_config=SimpleNamespace(max_num_seqs=REQUESTS_IN_A_BATCH),
                 parallel_config=SimpleNamespace(world_size=1, data_parallel_index=0),
             )
 
@@ -167,8 +164,7 @@ def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
         def set_weight_version(self, weight_version: str) -> None:
             self._weight_version = weight_version
 
-        def shutdown(self) -> None:
-            pass
+        def shutdown(self) -> None: ...
 
     return EngineCore()
 
@@ -179,33 +175,90 @@ def run(tmp_path: Path, clock: ManualClock) -> Run:
 
 
 @pytest.fixture
+def rows(rows: Rows) -> Rows:
+    """The rows of a table, once every run of this process has ended."""
+
+    def read(table: str) -> list[dict[str, Any]]:
+        for live in exits.live_runs():
+            live.stop()
+        return rows(table)
+
+    return read
+
+
+@pytest.fixture
 def core(run: Run, clock: ManualClock) -> Any:
+    return recorded_core(run, clock)
+
+
+def recorded_core(run: Run, clock: ManualClock) -> Any:
     """A core in a process of its own that is recorded; it has waited for requests since `START_NS`."""
     made = make_core(clock)
     hook.Recorder(made, run, owns_its_process=True)
     return made
 
 
-def add(core: Any, *request_ids: str) -> list[FakeRequest]:
-    requests = [FakeRequest(request_id) for request_id in request_ids]
-    for request in requests:
-        core.scheduler.add_request(request)
-    return requests
+def add(core: Any, *request_ids: str) -> None:
+    for request_id in request_ids:
+        core.scheduler.add_request(FakeRequest(request_id))
 
 
-def update(core: Any, label: str | None) -> None:
-    for method in ("start_weight_update", "update_weights", "finish_weight_update"):
-        core.collective_rpc(method)
-    if label is not None:
-        core.set_weight_version(label)
+def play(core: Any, clock: ManualClock, story: str) -> None:
+    """Do to an engine what the story says, event by event; an event of no other name is a call to all workers."""
+    ahead: list[SchedulerOutput] = []
+    for event in story.split("; "):
+        what, *words = event.split()
+        ended = dict(word.split("=") for word in words if "=" in word)
+        if what == "add":
+            add(core, *words)
+        elif what == "step":
+            core.step(**ended)
+        elif what == "schedule":
+            ahead.append(core.scheduler.schedule())
+        elif what == "output":
+            core.scheduler.update_from_output(ahead.pop(0), ended)
+        elif what == "update":
+            for method in ("start_weight_update", "update_weights", "finish_weight_update"):
+                core.collective_rpc(method)
+        elif what == "label":
+            core.set_weight_version(*words)
+        elif what == "state":
+            core.scheduler.set_pause_state(PauseState[words[0]])
+        elif what == "reset_cache":
+            core.scheduler.reset_prefix_cache(reset_running_requests=words == ["running"])
+        elif what == "wait":
+            clock.advance(int(words[0]))
+        else:
+            core.collective_rpc(what)
 
 
-def versions_of(rows: Rows) -> dict[str, tuple[str, list[tuple[int, int, int]]]]:
+def versions(rows: Rows) -> dict[str, tuple[str, list[tuple[int, int, int]]]]:
     """Source and (version, start, end) of each sample."""
     return {
         row["sample_id"]: (row["version_source"], [(v["version"], v["start"], v["end"]) for v in row["versions"]])
         for row in rows("samples")
     }
+
+
+def torn(rows: Rows) -> dict[str, int | None]:
+    return {row["sample_id"]: row["torn_tokens"] for row in rows("samples")}
+
+
+def ends(rows: Rows) -> dict[str, str | None]:
+    return {row["sample_id"]: row["finish_reason"] for row in rows("samples")}
+
+
+def updates(rows: Rows) -> list[tuple[object, ...]]:
+    """Updates as (phase, version, label, start, end), since the start of the run."""
+    return [
+        (row["phase"], row["version"], row["label"], row["start_ns"] - START_NS, row["end_ns"] - START_NS)
+        for row in rows("weight_updates")
+    ]
+
+
+def applied(rows: Rows) -> list[tuple[bool, str | None]]:
+    """Whether each update was paused, and what became of the cache."""
+    return [(row["paused"], row["kv"]) for row in rows("weight_updates") if row["phase"] == "apply"]
 
 
 def spans(rows: Rows) -> list[tuple[str, str | None, int, int]]:
@@ -221,78 +274,154 @@ def steps(rows: Rows) -> list[tuple[int, int, int]]:
     return [(row["start_ns"] - START_NS, row["end_ns"] - START_NS, row["busy_ns"]) for row in rows("engine_steps")]
 
 
-def test_a_row_reaches_from_the_output_before_and_is_busy_from_scheduling_to_output(core, run, rows):
-    add(core, "a", "b")
-    core.step()
-    core.step(a="stop", b="length")
-    run.stop()
-    assert steps(rows) == [(0, 110, 100), (110, 225, 100)]
-    assert [
-        (row["running"], row["waiting"], row["decode_tokens"], row["prefill_tokens"]) for row in rows("engine_steps")
-    ] == [(2, 0, 2, 6), (2, 0, 2, 0)]
-    assert {row["kv_used_tokens"] for row in rows("engine_steps")} == {CAPACITY_TOKENS // 4}
+def loads(rows: Rows) -> list[tuple[int, ...]]:
+    """Engine rows as (running, waiting, decode tokens, prompt tokens, used cache)."""
+    names = ("running", "waiting", "decode_tokens", "prefill_tokens", "kv_used_tokens")
+    return [tuple(row[name] for name in names) for row in rows("engine_steps")]
 
 
-def test_requests_beyond_the_batch_wait(run, clock, rows):
-    core = make_core(clock, requests_in_a_batch=1)
-    hook.Recorder(core, run, owns_its_process=True)
-    add(core, "a", "b")
-    core.step(a="stop")
-    core.step(b="stop")
-    run.stop()
-    assert [(row["running"], row["waiting"]) for row in rows("engine_steps")] == [(1, 1), (1, 0)]
+STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
+    "a row reaches from the output before and is busy from scheduling to output": (
+        "add a b; step; step a=stop b=length",
+        {steps: [(0, 110, 100), (110, 225, 100)], loads: [(2, 0, 2, 6, 250), (2, 0, 2, 0, 250)]},
+    ),
+    "requests beyond the batch wait": (
+        "add a b c d e f g h i; step a=stop; step",
+        {loads: [(8, 1, 8, 24, 250), (8, 0, 8, 3, 250)]},
+    ),
+    "an engine without requests waits for them": (
+        "wait 50; add a; step a=stop; wait 1000; add b; wait 7",
+        {spans: [("wait", "requests", 0, 50), ("wait", "requests", 160, 1165)], steps: [(50, 160, 100)]},
+    ),
+    "time more than a second before a pass is not its own": (
+        "add a; step; wait 1000000000; step a=stop",
+        {steps: [(0, 110, 100), (1_000_000_125, 1_000_000_225, 100)]},
+    ),
+    "a row may last a whole second": (
+        "add a; step; wait 999999885; step a=stop",
+        {steps: [(0, 110, 100), (110, 1_000_000_110, 100)]},
+    ),
+    "passes that were scheduled ahead count no time twice": (
+        "add a; schedule; schedule; wait 100; output; wait 100; output a=stop",
+        {steps: [(0, 120, 110), (120, 225, 105)]},
+    ),
+    "a pass that was scheduled before another call counts from its end": (
+        "add a; schedule; start_weight_update; wait 100; output a=stop",
+        {steps: [(30, 130, 100)]},
+    ),
+    "a schedule without tokens is no pass": ("step", {steps: []}),
+    "a label is the version of what is sampled after it": (
+        "add a b; step; update; label 4; step b=length; step a=stop",
+        {versions: {"a": ("engine", [(0, 0, 1), (4, 1, 3)]), "b": ("engine", [(0, 0, 1), (4, 1, 2)])}},
+    ),
+    "a label between scheduling and output counts for that pass as in vLLM": (
+        "add a; step; schedule; label 1; output a=stop",
+        {versions: {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}},
+    ),
+    "updates without labels are counted": (
+        "add a; step; update; step; update; step a=stop",
+        {
+            versions: {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])},
+            updates: [("apply", 1, None, 115, 175), ("apply", 2, None, 290, 350)],
+        },
+    ),
+    "a sample from before the first uncounted update is still the engine's": (
+        "add a; step a=stop; update; add b; step b=stop",
+        {versions: {"a": ("engine", [(0, 0, 1)]), "b": ("time_join", [(1, 0, 1)])}},
+    ),
+    "an update between two passes is paused, keeps the cache and is recorded between them": (
+        "add a; step; update; label 1; step a=stop",
+        {
+            updates: [("apply", 1, "1", 115, 175)],
+            applied: [(True, "kept")],
+            steps: [(0, 110, 100), (175, 285, 100)],
+            versions: {"a": ("engine", [(0, 0, 1), (1, 1, 2)])},
+        },
+    ),
+    "what passes sample during an update is torn": (
+        "add a b; step; start_weight_update; step; update_weights; step b=stop; finish_weight_update; label 1; "
+        "step a=stop",
+        {
+            torn: {"a": 2, "b": 2},
+            applied: [(False, "kept")],
+            updates: [("apply", 1, "1", 115, 405)],
+            spans: [
+                ("weight_update", None, 115, 135),
+                ("weight_update", None, 250, 270),
+                ("weight_update", None, 385, 405),
+                ("wait", "requests", 515, 520),
+            ],
+        },
+    ),
+    "what an engine samples with new weights under the old label is torn": (
+        "add a; update; label 1; step; update; step; label 2; step a=stop",
+        {versions: {"a": ("engine", [(1, 0, 2), (2, 2, 3)])}, torn: {"a": 1}},
+    ),
+    "a cache that is thrown away before or during an update is recomputed": (
+        "add a; state PAUSED_ALL; reset_cache running; update; label 1; state UNPAUSED; step; "
+        "state PAUSED_ALL; reset_cache; update; label 2; state UNPAUSED; step",
+        {applied: [(True, "recomputed"), (True, "kept")]},
+    ),
+    "a pause with an update is a weight update from the pause to the resumption": (
+        "add a; step; state PAUSED_ALL; wait 30; update; label 1; wait 40; state UNPAUSED; step a=stop",
+        {
+            spans: [("weight_update", None, 115, 245), ("wait", "requests", 355, 360)],
+            steps: [(0, 110, 100), (245, 355, 100)],
+            updates: [("apply", 1, "1", 145, 205), ("drain", 1, None, 115, 145), ("resume", 1, None, 205, 245)],
+        },
+    ),
+    "a pause that ends before its update does has no parts": (
+        "add a; state PAUSED_ALL; start_weight_update; state UNPAUSED; finish_weight_update; label 1; step a=stop",
+        {updates: [("apply", 1, "1", 0, 40)]},
+    ),
+    "a pause without an update is a wait for no known reason": (
+        "state PAUSED_ALL; wait 30; state UNPAUSED; wait 5",
+        {spans: [("wait", None, 0, 30), ("wait", "requests", 30, 35)]},
+    ),
+    "passes that drain during a pause are passes and what is left is the pause": (
+        "add a; step; state PAUSED_NEW; step a=stop; wait 1000; state UNPAUSED",
+        {steps: [(0, 110, 100), (110, 225, 100)], spans: [("wait", None, 225, 1230)]},
+    ),
+    "a request that comes during a pause does not make the pause a lack of requests": (
+        "add a; step; state PAUSED_NEW; step a=stop; wait 100; add b; state UNPAUSED",
+        {spans: [("wait", None, 225, 330)]},
+    ),
+    "an update that was never finished gives no version": (
+        "add a; step; start_weight_update; step a=stop",
+        {updates: [], versions: {"a": ("engine", [(0, 0, 2)])}},
+    ),
+    "a sample of which one version was counted is not the engine's": (
+        "add a; step; update; step; update; label 2; step a=stop",
+        {versions: {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}},
+    ),
+    "an update of the draft model is no policy version": (
+        "add a; start_draft_weight_update; step; finish_weight_update; step a=stop",
+        {
+            updates: [],
+            versions: {"a": ("engine", [(0, 0, 2)])},
+            torn: {"a": None},
+            spans: [
+                ("weight_update", None, 0, 20),
+                ("weight_update", None, 135, 155),
+                ("wait", "requests", 265, 270),
+            ],
+        },
+    ),
+    "weights that came another way are known by their label": (
+        "add a; step; label 1; step; label 1; step a=stop",
+        {updates: [("apply", 1, "1", 115, 115)], versions: {"a": ("engine", [(0, 0, 1), (1, 1, 3)])}},
+    ),
+    "what still runs at the end is unfinished with the tokens it has": (
+        "add a; step; step",
+        {versions: {"a": ("engine", [(0, 0, 2)])}, ends: {"a": "unfinished"}},
+    ),
+}
 
 
-def test_an_engine_without_requests_waits_for_them(core, clock, run, rows):
-    clock.advance(50)
-    add(core, "a")
-    core.step(a="stop")
-    clock.advance(1000)
-    add(core, "b")
-    clock.advance(7)
-    run.stop()
-    assert spans(rows) == [("wait", "requests", 0, 50), ("wait", "requests", 160, 1165)]
-    assert steps(rows) == [(50, 160, 100)]
-
-
-def test_time_more_than_a_second_before_a_pass_is_not_its_own(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    clock.advance(1_000_000_000)
-    core.step(a="stop")
-    run.stop()
-    assert steps(rows)[1] == (1_000_000_125, 1_000_000_225, 100)
-
-
-def test_a_row_may_last_a_whole_second(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    clock.advance(1_000_000_000 - PASS_NS - SCHEDULING_NS - OUTPUT_NS)
-    core.step(a="stop")
-    run.stop()
-    assert steps(rows)[1] == (110, 1_000_000_110, 100)
-
-
-def test_passes_that_were_scheduled_ahead_count_no_time_twice(core, clock, run, rows):
-    add(core, "a")
-    scheduler = core.scheduler
-    first, second = scheduler.schedule(), scheduler.schedule()
-    clock.advance(PASS_NS)
-    scheduler.update_from_output(first, {})
-    clock.advance(PASS_NS)
-    scheduler.update_from_output(second, {"a": "stop"})
-    run.stop()
-    assert steps(rows) == [(0, 120, 110), (120, 225, 105)]
-
-
-def test_a_pass_that_was_scheduled_before_another_call_counts_from_its_end(core, clock, run, rows):
-    add(core, "a")
-    output = core.scheduler.schedule()
-    core.collective_rpc("start_weight_update")
-    clock.advance(PASS_NS)
-    core.scheduler.update_from_output(output, {"a": "stop"})
-    run.stop()
-    assert steps(rows) == [(30, 130, 100)]
+@pytest.mark.parametrize(("story", "found"), STORIES.values(), ids=STORIES)
+def test_what_happens_to_an_engine_is_in_its_rows(story, found, core, clock, rows):
+    play(core, clock, story)
+    assert {look.__name__: look(rows) for look in found} == {look.__name__: each for look, each in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -329,13 +458,7 @@ def test_prompt_tokens_are_those_that_no_pass_has_sampled(new, cached, scheduled
     assert vllm_passes.prefill_tokens_of(output) == prompt_tokens
 
 
-def test_a_schedule_without_tokens_is_no_pass(core, run, rows):
-    core.step()
-    run.stop()
-    assert steps(rows) == []
-
-
-def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core, clock, run, rows, monkeypatch):
+def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core, clock, rows, monkeypatch):
     monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
     clock.advance(3_000_000_000)
     late = FakeRequest("a")
@@ -343,7 +466,6 @@ def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core
     core.scheduler.add_request(late)
     late.num_preemptions = 2
     core.step(a="stop")
-    run.stop()
     (row,) = rows("samples")
     times = [row[name] - START_NS for name in ("submitted_ns", "started_ns", "finished_ns")]
     assert times == [1_000_000_000, 3_000_000_010, 3_000_000_110]
@@ -355,247 +477,27 @@ def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core
     [(-595.0, 600), (-596.0, 0), (5.0, 0), (6.0, 0)],
     ids=["ten minutes ago", "longer ago", "now", "in the future"],
 )
-def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(
-    core, run, rows, monkeypatch, arrival_s, before_s
-):
+def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, rows, monkeypatch, arrival_s, before_s):
     monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
     request = FakeRequest("a")
     request.arrival_time = arrival_s
     core.scheduler.add_request(request)
-    run.stop()
     assert rows("samples")[0]["submitted_ns"] == START_NS - before_s * 1_000_000_000
 
 
-def test_a_request_that_is_scheduled_anew_after_a_preemption_started_the_first_time(core, run, rows):
-    add(core, "a")
-    core.step()
+def test_a_request_that_is_scheduled_anew_after_a_preemption_started_the_first_time(core, clock, rows):
+    play(core, clock, "add a; step")
     core.scheduler.scheduled.clear()
     core.step(a="stop")
-    run.stop()
     assert rows("samples")[0]["started_ns"] - START_NS == 10
 
 
-def test_a_label_is_the_version_of_what_is_sampled_after_it(core, run, rows):
-    add(core, "a", "b")
-    core.step()
-    update(core, "4")
-    core.step(b="length")
-    core.step(a="stop")
-    run.stop()
-    assert versions_of(rows) == {
-        "a": ("engine", [(0, 0, 1), (4, 1, 3)]),
-        "b": ("engine", [(0, 0, 1), (4, 1, 2)]),
-    }
-
-
-def test_a_label_between_scheduling_and_output_counts_for_that_pass_as_in_vllm(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    output = core.scheduler.schedule()
-    core.set_weight_version("1")
-    core.scheduler.update_from_output(output, {"a": "stop"})
-    run.stop()
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}
-
-
-def test_updates_without_labels_are_counted(core, run, rows):
-    add(core, "a")
-    core.step()
-    update(core, None)
-    core.step()
-    update(core, None)
-    core.step(a="stop")
-    run.stop()
-    assert versions_of(rows) == {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}
-    assert [(row["version"], row["label"]) for row in rows("weight_updates")] == [(1, None), (2, None)]
-
-
-def test_a_sample_from_before_the_first_uncounted_update_is_still_the_engine_s(core, run, rows):
-    add(core, "a")
-    core.step(a="stop")
-    update(core, None)
-    add(core, "b")
-    core.step(b="stop")
-    run.stop()
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1)]), "b": ("time_join", [(1, 0, 1)])}
-
-
-def test_an_update_between_two_passes_is_paused_and_keeps_the_cache(core, run, rows):
-    add(core, "a")
-    core.step()
-    update(core, "1")
-    core.step(a="stop")
-    run.stop()
-    (row,) = rows("weight_updates")
-    assert (row["phase"], row["version"], row["label"], row["paused"], row["kv"]) == ("apply", 1, "1", True, "kept")
-    assert (row["start_ns"] - START_NS, row["end_ns"] - START_NS) == (115, 175)
-    assert steps(rows) == [(0, 110, 100), (175, 285, 100)]
-
-
-def test_what_passes_sample_during_an_update_is_torn(core, run, rows):
-    add(core, "a", "b")
-    core.step()
-    core.collective_rpc("start_weight_update")
-    core.step()
-    core.collective_rpc("update_weights")
-    core.step(b="stop")
-    core.collective_rpc("finish_weight_update")
-    core.set_weight_version("1")
-    core.step(a="stop")
-    run.stop()
-    assert {row["sample_id"]: row["torn_tokens"] for row in rows("samples")} == {"a": 2, "b": 2}
-    (row,) = rows("weight_updates")
-    assert (row["paused"], row["start_ns"] - START_NS, row["end_ns"] - START_NS) == (False, 115, 405)
-    assert spans(rows)[:3] == [
-        ("weight_update", None, 115, 135),
-        ("weight_update", None, 250, 270),
-        ("weight_update", None, 385, 405),
-    ]
-
-
-def test_what_an_engine_samples_with_new_weights_under_the_old_label_is_torn(core, run, rows):
-    add(core, "a")
-    update(core, "1")
-    core.step()
-    update(core, None)
-    core.step()
-    core.set_weight_version("2")
-    core.step(a="stop")
-    run.stop()
-    assert versions_of(rows) == {"a": ("engine", [(1, 0, 2), (2, 2, 3)])}
-    assert rows("samples")[0]["torn_tokens"] == 1
-
-
-def test_a_cache_that_is_thrown_away_before_or_during_an_update_is_recomputed(core, run, rows):
-    add(core, "a")
-    for label, resets in (("1", True), ("2", False)):
-        core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-        core.scheduler.reset_prefix_cache(reset_running_requests=resets)
-        update(core, label)
-        core.scheduler.set_pause_state(PauseState.UNPAUSED)
-        core.step()
-    run.stop()
-    assert [row["kv"] for row in rows("weight_updates") if row["phase"] == "apply"] == ["recomputed", "kept"]
-
-
-def test_a_pause_with_an_update_is_a_weight_update_from_the_pause_to_the_resumption(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-    clock.advance(30)
-    update(core, "1")
-    clock.advance(40)
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    core.step(a="stop")
-    run.stop()
-    assert spans(rows)[0] == ("weight_update", None, 115, 245)
-    assert steps(rows)[1] == (245, 355, 100)
-    parts = [(row["phase"], row["start_ns"] - START_NS, row["end_ns"] - START_NS) for row in rows("weight_updates")]
-    assert parts == [("apply", 145, 205), ("drain", 115, 145), ("resume", 205, 245)]
-
-
-def test_a_pause_that_ends_before_its_update_does_has_no_parts(core, run, rows):
-    add(core, "a")
-    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-    core.collective_rpc("start_weight_update")
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    core.collective_rpc("finish_weight_update")
-    core.set_weight_version("1")
-    core.step(a="stop")
-    run.stop()
-    assert [row["phase"] for row in rows("weight_updates")] == ["apply"]
-
-
-def test_a_pause_without_an_update_is_a_wait_for_no_known_reason(core, clock, run, rows):
-    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-    clock.advance(30)
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    clock.advance(5)
-    run.stop()
-    assert spans(rows) == [("wait", None, 0, 30), ("wait", "requests", 30, 35)]
-
-
-def test_passes_that_drain_during_a_pause_are_passes_and_what_is_left_is_the_pause(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
-    core.step(a="stop")
-    clock.advance(1000)
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    run.stop()
-    assert steps(rows) == [(0, 110, 100), (110, 225, 100)]
-    assert spans(rows) == [("wait", None, 225, 1230)]
-
-
-def test_a_request_that_comes_during_a_pause_does_not_make_the_pause_a_lack_of_requests(core, clock, run, rows):
-    add(core, "a")
-    core.step()
-    core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
-    core.step(a="stop")
-    clock.advance(100)
-    add(core, "b")
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    run.stop()
-    assert spans(rows) == [("wait", None, 225, 330)]
-
-
-def test_an_update_that_was_never_finished_gives_no_version(core, run, rows):
-    add(core, "a")
-    core.step()
-    core.collective_rpc("start_weight_update")
-    core.step(a="stop")
-    run.stop()
-    assert rows("weight_updates") == []
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
-
-
-def test_a_sample_of_which_one_version_was_counted_is_not_the_engine_s(core, run, rows):
-    add(core, "a")
-    core.step()
-    update(core, None)
-    core.step()
-    update(core, "2")
-    core.step(a="stop")
-    run.stop()
-    assert versions_of(rows) == {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}
-
-
-def test_a_failed_update_gives_no_version(core, run, rows):
-    add(core, "a")
-    core.step()
-    core.collective_rpc("start_weight_update")
+def test_a_failed_update_gives_no_version(core, clock, rows):
+    play(core, clock, "add a; step; start_weight_update")
     with pytest.raises(RuntimeError):
         core.collective_rpc("update_weights", None, ("breaks",))
     core.step(a="stop")
-    run.stop()
-    assert rows("weight_updates") == []
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
-    assert rows("samples")[0]["torn_tokens"] is None
-
-
-def test_an_update_of_the_draft_model_is_no_policy_version(core, run, rows):
-    add(core, "a")
-    core.collective_rpc("start_draft_weight_update")
-    core.step()
-    core.collective_rpc("finish_weight_update")
-    core.step(a="stop")
-    run.stop()
-    assert rows("weight_updates") == []
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
-    assert rows("samples")[0]["torn_tokens"] is None
-    assert [activity for activity, *_ in spans(rows)].count("weight_update") == 2
-
-
-def test_weights_that_came_another_way_are_known_by_their_label(core, run, rows):
-    add(core, "a")
-    core.step()
-    core.set_weight_version("1")
-    core.step()
-    core.set_weight_version("1")
-    core.step(a="stop")
-    run.stop()
-    assert [(row["version"], row["start_ns"] - START_NS) for row in rows("weight_updates")] == [(1, 115)]
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 3)])}
+    assert (updates(rows), versions(rows), torn(rows)) == ([], {"a": ("engine", [(0, 0, 2)])}, {"a": None})
 
 
 @pytest.mark.parametrize(
@@ -608,39 +510,28 @@ def test_weights_that_came_another_way_are_known_by_their_label(core, run, rows)
     ],
     ids=["aborted", "aborted with stop strings", "all aborted by a pause", "failed"],
 )
-def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock, run, rows, stop, ids, status, reason):
+def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock, rows, stop, ids, status, reason):
     core.scheduler.add_request(FakeRequest("a", stop=stop))
     core.step()
     core.scheduler.finish_requests(ids, status)
     clock.advance(9)
-    run.stop()
     (row,) = rows("samples")
     assert (row["finish_reason"], row["output_tokens"]) == (reason, 1)
     assert spans(rows) == [("wait", "requests", 115, 124)]
-
-
-def test_what_still_runs_at_the_end_is_unfinished_with_the_tokens_it_has(core, run, rows):
-    add(core, "a")
-    core.step()
-    core.step()
-    run.stop()
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
-    assert rows("samples")[0]["finish_reason"] == "unfinished"
 
 
 def test_the_shutdown_of_a_core_that_owns_its_process_ends_the_run(core, run, rows):
     add(core, "a")
     core.shutdown()
     assert not run.active
-    assert rows("samples")[0]["finish_reason"] == "unfinished"
+    assert ends(rows) == {"a": "unfinished"}
 
 
-def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, run, rows):
+def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, rows):
     request = FakeRequest("a")
     request.sampling_params = None
     core.scheduler.add_request(request)
     core.step(a="stop")
-    run.stop()
     assert rows("samples") == []
     assert len(rows("engine_steps")) == 1
 
@@ -658,10 +549,7 @@ def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, run, rows):
 )
 def test_a_sample_is_named_as_the_client_named_it(run, clock, rows, monkeypatch, request_id, sample_id, group_id):
     monkeypatch.setattr(hook, "ids_have_suffix", lambda: True)
-    core = make_core(clock)
-    hook.Recorder(core, run, owns_its_process=True)
-    add(core, request_id)
-    run.stop()
+    add(recorded_core(run, clock), request_id)
     assert [(row["sample_id"], row["group_id"]) for row in rows("samples")] == [(sample_id, group_id)]
 
 
@@ -682,12 +570,12 @@ class InProcess:
     """An engine whose core is in this process."""
 
     def __init__(self, clock: ManualClock, core: Any) -> None:
-        self.clock = clock
+        self.clock, self.core = clock, core
         self.engine_core = SimpleNamespace(engine_core=core)
 
     def step(self, **ended: str) -> None:
         self.clock.advance(3)
-        self.engine_core.engine_core.step(**ended)
+        self.core.step(**ended)
         self.clock.advance(4)
 
 
@@ -699,50 +587,43 @@ def engine_class(monkeypatch):
     return module.LLMEngine
 
 
-def test_in_process_a_row_is_the_engine_s_step_and_the_rest_is_the_host_s(run, clock, rows, engine_class):
-    core = make_core(clock)
-    engine = engine_class(clock, core)
-    assert hook.instrument(SimpleNamespace(llm_engine=engine), run) is not None
-    add(core, "a")
+@pytest.fixture
+def engine(engine_class, run, clock):
+    """An engine in this process that is recorded; vLLM's `LLM` holds it."""
+    made = engine_class(clock, make_core(clock))
+    assert hook.instrument(SimpleNamespace(llm_engine=made), run) is not None
+    return made
+
+
+def test_in_process_a_row_is_the_engine_s_step_and_the_rest_is_the_host_s(engine, clock, rows):
+    add(engine.core, "a")
     clock.advance(1000)
     engine.step()
     clock.advance(1000)
     engine.step(a="stop")
     clock.advance(9)
-    run.stop()
     assert steps(rows) == [(1000, 1122, 100), (2122, 2244, 100)]
     assert spans(rows) == [("wait", "requests", 2244, 2253)]
 
 
-def test_in_process_a_call_without_a_pass_gives_no_time_to_the_next_one(run, clock, rows, engine_class):
-    core = make_core(clock)
-    engine = engine_class(clock, core)
-    hook.instrument(engine, run)
+def test_in_process_a_call_without_a_pass_gives_no_time_to_the_next_one(engine, clock, rows):
     engine.step()
-    add(core, "a")
-    clock.advance(50)
-    core.step(a="stop")
-    run.stop()
+    play(engine.core, clock, "add a; wait 50; step a=stop")
     assert steps(rows) == [(182, 282, 100)]
 
 
-def test_instrumenting_twice_records_once(run, clock, rows, engine_class):
-    core = make_core(clock)
-    engine = engine_class(clock, core)
-    assert hook.instrument(engine, run) is hook.instrument(engine, run)
-    add(core, "a")
+def test_instrumenting_twice_records_once(engine, run, rows):
+    recorder = hook.instrument(engine, run)
+    assert recorder is not None and hook.instrument(engine, run) is recorder
+    add(engine.core, "a")
     engine.step(a="stop")
-    run.stop()
     assert len(rows("engine_steps")) == 1
 
 
-def test_two_engines_of_one_class_are_told_apart(run, clock, rows, engine_class, monkeypatch):
-    core = make_core(clock)
-    engine, other = engine_class(clock, core), engine_class(clock, type(core)())
-    hook.instrument(engine, run)
-    add(other.engine_core.engine_core, "other")
+def test_two_engines_of_one_class_are_told_apart(engine, clock, rows):
+    other = type(engine)(clock, type(engine.core)())
+    add(other.core, "other")
     other.step(other="stop")
-    run.stop()
     assert rows("engine_steps") == rows("samples") == []
 
 
@@ -761,11 +642,8 @@ def test_an_engine_in_another_process_or_an_inert_run_is_not_hooked(run, clock, 
     assert hook.instrument(engine_class(clock, make_core(clock)), rlscope_otel.start_run(run_dir="")) is None
 
 
-def test_the_recorder_keeps_no_engine_alive(run, clock, rows):
-    core = make_core(clock)
-    hook.Recorder(core, run, owns_its_process=True)
-    gone = weakref.ref(core)
-    del core
+def test_the_recorder_keeps_no_engine_alive(run, clock):
+    gone = weakref.ref(recorded_core(run, clock))
     gc.collect()
     assert gone() is None
 
@@ -773,16 +651,12 @@ def test_the_recorder_keeps_no_engine_alive(run, clock, rows):
 def test_the_time_of_a_colocated_worker_without_requests_is_left_to_the_trainer_s_own_spans(
     tmp_path, clock, rows, engine_class
 ):
-    core = make_core(clock)
-    engine = engine_class(clock, core)
+    engine = engine_class(clock, make_core(clock))
     with rlscope_otel.start_run(tmp_path, "colocated", "w", clock=clock) as run:
         hook.instrument(engine, run)
-        clock.advance(50)
-        add(core, "a")
+        play(engine.core, clock, "wait 50; add a")
         engine.step(a="stop")
-        core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
-        clock.advance(50)
-        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+        play(engine.core, clock, "state PAUSED_NEW; wait 50; state UNPAUSED")
     assert len(rows("engine_steps")) == 1
     assert rows("activities") == []
 
@@ -805,24 +679,16 @@ def fake_vllm(monkeypatch, clock):
     """The classes that the plug-in hooks, in modules of vLLM's names."""
 
     class Executor:
-        def __init__(self, vllm_config: Any) -> None:
-            pass
+        def __init__(self, vllm_config: Any) -> None: ...
 
     class EngineCoreProc:
         def __init__(self, core: Any) -> None:
             vars(self).update(vars(core))
 
-        def run_busy_loop(self) -> None:
-            pass
-
-        def collective_rpc(self, method: str) -> None:
-            pass
-
-        def set_weight_version(self, weight_version: str) -> None:
-            pass
-
-        def shutdown(self) -> None:
-            pass
+        def run_busy_loop(self) -> None: ...
+        def collective_rpc(self, method: str) -> None: ...
+        def set_weight_version(self, weight_version: str) -> None: ...
+        def shutdown(self) -> None: ...
 
     class DPEngineCoreProc(EngineCoreProc):
         def run_busy_loop(self) -> None:
@@ -860,8 +726,6 @@ def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_w
     fake_vllm.InprocClient(core)
     add(core, "a")
     core.step(a="stop")
-    for live in exits.live_runs():
-        live.stop()
     assert rows("activities")[0]["activity"] == "startup"
     assert len(rows("engine_steps")) == len(rows("samples")) == 1
     about = worker("engine")
@@ -888,12 +752,11 @@ def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vll
 def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeypatch, tmp_path):
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
-    parallel = SimpleNamespace(world_size=2, data_parallel_index=3)
-    assert hook.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine-dp3"
-    for live in exits.live_runs():
-        live.stop()
-    parallel.data_parallel_index = 0
-    assert hook.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine"
+    for index, name in ((3, "engine-dp3"), (0, "engine")):
+        parallel = SimpleNamespace(world_size=2, data_parallel_index=index)
+        run = hook.engine_run(SimpleNamespace(parallel_config=parallel))
+        assert run.worker_id == name
+        run.stop()
 
 
 @pytest.mark.parametrize(
@@ -914,17 +777,11 @@ def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(core, run):
     core.step()
     assert core.scheduler.requests["a"].num_output_tokens == 1
     assert any(kind.startswith("watcher") for kind in run.faults.counts)
-    run.stop()
 
 
 def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows, monkeypatch):
     monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
-    core = make_core(clock)
-    hook.Recorder(core, run, owns_its_process=True)
-    add(core, "a")
-    core.step()
-    core.step()
-    run.stop()
+    play(recorded_core(run, clock), clock, "add a; step; step")
     assert rows("samples") == []
     assert sum(row["decode_tokens"] for row in rows("engine_steps")) > 0
 
@@ -939,33 +796,18 @@ def test_the_used_cache_is_that_of_the_free_blocks_where_vllm_has_them(run, cloc
     hook.Recorder(core, run, owns_its_process=True)
     add(core, "a")
     core.step(a="stop")
-    run.stop()
     assert [row["kv_used_tokens"] for row in rows("engine_steps")] == [used_tokens]
 
 
-def test_rows_of_many_passes_come_in_order_and_none_is_kept_back_for_long(core, clock, run, rows):
-    add(core, "a")
-    for _ in range(3):
-        core.step()
-    run.flush()
-    assert rows("engine_steps") == []
-    clock.advance(250_000_000)
-    core.step()
-    run.flush()
-    assert len(rows("engine_steps")) == 4
-    for _ in range(100):
-        core.step()
-    run.stop()
+def test_rows_of_many_passes_come_in_order_and_none_is_kept_back_for_long(core, clock, run, rows, tmp_path):
+    def written() -> int:
+        run.flush()
+        return len(recorded_rows(tmp_path, "engine_steps"))
+
+    play(core, clock, "add a; step; step; step")
+    assert written() == 0
+    play(core, clock, "wait 250000000; step")
+    assert written() == 4
+    play(core, clock, "; ".join(["step"] * 100))
     starts = [row["start_ns"] for row in rows("engine_steps")]
     assert len(starts) == 104 and starts == sorted(starts)
-
-
-def test_passes_noted_before_an_update_are_recorded_before_it(core, run, rows):
-    add(core, "a")
-    core.step()
-    update(core, "1")
-    core.step(a="stop")
-    run.stop()
-    (first, second), (applied,) = rows("engine_steps"), rows("weight_updates")
-    assert first["end_ns"] <= applied["start_ns"] <= applied["end_ns"] <= second["start_ns"]
-    assert versions_of(rows)["a"] == ("engine", [(0, 0, 1), (1, 1, 2)])

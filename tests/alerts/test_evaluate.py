@@ -5,13 +5,11 @@ import pytest
 from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, RuleState, advance
 from rlscope.alerts.series import MetricReading
 from rlscope.alerts.types import Direction, Rule, RuleWindow
+from tests.alerts.given import S
 
-S = 1_000_000_000
 
-
-def rule(for_s: int = 0, keep_s: int = 0, direction: Direction = "above", threshold: float = 4.0) -> Rule:
-    labels = {"severity": "warning"}
-    return Rule("r", "queue.depth", None, direction, threshold, RuleWindow(S), for_s * S, keep_s * S, labels=labels)
+def rule(for_s: int = 0, keep_s: int = 0, direction: Direction = "above") -> Rule:
+    return Rule("r", "queue.depth", None, direction, 4.0, RuleWindow(S), for_s * S, keep_s * S)
 
 
 def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, list[tuple[int, int]]]:
@@ -22,7 +20,6 @@ def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, l
         state, resolved = advance(of, state, at_ns, MetricReading(value, 1))
         letters += {"inactive": ".", "pending": "p", "firing": "F"}[state.phase]
         if resolved is not None:
-            assert resolved.fired_ns is not None
             ended.append((resolved.fired_ns // S, at_ns // S))
     return letters, ended
 

@@ -51,11 +51,6 @@ def test_the_findings_are_those_of_the_analysis(starved: Path, report: CheckRepo
     ]
 
 
-def test_a_check_that_was_not_asked_for_findings_has_none_and_fails_on_none(starved: Path) -> None:
-    report = rlscope.check(starved, fail_if=CALM)
-    assert (report.findings, report.failed()) == (None, False)
-
-
 @pytest.mark.parametrize(
     ("run", "fails"),
     [
@@ -77,13 +72,18 @@ def test_the_text_lists_the_findings_and_says_that_one_failed(report: CheckRepor
     assert text.endswith("\nfailed: there is a finding of severity critical or above")
 
 
-def test_json_has_the_findings_and_the_severity(starved: Path, report: CheckReport) -> None:
+def test_json_has_the_findings_and_the_severity(report: CheckReport) -> None:
     document = json.loads(report.to_text("json"))
     assert (document["failed"], document["fail_on"], document["fail_on_finding"]) == (True, "critical", "critical")
     assert [each["rule"] for each in document["findings"]] == ["starved_trainer", "long_tail"]
     assert document["findings"][0]["cost_gpu_s"] == 60.0
-    plain = json.loads(rlscope.check(starved, fail_if=CALM).to_text("json"))
-    assert (plain["findings"], plain["fail_on_finding"]) == (None, None)
+
+
+def test_a_check_that_was_not_asked_for_findings_has_none_and_fails_on_none(starved: Path) -> None:
+    plain = rlscope.check(starved, fail_if=CALM)
+    document = json.loads(plain.to_text("json"))
+    assert (plain.findings, document["findings"], document["fail_on_finding"]) == (None, None, None)
+    assert not plain.failed()
 
 
 def test_junit_has_a_case_a_finding_which_fails_from_the_severity_on(report: CheckReport) -> None:
@@ -93,15 +93,12 @@ def test_junit_has_a_case_a_finding_which_fails_from_the_severity_on(report: Che
     assert cases == {CALM: ["skipped"], "starved_trainer": ["failure"], "long_tail": ["system-out"]}
 
 
-def test_github_has_a_command_a_finding(report: CheckReport) -> None:
+def test_github_has_a_command_a_finding_and_markdown_a_row(report: CheckReport) -> None:
     commands = [line for line in report.to_text("github").splitlines() if line.startswith("::")]
     assert [line.partition("::Starved")[0].partition("::Long")[0] for line in commands] == [
         "::error title=starved_trainer",
         "::warning title=long_tail",
     ]
-
-
-def test_markdown_has_a_table_of_them(report: CheckReport) -> None:
     assert report.to_text("markdown").startswith("#### ❌ ")
     assert "| critical | starved\\_trainer | Over the whole run, " in report.to_text("markdown")
 

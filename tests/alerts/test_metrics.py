@@ -80,14 +80,12 @@ def by_time(frame: pl.DataFrame, value: str, weight: str) -> float:
 def test_staleness_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
     timeline = recorded.timeline
     tokens, samples = recorded.staleness.tokens, recorded.staleness.samples
-    assert tokens is not None and samples is not None
     for statistic in ("p50", "p95", "p99", "max"):
         assert whole(timeline, f"staleness.tokens.{statistic}").value == getattr(tokens, statistic)
     trained = sum(count for _, count in tokens.histogram)
     assert whole(timeline, "staleness.tokens.mean") == MetricReading(pytest.approx(tokens.mean), trained)
     assert whole(timeline, "staleness.samples.max").value == samples.max
     over = recorded.staleness.over_cap_tokens
-    assert over is not None
     assert whole(timeline, "staleness.over_cap_ratio") == MetricReading(over / trained, trained)
 
 
@@ -127,7 +125,6 @@ def test_caches_and_queues_over_the_whole_run_are_as_full_as_the_report_draws_th
     timeline = recorded.timeline
     # One bucket of the report's chart that holds the whole run, which has one engine and one queue.
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns
-    assert end_ns is not None
     with open_run(TRACE) as run:
         arguments = {**standard_arguments(run), "origin_ns": start_ns, "bucket_ns": 2 * (end_ns - start_ns)}
         (kv,) = ask(run, "kv_use", arguments).iter_rows(named=True)
@@ -230,7 +227,6 @@ def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanosecond
     assert BY_NAME["worker.silent_s"].series(small).reading(2, 3) == MetricReading(18.0, 2, "e0")
     assert BY_NAME["worker.silent_s"].series(small).reading(0, 1) == MetricReading(0.0, 2, None)
     price_ns = BY_NAME["idle.trainer_ratio"].price_ns
-    assert price_ns is not None
     assert price_ns(small).tolist() == [10 * S, 10 * S, 10 * S]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -25,32 +25,19 @@ from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check, rules_to_check
 from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
+from tests.alerts.given import S, rule
 from tests.trace_folder import Row, activity, train_row, worker, write_run
 
-S = 1_000_000_000
 I = 10  # seconds from tick to tick  # noqa: E741
+TICK = RuleWindow(I * S)
 
 
-def idle(above: float = 0.5, window: RuleWindow | None = None, kind: RuleKind = "alarm", **more: object) -> Rule:
-    labels = {"severity": "warning"}
-    window = RuleWindow(I * S) if window is None else window
-    return Rule(
-        "idle",
-        "idle.trainer_ratio",
-        None,
-        "above",
-        above,
-        window,
-        kind=kind,
-        labels=labels,
-        **more,  # type: ignore[arg-type]
-    )
+def idle(above: float = 0.5, window: RuleWindow = TICK, kind: RuleKind = "alarm", **more: Any) -> Rule:
+    return rule("idle", "idle.trainer_ratio", above, window, kind=kind, **more)
 
 
-def silent(above_s: float = 5, kind: RuleKind = "data_quality") -> Rule:
-    return Rule(
-        "silent", "worker.silent_s", None, "above", above_s, RuleWindow(S), kind=kind, labels={"severity": "critical"}
-    )
+def silent(above_s: float = 5) -> Rule:
+    return rule("silent", "worker.silent_s", above_s, RuleWindow(S), "critical", kind="data_quality")
 
 
 def waits(*stretches_s: tuple[int, int]) -> list[Row]:
@@ -168,9 +155,7 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
-    residual = Rule(
-        "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
-    )
+    residual = rule("slow", "throughput.residual_ratio", -0.1, WHOLE_RUN, direction="below")
     (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
     assert (bool(outcome.alerts), bool(outcome.evaluated_ticks)) == (fired, judged)
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda *_, **__: pytest.fail("the model was asked"))
@@ -183,8 +168,8 @@ def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> No
     fired: dict[str, list[int]] = {}
     for reduction in get_args(Reduction):
         sql = "SELECT end_ns AS at_ns, loss AS value FROM train_steps"
-        rule = Rule("own", None, sql, "above", 4.5, RuleWindow(I * S), reduction=reduction, labels={"severity": "info"})
-        fired[reduction] = [start_s for _, start_s, _, _ in alerts(folder, rule)]
+        own = rule("own", None, 4.5, RuleWindow(I * S), sql=sql, reduction=reduction)
+        fired[reduction] = [start_s for _, start_s, _, _ in alerts(folder, own)]
     assert fired == {"mean": [20], "min": [20], "max": [10], "sum": [10], "last": [10]}
 
 
@@ -198,9 +183,8 @@ def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> No
     ],
 )
 def test_a_select_that_is_no_metric_is_refused_with_the_rules_name(tmp_path: Path, sql: str, found: str) -> None:
-    rule = Rule("own", None, sql, "above", 0, RuleWindow(S), labels={"severity": "info"})
     with pytest.raises(RuleError, match=found):
-        check(run_of(tmp_path / "run"), RuleSet((rule,)))
+        check(run_of(tmp_path / "run"), RuleSet((rule("own", None, 0, RuleWindow(S), sql=sql),)))
 
 
 def test_a_run_without_workers_or_rows_fires_nothing(tmp_path: Path) -> None:
@@ -210,7 +194,7 @@ def test_a_run_without_workers_or_rows_fires_nothing(tmp_path: Path) -> None:
 
 def report_of(tmp_path: Path) -> RuleReport:
     folder = run_of(tmp_path / "run", activities=waits((10, 28)))
-    quiet = Rule("quiet", "queue.depth", None, "above", 1, WHOLE_RUN, labels={"severity": "critical"})
+    quiet = rule("quiet", "queue.depth", 1, WHOLE_RUN, "critical")
     noted = idle(annotations={"summary": "50% | {value}\nof {rule}"})
     return check(folder, RuleSet((noted, quiet, silent()), I * S, 0))
 

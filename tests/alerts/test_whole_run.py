@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,15 @@ from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet, RuleWindow
 from rlscope.pipeline import check
 from rlscope.reports.check import as_json, as_junit, as_text
 from rlscope.reports.text.rules import stretch
+from tests.alerts.given import S, rule
 from tests.trace_folder import Row, activity, train_row, worker, write_run
 
-S = 1_000_000_000
 TRACES = Path(__file__).parents[2] / "sample_traces"
 LONG = RuleWindow(600 * S)
 
 
-def idle(window: RuleWindow = LONG, **more: object) -> Rule:
-    rule = Rule("idle", "idle.trainer_ratio", None, "above", 0.5, window, labels={"severity": "warning"})
-    return replace(rule, **more)  # type: ignore[arg-type]
+def idle(window: RuleWindow = LONG, above: float = 0.5, **more: Any) -> Rule:
+    return rule("idle", "idle.trainer_ratio", above, window, **more)
 
 
 def run_of(
@@ -95,17 +95,14 @@ def test_a_minimum_of_evidence_that_the_rule_states_holds(tmp_path: Path) -> Non
 def test_ten_steps_stand_in_for_the_usual_gpu_seconds(tmp_path: Path, steps: int) -> None:
     """20 GPU-seconds are fewer than the usual 60."""
     folder = run_of(tmp_path, (0, 20), stop_s=20, steps_s=tuple(range(5, 5 + steps)), gpus=1)
-    usual = idle(threshold=0.4, min_evidence=60, has_usual_evidence=True)
+    usual = idle(above=0.4, min_evidence=60, has_usual_evidence=True)
     assert len(judged(folder, usual).alerts) == (steps >= ENOUGH_STEPS)
     assert judged(folder, replace(usual, has_usual_evidence=False)).alerts == ()
 
 
 def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
     folder = run_of(tmp_path, steps_s=tuple(range(5, 45)))
-    dropped = Rule(
-        "dropped", "dropped_stale_ratio", None, "above", 0.1, LONG, min_evidence=1000, has_usual_evidence=True,
-        labels={"severity": "warning"},
-    )  # fmt: skip
+    dropped = rule("dropped", "dropped_stale_ratio", 0.1, LONG, min_evidence=1000, has_usual_evidence=True)
     assert judged(folder, dropped).outcomes[0].evaluated_ticks == 0
 
 
@@ -114,10 +111,7 @@ def test_a_hint_is_held_back_while_the_data_is_in_doubt_at_the_end(tmp_path: Pat
     folder = run_of(tmp_path, (0, 60), steps_s=(5, 15))
     dead = worker("e0", "sampler", 0, None, last_flush_ns=30 * S)
     (folder / "workers" / "e0.json").write_text(json.dumps(dead))
-    silent = Rule(
-        "silent", "worker.silent_s", None, "above", 20, RuleWindow(S), kind="data_quality",
-        labels={"severity": "critical"},
-    )  # fmt: skip
+    silent = rule("silent", "worker.silent_s", 20, RuleWindow(S), kind="data_quality")
     report = check(folder, RuleSet((silent, idle(kind=kind)), 10 * S, 1))
     assert sorted(alert.rule for alert in report.alerts) == fired
 
@@ -125,9 +119,7 @@ def test_a_hint_is_held_back_while_the_data_is_in_doubt_at_the_end(tmp_path: Pat
 def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:
     """Steps that end every 5 s, and then none for 30 s, in the middle of the run."""
     steps_s = (5, 10, 15, 20, 25, 55, 60)
-    overdue = Rule(
-        "late", "step.overdue_periods", None, "above", 4, LONG, kind="alarm", labels={"severity": "critical"}
-    )
+    overdue = rule("late", "step.overdue_periods", 4, LONG, kind="alarm")
     (alert,) = judged(run_of(tmp_path, steps_s=steps_s), overdue).alerts
     assert (alert.start_ns, alert.end_ns, alert.evaluated_over_s) == (50 * S, 60 * S, None)
 
@@ -178,7 +170,7 @@ def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_th
     (outcome,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=1).outcomes
     assert (outcome.evaluated_ticks, outcome.evaluated_over_s) == (1, None)
     assert [alert.value for alert in outcome.alerts] == [4 / 7]
-    (quiet,) = judged(folder, idle(WHOLE_RUN, threshold=0.6), warm_up_steps=1).outcomes
+    (quiet,) = judged(folder, idle(WHOLE_RUN, above=0.6), warm_up_steps=1).outcomes
     assert (quiet.evaluated_ticks, quiet.alerts) == (1, ())
 
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.metrics import METRICS
-from rlscope.alerts.types import Reduction, Rule, RuleSet, RuleWindow
+from rlscope.alerts.types import Rule, RuleSet, RuleWindow
+from tests.alerts.given import S, rule
 from tests.journals import append_table, close
 from tests.trace_folder import (
     Row,
@@ -26,12 +27,10 @@ from tests.trace_folder import (
     write_run,
 )
 
-S = 1_000_000_000
 TRAINERS = ("t0", "t1")
 ENGINES = ("e0", "e1")
 END_S = 150
 FLUSH_S = 15
-OWN: Reduction = "sum"
 
 
 def every_rule(interval_ns: int) -> RuleSet:
@@ -41,11 +40,9 @@ def every_rule(interval_ns: int) -> RuleSet:
         for threshold in (0.05, 0.4, 1.3, 6.0, 40.0):
             window = RuleWindow(None, 4) if index % 3 == 0 else RuleWindow((index % 4 + 1) * interval_ns)
             usual = threshold in (0.4, 6.0)
-            rule = Rule(
+            each = rule(
                 f"{metric.name} {threshold}",
                 metric.name,
-                None,
-                "above",
                 threshold,
                 window,
                 for_ns=index % 2 * interval_ns,
@@ -53,22 +50,12 @@ def every_rule(interval_ns: int) -> RuleSet:
                 kind="data_quality" if metric.name == "worker.silent_s" else "hint" if index % 4 else "alarm",
                 min_evidence=metric.min_evidence if usual else 1,
                 has_usual_evidence=usual,
-                labels={"severity": "warning"},
                 annotations={"summary": "{value}, {worst}, {worker}"},
             )
-            rules.append(rule)
+            rules.append(each)
     sql = "SELECT end_ns AS at_ns, tokens AS value FROM train_steps"
-    own = Rule(
-        "own",
-        None,
-        sql,
-        "above",
-        2.5,
-        RuleWindow(2 * interval_ns),
-        reduction=OWN,
-        labels={"severity": "info"},
-        annotations={"summary": "{value}"},
-    )
+    shown = {"summary": "{value}"}
+    own = rule("own", None, 2.5, RuleWindow(2 * interval_ns), "info", sql=sql, reduction="sum", annotations=shown)
     return RuleSet((*rules, own), interval_ns, warm_up_steps=2)
 
 

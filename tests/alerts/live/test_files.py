@@ -104,13 +104,6 @@ def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
     assert (watch.look(now_ns=20, stated=4), watch.said) == ([0, 1], [])
 
 
-def test_a_watch_that_starts_late_reads_closed_files_and_the_open_journal(run: Path) -> None:
-    close(flush(run, [0, 1], journal=1))
-    close(flush(run, [2], journal=2))
-    flush(run, [3], journal=3)
-    assert Watch(run).look() == [*range(7)]
-
-
 def test_only_what_is_new_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, path = Watch(run), flush(run, [0])
     offsets, real = [], os.preadv

@@ -12,33 +12,18 @@ from rlscope.alerts.live import files, follow
 from rlscope.alerts.live.facts import LiveView, SilentWorker
 from rlscope.alerts.live.follow import GRACE_NS, LiveRun
 from rlscope.alerts.live.workers import GIVEN_UP_NS
-from rlscope.alerts.types import Rule, RuleSet, RuleWindow
+from rlscope.alerts.types import RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RuleError
 from rlscope.pipeline import check
+from tests.alerts.given import S, rule
 from tests.alerts.live.growing_run import Journals, arrivals, copy_all_but_tables, every_rule, make_run
 from tests.nightly import nightly
-from tests.trace_folder import activity, engine_row, train_row, update_row, worker, write_rows, write_run
+from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_rows, write_run
 
-S = 1_000_000_000
 RULES = every_rule(5 * S)
-IDLE = RuleSet(
-    (
-        Rule(
-            "idle",
-            "idle.trainer_ratio",
-            None,
-            "above",
-            0.5,
-            RuleWindow(10 * S),
-            kind="alarm",
-            labels={"severity": "info"},
-        ),
-    ),
-    interval_ns=10 * S,
-    warm_up_steps=0,
-)
+IDLE = RuleSet((rule("idle", "idle.trainer_ratio", 0.5, RuleWindow(10 * S), kind="alarm"),), 10 * S, warm_up_steps=0)
 
 
 def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleSet = RULES) -> list[Alert]:
@@ -106,7 +91,6 @@ def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start(tmp_path: Pa
     assert view.ended
     assert by_start(view.alerts) == by_start(check(run, RULES).alerts)
     facts = view.facts
-    assert facts is not None
     assert [(side.role, side.workers, side.gpu_count) for side in facts.sides] == [("sampler", 2, 4), ("trainer", 2, 4)]
     assert facts.steps > 10 and facts.staleness is not None and facts.queue_depth_samples is not None
     assert sum(facts.sides[0].state_ratios.values()) == pytest.approx(1)
@@ -118,13 +102,21 @@ def seconds(view: LiveView) -> list[tuple[int, int | None]]:
 
 def growing(folder: Path, flushed_s: float, **counts: int) -> None:
     """The one trainer's file as it stands after a flush."""
-    document = worker("t0", "trainer", 0, None, last_flush_ns=int(flushed_s * S), rows=counts)
-    (folder / "workers").mkdir(exist_ok=True)
-    (folder / "workers" / "t0.json").write_text(json.dumps(document))
+    state(folder, worker("t0", "trainer", 0, None, last_flush_ns=int(flushed_s * S), rows=counts))
 
 
-def test_a_tick_is_due_when_its_worker_recorded_something_after_it_or_when_the_grace_is_over(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", [])
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run folder without workers and rows."""
+    return write_run(tmp_path / "run", [])
+
+
+def state(folder: Path, *workers: Row) -> None:
+    for document in workers:
+        (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+
+
+def test_a_tick_is_due_when_its_worker_recorded_something_after_it_or_when_the_grace_is_over(folder: Path) -> None:
     growing(folder, 9, activities=1)
     write_rows(folder, "activities", "t0", [activity("t0", 0, 9 * S, "wait", "samples")])
     live = LiveRun(folder, IDLE)
@@ -137,8 +129,7 @@ def test_a_tick_is_due_when_its_worker_recorded_something_after_it_or_when_the_g
     assert live.poll(46 * S).evaluated_ns == 40 * S
 
 
-def test_rows_that_come_after_their_tick_count_from_then_on_and_are_said(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", [])
+def test_rows_that_come_after_their_tick_count_from_then_on_and_are_said(folder: Path) -> None:
     growing(folder, 60)
     live = LiveRun(folder, IDLE)
     view = live.poll(20 * S + GRACE_NS)
@@ -172,44 +163,40 @@ def test_the_folder_may_appear_late_and_a_cut_off_file_is_tried_again_until_the_
     assert view.ended
 
 
-def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard_is_over(tmp_path: Path) -> None:
-    silent = Rule("silent", "worker.silent_s", None, "above", 60, RuleWindow(S), kind="data_quality",
-                  labels={"severity": "critical"}, annotations={"summary": "{worker} for {value}"})  # fmt: skip
-    folder = write_run(tmp_path / "run", [])
+def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard_is_over(folder: Path) -> None:
+    told = {"summary": "{worker} for {value}"}
+    silent = rule("silent", "worker.silent_s", 60, RuleWindow(S), kind="data_quality", annotations=told)
     growing(folder, 30, train_steps=1)
     write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
     live = LiveRun(folder, RuleSet((silent,)))
     assert live.poll(90 * S + GRACE_NS).alerts == ()
     view = live.poll(100 * S + GRACE_NS)
     assert [alert.annotations["summary"] for alert in view.alerts] == ["t0 for 1 min 10 s"]
-    assert view.facts is not None
     assert view.facts.silent_workers == (SilentWorker("t0", 100.0),)
     assert not view.ended
     assert not live.poll(30 * S + GIVEN_UP_NS - 1).ended
     assert live.poll(30 * S + GIVEN_UP_NS).ended
 
 
-def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_seen(tmp_path: Path) -> None:
+def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_seen(folder: Path) -> None:
     def flushed(at_s: int) -> None:
         applying = {"doing": "apply", "version": 2, "since_ns": 40 * S}
         waiting = {"doing": "wait", "reason": "samples", "since_ns": 41 * S}
-        for document in (
+        state(
+            folder,
             worker("e0", "sampler", 0, None, last_flush_ns=at_s * S, rows={"weight_updates": 1}, open=[applying]),
             worker("t0", "trainer", 0, None, last_flush_ns=at_s * S, rows={"activities": 1}, open=[waiting]),
-        ):
-            (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+        )
 
-    folder = write_run(tmp_path / "run", [])
     write_rows(folder, "weight_updates", "e0", [update_row("e0", 30 * S, 38 * S, 1)])
     write_rows(folder, "activities", "t0", [activity("t0", 30 * S, 38 * S, "wait", "samples")])
     hint = replace(IDLE.rules[0], kind="hint", name="hint", annotations={"summary": "idle"})
     live = LiveRun(folder, replace(IDLE, rules=(*IDLE.rules, hint)))
     flushed(54)
-    view = live.poll(40 * S + GRACE_NS)
-    assert view.facts is not None and view.facts.stall is None
+    assert live.poll(40 * S + GRACE_NS).facts.stall is None
     flushed(56)
     view = live.poll(41 * S + GRACE_NS)
-    assert view.facts is not None and view.facts.stall == {
+    assert view.facts.stall == {
         "waiting_worker_id": "t0",
         "waits_for": "samples",
         "waited_s": 15.0,
@@ -224,8 +211,7 @@ def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_
     }
 
 
-def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls_nobody(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", [])
+def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls_nobody(folder: Path) -> None:
     ends_s = range(2, 30, 2)
     write_rows(folder, "train_steps", "t0", [train_row("t0", (end - 1) * S, end * S, end) for end in ends_s])
 
@@ -233,8 +219,7 @@ def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls
         stop_ns = None if stopped_s is None else stopped_s * S
         engine = worker("e0", "sampler", 0, None, last_flush_ns=engine_flushed_s * S, rows={})
         trainer = worker("t0", "trainer", 0, stop_ns, last_flush_ns=28 * S, rows={"train_steps": len(ends_s)})
-        for document in (engine, trainer):
-            (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+        state(folder, engine, trainer)
 
     built_in = replace(built_in_rules(), interval_ns=S)
     live = LiveRun(folder, built_in)
@@ -257,11 +242,10 @@ def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_g
     assert check(folder, built_in_rules()).alerts == ()
     write_run(folder, [worker("c0", "controller", 0, None, last_flush_ns=150 * S)])
     live = LiveRun(folder, built_in_rules())
-    view = live.poll(28 * S + GRACE_NS - 1)
-    assert view.facts is not None and view.facts.silent_workers == (SilentWorker("e0", 29.999999999),)
+    silent = live.poll(28 * S + GRACE_NS - 1).facts.silent_workers
+    assert silent == (SilentWorker("e0", 29.999999999),)
     view = live.poll(150 * S)
-    assert (view.ended, view.alerts) == (False, ())
-    assert view.facts is not None and view.facts.silent_workers == ()
+    assert (view.ended, view.alerts, view.facts.silent_workers) == (False, (), ())
 
 
 def test_an_alert_without_a_text_of_its_own_says_its_value(tmp_path: Path) -> None:
@@ -278,12 +262,10 @@ def test_an_engine_a_fifth_slower_than_the_median_is_among_the_facts(
     made = {"e0": tokens, "e1": 100, "e2": 130}
     rows = [engine_row(name, 0, S, decode_tokens=number) for name, number in made.items()]
     folder = write_run(tmp_path / "run", [worker(name, "sampler", 0, 10 * S) for name in made], engine_steps=rows)
-    facts = LiveRun(folder, IDLE).poll(11 * S).facts
-    assert facts is not None and facts.straggler == slow
+    assert LiveRun(folder, IDLE).poll(11 * S).facts.straggler == slow
 
 
-def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", [])
+def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(folder: Path) -> None:
     growing(folder, 30, train_steps=1)
     write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
     view = LiveRun(folder, IDLE).poll(9_000 * S)
@@ -296,11 +278,10 @@ def test_the_state_of_other_rules_is_refused(tmp_path: Path) -> None:
         LiveRun.restored(tmp_path, RULES, state)
 
 
-def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(tmp_path: Path) -> None:
+def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(folder: Path) -> None:
     """Eight hours, more than anything looks back at. The trainer waits a third of each, and two thirds of the last."""
     hour_s = 3600
     idle = replace(IDLE.rules[0], window=RuleWindow(hour_s * S))
-    folder = write_run(tmp_path / "run", [])
     live = LiveRun(folder, replace(IDLE, rules=(idle,), interval_ns=hour_s * S))
     looks: list[tuple[list[tuple[int, int | None]], int]] = []
     for hour in range(8):
@@ -329,4 +310,4 @@ def test_a_table_that_is_a_file_is_named_once_and_the_others_are_followed(tmp_pa
     for now_ns in (10 * S, 60 * S):
         view = live.poll(now_ns)
     assert view.problems == ("samples: cannot be listed: Not a directory",)
-    assert view.facts is not None and view.facts.steps == 1
+    assert view.facts.steps == 1

@@ -33,7 +33,6 @@ def watched(folder: Path, clocks: Mapping[str, Clock], rules: RuleSet = RULES) -
 
 
 def ratios(view: LiveView) -> dict[tuple[str, str], float]:
-    assert view.facts is not None
     return {(side.role, state): ratio for side in view.facts.sides for state, ratio in side.state_ratios.items()}
 
 
@@ -47,7 +46,6 @@ def true(tmp_path_factory: pytest.TempPathFactory) -> LiveView:
 def test_a_host_whose_clock_is_off_is_corrected_and_named(skew_s: float, true: LiveView, tmp_path: Path) -> None:
     found = watched(tmp_path / "off", {"be1": off(skew_s)})
     assert ratios(found) == pytest.approx(ratios(true), abs=0.02)
-    assert found.facts is not None and true.facts is not None
     assert found.facts.queue_depth_samples == true.facts.queue_depth_samples
     assert found.ended and true.ended
     (note,) = found.problems

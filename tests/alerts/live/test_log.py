@@ -41,6 +41,11 @@ class Growing:
         self.now_ns += round(after_s * S)
         return self.watch.poll(self.now_ns)
 
+    def see(self, text: str, *, mode: str = "a") -> LiveView:
+        """A look at the log after it has grown by a text."""
+        self.write(text, mode=mode)
+        return self.look()
+
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Growing:
@@ -54,7 +59,6 @@ def test_a_log_that_has_been_read_to_its_end_has_the_verdict_of_its_analysis(gro
         view = growing.look(5.0)
         steps.append(view.facts.steps if view.facts else 0)
     assert steps == sorted(steps) and steps[-1] == 60
-    assert view.facts is not None and view.facts.verdict is not None
     imported = resolve(WRITTEN)
     assert view.facts.verdict.bottleneck == analyze(imported.path).verdict.bottleneck == "samplers"
     # A log has no deliveries to count.
@@ -64,41 +68,35 @@ def test_a_log_that_has_been_read_to_its_end_has_the_verdict_of_its_analysis(gro
 
 def test_until_a_log_can_be_read_the_watch_says_why_not(growing: Growing):
     assert growing.look().problems == (f"{growing.path}: No such file or directory",)
-    growing.write("hello\n")
-    (said,) = growing.look().problems
+    (said,) = growing.see("hello\n").problems
     assert "found no run; expected a run folder, or a log or metrics file of" in said
-    growing.write("".join(LINES))
-    view = growing.look()
+    view = growing.see("".join(LINES))
     assert view.facts is not None and not view.problems
     growing.path.unlink()
-    view = growing.look()
-    assert view.problems[0] == f"{growing.path}: No such file or directory"
-    assert view.facts is not None and view.facts.steps == 60
+    assert growing.look().problems[0] == f"{growing.path}: No such file or directory"
+    assert growing.look().facts.steps == 60
 
 
 def test_a_last_line_that_is_half_written_waits_for_its_rest(growing: Growing):
     whole, half = "".join(LINES[:30]), LINES[30][: len(LINES[30]) // 2]
     growing.write(whole)
-    before = growing.look().facts
+    steps = growing.look().facts.steps
     growing.write(half)
-    view = growing.look()
-    assert view.facts is not None and before is not None and view.facts.steps == before.steps + 1
+    assert growing.look().facts.steps == steps + 1
     growing.write(LINES[30][len(half) :])
-    assert (after := growing.look().facts) is not None and after.steps == before.steps + 1
+    assert growing.look().facts.steps == steps + 1
 
 
 @pytest.mark.parametrize(("still_s", "is_told"), [(29.999, False), (30.0, True)])
 def test_a_log_that_stands_still_for_half_a_minute_is_told_and_its_alarms_fire(
     growing: Growing, still_s: float, is_told: bool
 ):
-    growing.write("".join(LINES))
-    growing.look()
+    growing.see("".join(LINES))
     view = growing.look(still_s)
     said = "run.log has not grown for 30 s, after 60 steps of 548 ms on average"
     assert (said in view.problems) is is_told
     assert ("steps_stalled" in {each.rule for each in view.alerts}) is is_told
-    growing.write(LINES[-1].replace("step:60", "step:61"))
-    assert said not in growing.look().problems
+    assert said not in growing.see(LINES[-1].replace("step:60", "step:61")).problems
 
 
 def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):
@@ -106,7 +104,6 @@ def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):
         "".join(LINES).replace("timing_s/step:0.", "timing_s/step:20.").replace("timing_s/gen:0.", "timing_s/gen:19.")
     )
     facts = growing.look().facts
-    assert facts is not None and facts.last_step_end_ns is not None
     step_s = (facts.last_step_end_ns - facts.started_ns) / facts.steps / S
     assert step_s > 10.0
     assert not any("has not grown" in each for each in growing.look(3 * step_s - 0.001).problems)
@@ -114,8 +111,7 @@ def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):
 
 
 def test_a_watch_that_is_started_again_goes_on_and_repeats_no_alert(growing: Growing):
-    growing.write("".join(LINES))
-    growing.look()
+    growing.see("".join(LINES))
     first = growing.look(60.0)
     assert first.evaluated_ns is not None and "steps_stalled" in {each.rule for each in first.alerts}
     growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, growing.watch.saved())
@@ -127,19 +123,17 @@ def test_a_watch_that_is_started_again_goes_on_and_repeats_no_alert(growing: Gro
 
 
 def test_a_log_that_is_replaced_is_followed_from_its_new_start(growing: Growing):
-    growing.write("".join(LINES))
-    growing.look()
+    growing.see("".join(LINES))
     growing.write("".join(LINES[:20]), mode="w")
     view = growing.look(5.0)
     assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
-    assert view.facts is not None and view.facts.steps < 60
+    assert view.facts.steps < 60
 
 
 @pytest.mark.parametrize("begins", ["(main pid=7) another run\n", ""])
 def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before(growing: Growing, begins: str):
     """It is longer than the first by now. If it begins with the same lines, it begins at another time."""
-    growing.write("".join(LINES[:40]))
-    growing.look()
+    growing.see("".join(LINES[:40]))
     saved = growing.watch.saved()
     growing.write(begins + "".join(LINES), mode="w")
     if not begins:
@@ -147,23 +141,20 @@ def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before
     growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, saved)
     view = growing.look(90 * 86_400)
     assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
-    assert view.facts is not None and view.facts.steps == 60
+    assert view.facts.steps == 60
     # Its start, once chosen, stays.
     growing.write(LINES[-1].replace("step:60", "step:61"))
-    again = growing.look(5.0)
-    assert again.facts is not None and again.facts.started_ns == view.facts.started_ns
+    assert growing.look(5.0).facts.started_ns == view.facts.started_ns
 
 
 @pytest.mark.parametrize(("announced", "has_ended"), [(60, True), (61, False)])
 def test_a_run_ends_with_the_last_step_that_its_log_announces(growing: Growing, announced: int, has_ended: bool):
     assert TOTAL in TEXT
-    growing.write(TEXT.replace(TOTAL, f"'total_training_steps': {announced}"))
-    assert growing.look().ended is has_ended
+    assert growing.see(TEXT.replace(TOTAL, f"'total_training_steps': {announced}")).ended is has_ended
 
 
 def test_a_log_that_never_grows_again_has_ended_after_ten_minutes(growing: Growing):
-    growing.write("".join(LINES))
-    growing.look()
+    growing.see("".join(LINES))
     assert not growing.look(599.0).ended
     assert growing.look(2.0).ended
 
@@ -181,10 +172,8 @@ def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
 def test_while_a_log_stands_still_its_engines_are_read_on_and_are_not_called_silent(tmp_path: Path):
     growing = Growing(tmp_path, engine_logs=(tmp_path / "engines",))
     growing.write("".join(LINES))
-    before = growing.look().facts
-    assert before is not None and all(each.worker_id != "engine-0" for each in before.silent_workers)
+    assert all(each.worker_id != "engine-0" for each in growing.look().facts.silent_workers)
     engine_run(tmp_path / "engines", START_NS, -30, 59)
     facts = growing.look(60.0).facts
-    assert facts is not None
     assert facts.running_per_engine == 4
     assert {each.worker_id for each in facts.silent_workers} == {"trainer"}

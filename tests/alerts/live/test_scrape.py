@@ -3,13 +3,14 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlscope.alerts.live.scrape import Scraper, engines_folder, scraping
+from rlscope.alerts.live.scrape import engines_folder, scraping
 from rlscope.alerts.live.watch import Look, watch_run
 from rlscope.api import analyze
 from rlscope.errors import ArgumentError
@@ -20,8 +21,8 @@ from tests.trace_folder import worker, write_run
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
 VLLM = (PAGES / "vllm-0.32.0.txt").read_text()
 PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
-STEP_S = 0.4
-STEP = {"time/total": STEP_S, "time/sampling": 0.3, "time/train_step": 0.1}
+STEP_S = 0.25
+STEP = {"time/total": STEP_S, "time/sampling": 0.75 * STEP_S, "time/train_step": 0.25 * STEP_S}
 TIME_LIMIT_S = 60
 
 
@@ -50,7 +51,7 @@ def server() -> Iterator[Server]:
         def log_message(self, *_: object) -> None: ...
 
     made = Server(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=made.serve_forever)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
     yield made
     made.shutdown()
@@ -58,12 +59,20 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
+def until(look: Callable[[], Any]) -> Any:
+    """What a look finds once it finds something."""
+    ends_s = time.monotonic() + TIME_LIMIT_S
+    while not (found := look()):
+        assert time.monotonic() < ends_s
+    return found
+
+
 def address(server: Server) -> str:
     return f"http://127.0.0.1:{server.server_port}/metrics"
 
 
 class Training:
-    """A trainer that logs a step every 0.4 s: it waits for 0.3 s of it."""
+    """A trainer that logs a step every quarter of a second: it waits for three quarters of it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.looks, self._steps = path, list[Look](), 0
@@ -98,7 +107,6 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
         scrape=[address(server)],
     )  # fmt: skip
     facts = training.looks[-1].view.facts
-    assert facts is not None and facts.verdict is not None
     assert facts.running_per_engine == 3
     folder = engines_folder(training.path)
     assert notes == [
@@ -129,23 +137,19 @@ def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_pa
 def test_a_page_that_is_not_read_is_said_until_it_is(server: Server, tmp_path: Path) -> None:
     server.fails = True
     with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
-        assert said_by(scraper) == f"{address(server)}: HTTP Error 503: Service Unavailable; retrying every 0.5 s"
+        assert until(scraper.trouble) == f"{address(server)}: HTTP Error 503: Service Unavailable; retrying every 0.5 s"
         server.fails = False
-        ends_s = time.monotonic() + TIME_LIMIT_S
-        while scraper.trouble() is not None:
-            assert time.monotonic() < ends_s
+        until(lambda: scraper.trouble() is None)
 
 
 def test_a_restart_of_an_engine_is_said_once_and_its_death_after_that(server: Server, tmp_path: Path) -> None:
     with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
-        ends_s = time.monotonic() + TIME_LIMIT_S
-        while not list((tmp_path / "engines").glob("workers/*.json")):
-            assert time.monotonic() < ends_s
+        until(lambda: list((tmp_path / "engines").glob("workers/*.json")))
         server.forgotten_tokens = 1_000_000_000
-        assert said_by(scraper).startswith(f"{address(server)}: engine restart: a counter decreased")
+        assert until(scraper.trouble).startswith(f"{address(server)}: engine restart: a counter decreased")
         assert scraper.trouble() is None
         server.fails = True
-        assert said_by(scraper).startswith(f"{address(server)}: HTTP Error 503")
+        assert until(scraper.trouble).startswith(f"{address(server)}: HTTP Error 503")
 
 
 def test_a_page_that_is_named_twice_is_read_once(server: Server, tmp_path: Path) -> None:
@@ -156,18 +160,9 @@ def test_a_page_that_is_named_twice_is_read_once(server: Server, tmp_path: Path)
 def test_a_recording_that_ends_says_why(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlscope.alerts.live.scrape._MODULE", "rlscope_otel.absent")
     with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
-        ends_s = time.monotonic() + TIME_LIMIT_S
-        while "recording ended: " not in (trouble := said_by(scraper)):
-            assert time.monotonic() < ends_s
+        trouble = until(lambda: "recording ended: " in (said := scraper.trouble() or "") and said)
     assert trouble.startswith(f"{address(server)}: recording ended: ")
     assert "No module named rlscope_otel.absent" in trouble
-
-
-def said_by(scraper: Scraper) -> str:
-    ends_s = time.monotonic() + TIME_LIMIT_S
-    while (trouble := scraper.trouble()) is None:
-        assert time.monotonic() < ends_s
-    return trouble
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/metrics", "file:///etc/passwd", "http://", "http://h:port/metrics"])

@@ -15,7 +15,7 @@ from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RlscopeError
 from tests.alerts.notify.conftest import Listener, listening
-from tests.alerts.notify.given import NOON_NS, S, alert, receiver
+from tests.alerts.notify.given import NOON_NS, S, alert, at_once, receiver
 
 BARE = {"severity": "warning"}
 
@@ -98,6 +98,19 @@ class FakeRun:
         self.views = [replace(each, alerts=()) for each in self.views]
 
 
+def watch_of(
+    run: FakeRun,
+    couriers: Couriers,
+    file: StateFile | None = None,
+    show: Callable[[Look], None] = lambda _: None,
+    clock: FakeClock | None = None,
+    worst: Any = None,
+) -> RunWatch:
+    """A watch that looks every five seconds."""
+    clock = clock or FakeClock()
+    return RunWatch(run, couriers, state_file=file, show=show, interval_s=5.0, clock=clock, worst=worst)
+
+
 def follow(
     views: Sequence[LiveView],
     listener: Listener | None = None,
@@ -110,22 +123,14 @@ def follow(
 ) -> tuple[Outcome, FakeRun]:
     """One watch over these views, from the state that an earlier one left; interrupted once so many were shown."""
     to = [] if listener is None else [receiver(**({"url": listener.url, "group_interval_s": 0.0} | receiving))]
-    couriers = Couriers(to, start=lambda work: work(), draw=lambda: 1.0)
+    couriers = Couriers(to, start=at_once, draw=lambda: 1.0)
     run = FakeRun(views)
     worst = None
-    with nullcontext() if state_path is None else StateFile(state_path) as state_file:
-        if state_file is not None and (state := state_file.read()) is not None:
+    with nullcontext() if state_path is None else StateFile(state_path) as file:
+        if file is not None and (state := file.read()) is not None:
             couriers.restore(state.receivers)
             run.shown, worst = state.run["shown"], state.worst
-        watch = RunWatch(
-            run,
-            couriers,
-            state_file=state_file,
-            show=(seen if seen is not None else []).append,
-            interval_s=5.0,
-            clock=clock or FakeClock(),
-            worst=worst,
-        )
+        watch = watch_of(run, couriers, file, show=([] if seen is None else seen).append, clock=clock, worst=worst)
         outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
     return outcome, run
 
@@ -308,11 +313,11 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
             return super().poll(now_ns)
 
     found: list[list[bool]] = []
-    start = on_the_way.append if naps else lambda work: work()
+    start = on_the_way.append if naps else at_once
     couriers = Couriers([receiver(url=listener.url)], start=start)
     run = Run([view(alert()), view(alert(), ended=True)])
     with StateFile(path) as file:
-        RunWatch(run, couriers, state_file=file, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
+        watch_of(run, couriers, file, clock=Clock()).follow(lambda: 0)
     assert found == [[], [True]]
 
 
@@ -355,8 +360,7 @@ def test_a_receiver_that_never_answers_takes_no_time_of_one_that_does() -> None:
             to, start=lambda work: under_way.append(work) if "prompt" in str(work.__defaults__) else None
         )
         run, clock = FakeRun([view(alert(), ended=True)]), Clock()
-        watch = RunWatch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
-        outcome = watch.follow(lambda: 0)
+        outcome = watch_of(run, couriers, clock=clock).follow(lambda: 0)
         assert told(prompt) == [("starved", "firing"), ("starved", "resolved")]
     # One alert of one receiver. Nobody waits for that receiver a second time.
     assert (outcome.untold, clock.ns - run.polls_ns[0] < 6 * S) == (1, True)
@@ -371,9 +375,8 @@ def test_messages_are_tried_again_between_two_looks(listener: Listener) -> None:
 def test_a_second_interruption_leaves_messages_unsent(listener: Listener) -> None:
     listener.answers = [503] * 1000
     clock = FakeClock()
-    couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
-    run = FakeRun([view(alert())])
-    watch = RunWatch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
+    couriers = Couriers([receiver(url=listener.url)], start=at_once)
+    watch = watch_of(FakeRun([view(alert())]), couriers, clock=clock)
     assert watch.follow(lambda: 2) == Outcome(ended=False, worst="warning", untold=1)
     assert clock.ns == NOON_NS
 
@@ -383,10 +386,8 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     path.mkdir()
     (path / "in the way").touch()
     seen: list[Look] = []
-    couriers = Couriers([])
-    run = FakeRun([view(ended=True)])
     with StateFile(path) as file:
-        RunWatch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
+        watch_of(FakeRun([view(ended=True)]), Couriers([]), file, seen.append).follow(lambda: 0)
     assert "cannot write" in seen[-1].troubles[0]
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
@@ -419,8 +420,7 @@ def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_writ
                 return super().poll(now_ns)
 
         run = Beside([view(), view(), view(), view(ended=True)])
-        watch = RunWatch(run, Couriers([]), state_file=first, show=seen.append, interval_s=5.0, clock=FakeClock())
-        assert watch.follow(lambda: 0).ended
+        assert watch_of(run, Couriers([]), first, seen.append).follow(lambda: 0).ended
         second.write(WatchState({}))
         assert (first.is_shared, second.is_shared) == (True, True)
     said = f"another watch also writes {path}: notifications are sent twice; stop one of them"
@@ -440,13 +440,12 @@ def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_t
                 first.write(WatchState({}))
             return super().poll(now_ns)
 
-    couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
-    run, shown = Appears([nothing, view(alert(), ended=True)]), list[Look]()
+    couriers = Couriers([receiver(url=listener.url)], start=at_once)
+    run = Appears([nothing, view(alert(), ended=True)])
     with StateFile(path) as first, StateFile(path) as second:
         assert (first.read(), second.read()) == (None, None)
-        watch = RunWatch(run, couriers, state_file=second, show=shown.append, interval_s=5.0, clock=FakeClock())
         with pytest.raises(RlscopeError, match="another watch that uses it"):
-            watch.follow(lambda: 0)
+            watch_of(run, couriers, second).follow(lambda: 0)
     assert (listener.requests, read_state(path)) == ([], WatchState({}))
 
 
@@ -478,10 +477,6 @@ def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, 
     assert path.read_text() == text
 
 
-def test_without_an_earlier_watch_there_is_no_state(tmp_path: Path) -> None:
-    assert read_state(tmp_path / "none.json") is None
-
-
 SILENT = facts(silent_workers=(SilentWorker("sampler-1", 75.0),))
 STALL = {
     "waiting_worker_id": "trainer-0",
@@ -492,23 +487,18 @@ STALL = {
     "stuck_s": 96.0,
     "moving_workers": 0,
 }
-NO_FACTS = {"running_per_engine": None, "waiting_requests": None, "kv_used_ratio": None, "staleness": None}
-EMPTY = facts(
-    sides=(),
-    queue_depth_samples=None,
-    trained_tokens_per_s=None,
-    last_step_end_ns=None,
-    verdict=None,
-    newest_ns=None,
-    **NO_FACTS,
-)
+UNKNOWN = (
+    "running_per_engine", "waiting_requests", "kv_used_ratio", "staleness", "queue_depth_samples",
+    "trained_tokens_per_s", "last_step_end_ns", "verdict", "newest_ns",
+)  # fmt: skip
+EMPTY = facts(sides=(), **dict.fromkeys(UNKNOWN))
 
 
-def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = ()) -> list[str]:
+def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = (), each_look: bool = False) -> list[str]:
     from rlscope.reports.text.watch import Lines
 
     written: list[str] = []
-    shown = Lines(written.append)
+    shown = Lines(written.append, each_look=each_look)
     for number, each in enumerate(views):
         shown.show(Look(each, troubles[number] if number < len(troubles) else (), 0))
     return [line.removeprefix("2026-01-01 12:00:") for line in written]
@@ -568,13 +558,8 @@ def test_each_page_that_is_not_read_is_a_note_of_its_own() -> None:
 
 
 def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
-    from rlscope.reports.text.watch import Lines
-
-    written: list[str] = []
-    shown = Lines(written.append, each_look=True)
-    for seconds in (0, 5, 10, 10):
-        shown.show(Look(view(seconds=seconds), (), 0))
-    assert ["newest data" in line for line in written] == [False, True, True, True]
+    said = lines(*(view(seconds=seconds) for seconds in (0, 5, 10, 10)), each_look=True)
+    assert ["newest data" in line for line in said] == [False, True, True, True]
 
 
 def test_the_age_of_the_last_step_does_not_grow_while_no_file_arrives() -> None:

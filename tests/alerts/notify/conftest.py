@@ -1,6 +1,6 @@
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -70,9 +70,3 @@ def refused() -> str:
     with listening() as gone:
         url = gone.url
     return url
-
-
-@pytest.fixture
-def at_once() -> Callable[[Callable[[], None]], None]:
-    """Stands in for threads: the work is done when the call returns."""
-    return lambda work: work()

@@ -1,12 +1,13 @@
 """Alerts and messages as tests need them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.receiver import InTheOpen, Receiver, ReceiverKind
 from rlscope.analysis.result import Alert
+from tests.alerts.given import S
 
-S = 1_000_000_000
 NOON_NS = 1_767_268_800 * S
 """2026-01-01 12:00:00 UTC."""
 
@@ -39,3 +40,8 @@ def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Mess
 def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:
     address = None if url is None else InTheOpen(url)
     return Receiver(**({"name": "oncall", "kind": kind, "address": address, "timeout_s": 5.0} | changes))
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Stands in for threads: the work is done when the call returns."""
+    work()

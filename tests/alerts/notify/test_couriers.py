@@ -6,7 +6,7 @@ import pytest
 from rlscope.alerts.notify import couriers as couriers_module
 from rlscope.alerts.notify.couriers import Couriers, pause_s
 from tests.alerts.notify.conftest import Listener
-from tests.alerts.notify.given import alert, at, receiver
+from tests.alerts.notify.given import alert, at, at_once, receiver
 
 
 def look(couriers: Couriers, seconds: float) -> None:
@@ -29,7 +29,7 @@ def test_a_receiver_is_not_disturbed_before_it_said() -> None:
     assert pause_s(9, 1.0, asked_s=90.0) == 256.0
 
 
-def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: Listener, at_once) -> None:
+def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: Listener) -> None:
     listener.answers = [500, 503]
     couriers = Couriers([receiver(url=listener.url)], start=at_once, draw=lambda: 1.0)
     look(couriers, 0)
@@ -41,9 +41,7 @@ def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: 
     assert [body["status"] for body in listener.bodies] == ["firing"] * 3
 
 
-def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(
-    listener: Listener, refused: str, at_once
-) -> None:
+def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(listener: Listener, refused: str) -> None:
     couriers = Couriers(
         [receiver(url=refused, name="down"), receiver(url=listener.url, name="up")], start=at_once, draw=lambda: 1.0
     )
@@ -67,7 +65,7 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
     assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)
 
 
-def test_a_secret_that_is_missing_is_named_by_its_place(at_once, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_is_missing_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlscope.alerts.receiver import FromEnvironment
 
     monkeypatch.delenv("THE_URL", raising=False)
@@ -76,7 +74,7 @@ def test_a_secret_that_is_missing_is_named_by_its_place(at_once, monkeypatch: py
     assert couriers.troubles[0].startswith("receiver oncall: $THE_URL: found nothing; expected the secret.")
 
 
-def test_a_bug_in_a_sender_does_not_end_the_watch_and_its_text_is_not_shown(at_once, monkeypatch) -> None:
+def test_a_bug_in_a_sender_does_not_end_the_watch_and_its_text_is_not_shown(monkeypatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("hush")
 
@@ -86,9 +84,7 @@ def test_a_bug_in_a_sender_does_not_end_the_watch_and_its_text_is_not_shown(at_o
     assert couriers.troubles == ("receiver oncall: sending failed (KeyError); retrying",)
 
 
-def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgotten(
-    listener: Listener, at_once
-) -> None:
+def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgotten(listener: Listener) -> None:
     first = Couriers([receiver(url=listener.url), receiver(url=listener.url, name="gone")], start=at_once)
     look(first, 0)
     assert len(listener.requests) == 2
@@ -98,7 +94,7 @@ def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgot
     assert [body["receiver"] for body in listener.bodies[2:]] == ["new"]
 
 
-def test_the_last_messages_do_not_wait_for_more_news(listener: Listener, at_once) -> None:
+def test_the_last_messages_do_not_wait_for_more_news(listener: Listener) -> None:
     couriers = Couriers([receiver(url=listener.url, group_interval_s=3600.0)], start=at_once)
     look(couriers, 0)
     couriers.take([alert(end_s=5)], at(5))
@@ -109,7 +105,7 @@ def test_the_last_messages_do_not_wait_for_more_news(listener: Listener, at_once
     assert (len(listener.requests), couriers.waiting) == (2, 0)
 
 
-def test_nothing_is_waited_for_where_nothing_is_on_its_way(at_once) -> None:
+def test_nothing_is_waited_for_where_nothing_is_on_its_way() -> None:
     couriers = Couriers([], start=at_once)
     started_s = time.monotonic()
     assert not couriers.collect(at(0))

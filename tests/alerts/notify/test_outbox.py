@@ -21,44 +21,41 @@ def deliver(box: Outbox, seconds: float) -> list[list[tuple[str, str]]]:
     return [[(a.rule, "firing" if a.end_ns is None else "resolved") for a in each.alerts] for each in messages]
 
 
-def test_an_alert_is_told_once_when_it_fires_and_once_when_it_ends() -> None:
-    box = outbox(alert())
-    assert deliver(box, 0) == [[("starved", "firing")]]
-    box.take([alert(value=0.9)])
-    assert deliver(box, 100) == []
-    box.take([alert(end_s=200)])
-    assert deliver(box, 200) == [[("starved", "resolved")]]
-    box.take([alert(end_s=200)])
-    assert deliver(box, 300) == []
+FIRING, RESOLVED = [[("starved", "firing")]], [[("starved", "resolved")]]
+STORIES = {
+    "an alert is told once when it fires and once when it ends": [
+        (0, [alert()], FIRING),
+        (100, [alert(value=0.9)], []),
+        (200, [alert(end_s=200)], RESOLVED),
+        (300, [alert(end_s=200)], []),
+    ],
+    "an alert that fires again is told again": [
+        (0, [alert()], FIRING),
+        (50, [alert(end_s=50)], RESOLVED),
+        (90, [alert(start_s=90)], FIRING),
+    ],
+    "an alert that ended and fired again between two looks goes on firing": [
+        (0, [alert()], FIRING),
+        (90, [alert(start_s=90), alert(end_s=50)], []),
+        (200, [alert(start_s=90, end_s=200)], RESOLVED),
+    ],
+    "what had ended when it was first seen is old news": [(60, [alert(end_s=50)], [])],
+}
 
 
-def test_an_alert_that_fires_again_is_told_again() -> None:
-    box = outbox(alert())
-    deliver(box, 0)
-    box.take([alert(end_s=50)])
-    deliver(box, 50)
-    box.take([alert(start_s=90)])
-    assert deliver(box, 90) == [[("starved", "firing")]]
-
-
-def test_an_alert_that_ended_and_fired_again_between_two_looks_goes_on_firing() -> None:
-    box = outbox(alert())
-    deliver(box, 0)
-    box.take([alert(start_s=90), alert(end_s=50)])
-    assert deliver(box, 90) == []
-    box.take([alert(start_s=90, end_s=200)])
-    assert deliver(box, 200) == [[("starved", "resolved")]]
-
-
-def test_what_had_ended_when_it_was_first_seen_is_old_news() -> None:
-    assert deliver(outbox(alert(end_s=50)), 60) == []
+@pytest.mark.parametrize("looks", STORIES.values(), ids=STORIES)
+def test_what_is_told_after_each_look(looks: list[tuple[float, list[Alert], list[list[tuple[str, str]]]]]) -> None:
+    box = outbox()
+    for seconds, alerts, told in looks:
+        box.take(alerts)
+        assert deliver(box, seconds) == told, seconds
 
 
 def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
     box = outbox(alert())
     box.failed(box.due(at(0))[0], at(0))
     box.take([alert(end_s=50)])
-    assert deliver(box, 60) == [[("starved", "resolved")]]
+    assert deliver(box, 60) == RESOLVED
     assert deliver(box, 600) == []
 
 
@@ -67,7 +64,7 @@ def test_what_ends_while_its_message_is_on_its_way_is_told_as_ended_next() -> No
     (on_its_way,) = box.due(at(0))
     box.take([alert(end_s=5)])
     box.arrived(on_its_way, at(6))
-    assert deliver(box, 36) == [[("starved", "resolved")]]
+    assert deliver(box, 36) == RESOLVED
 
 
 def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() -> None:
@@ -77,7 +74,7 @@ def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() ->
     (on_its_way,) = box.due(at(50))
     box.take([alert(start_s=55)])
     box.arrived(on_its_way, at(56))
-    assert deliver(box, 86) == [[("starved", "firing")]]
+    assert deliver(box, 86) == FIRING
 
 
 @pytest.mark.parametrize(("seconds", "messages"), [(29.9, 0), (30, 1)])
@@ -118,7 +115,7 @@ def test_a_receiver_that_wants_no_ends_is_told_of_none() -> None:
     box.take([alert(end_s=50)])
     assert deliver(box, 100) == []
     box.take([alert(start_s=200)])
-    assert deliver(box, 200) == [[("starved", "firing")]]
+    assert deliver(box, 200) == FIRING
 
 
 @pytest.mark.parametrize(("seconds", "messages"), [(59.9, 0), (60, 1)])

@@ -132,6 +132,8 @@ class SteadyWindow:
     """First optimizer step of the steady state."""
     last_step: int
     """Last optimizer step of the steady state."""
+    lengths_drifted: bool = False
+    """Whether earlier steps of equal step time are left out because response lengths drifted over them."""
 
     @property
     def is_inside(self) -> pl.Expr:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 import polars as pl
 
@@ -13,9 +14,12 @@ from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.format import counted
 from rlscope.frameworks import framework_of
-from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
+from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, drift, last_stable_stretch
 from rlscope.trace.imported import COMPLETE_RATIO, Imported
 from rlscope.trace.store import OpenRun
+
+_LEAST_LATEST_STEPS: Final = 2 * LEAST_STEPS_TO_SETTLE
+"""Steps that are left where response lengths drift: one level to calibrate on, and one to compare with."""
 
 
 def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
@@ -71,19 +75,39 @@ def most_gpus(extents: pl.DataFrame) -> int:
 
 
 def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
-    """Return the last interval with a stable step period, from the end of the previous step to its last step's end."""
+    """Return the last interval with a stable step period, from the end of the previous step to its last step's end.
+
+    If response lengths drift over it, only its latest steps count: the next steps will have their lengths.
+    """
     timed = steps.filter(pl.col("period_s").is_not_null())
     stretch = last_stable_stretch(timed["period_s"].to_list())
     if stretch is None:
         return None
-    inside = timed.slice(stretch.first, stretch.last - stretch.first + 1)
+    stable = timed.slice(stretch.first, stretch.last - stretch.first + 1)
+    inside = _of_latest_lengths(stable)
     before = steps.filter(pl.col("step") < inside["step"][0])
     return SteadyWindow(
         start_ns=int(before["end_ns"][-1]),
         end_ns=int(inside["end_ns"][-1]),
         first_step=int(inside["step"][0]),
         last_step=int(inside["step"][-1]),
+        lengths_drifted=len(inside) < len(stable),
     )
+
+
+def _of_latest_lengths(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the later half of the steps, again and again, as long as response lengths drift over them.
+
+    Half a stretch that is cut has enough steps to check a prediction.
+    """
+    known = (pl.col("samples") > 0) & (pl.col("response_tokens") > 0)
+    while len(steps) >= 2 * _LEAST_LATEST_STEPS:
+        told = steps.filter(known).select(pl.col("response_tokens") / pl.col("samples")).to_series()
+        found = drift(told.to_list())
+        if found is None or not found.drifts:
+            break
+        steps = steps.tail(len(steps) // 2)
+    return steps
 
 
 def measure_throughput(
@@ -150,7 +174,10 @@ def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
     steps = len(numbers)
     if window is not None:
         count = int(numbers.is_between(window.first_step, window.last_step).sum())
-        return f"the latest stretch with a stable step time: {count} of {steps} steps"
+        found = "the latest stretch with a stable step time"
+        if window.lengths_drifted:
+            found = "the end of the latest stretch with a stable step time, because response lengths drifted over it"
+        return f"{found}: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
         return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
     few = counted(steps, "step", "steps")

@@ -141,7 +141,7 @@ _TERMS: Final = (
         "staleness added in flight, in the queue",
         "the policy versions that were published before, and after, the end of the token's sample",
     ),
-    Term("steady state", "the latest stretch of steps with a stable step time; it leaves out startup"),
+    Term("steady state", "the latest stretch of steps with stable step time and lengths; it leaves out startup"),
     Term(
         "trained throughput, steady state",
         "response tokens trained per second of wall-clock time, measured over the steady state",

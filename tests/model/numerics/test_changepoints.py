@@ -1,6 +1,7 @@
 """The last stable stretch of step periods: after a warm-up, after a change, and none where there are too few steps."""
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import polars as pl
@@ -109,13 +110,20 @@ def test_a_period_of_zero_is_no_error() -> None:
     assert last_stable_stretch([0.0] * 20) == Stretch(0, 19)
 
 
-def steps_of(periods_s: list[float]) -> pl.DataFrame:
-    """The answer of training_steps for a first step that ends at 5 s and these periods after it."""
+def steps_of(periods_s: list[float], lengths_tokens: Callable[[int], int] = lambda step: 100) -> pl.DataFrame:
+    """The answer of training_steps for a first step that ends at 5 s and these periods after it, of eight samples."""
     ends = [5.0]
     for period_s in periods_s:
         ends.append(ends[-1] + period_s)
+    steps = range(1, len(ends) + 1)
     return pl.DataFrame(
-        {"step": range(1, len(ends) + 1), "end_ns": [round(end * 1e9) for end in ends], "period_s": [None, *periods_s]}
+        {
+            "step": steps,
+            "end_ns": [round(end * 1e9) for end in ends],
+            "period_s": [None, *periods_s],
+            "samples": [8] * len(ends),
+            "response_tokens": [8 * lengths_tokens(step) for step in steps],
+        }
     )
 
 
@@ -124,6 +132,23 @@ def test_the_window_runs_from_the_end_of_the_step_before_the_stretch_to_the_end_
     assert window is not None
     assert (window.first_step, window.last_step) == (22, 41)
     assert (window.start_ns, window.end_ns) == ((5 + 180) * 10**9, (5 + 200) * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("steps", "growth_tokens", "first"),
+    [
+        (40, 1, 22),  # 102 to 141 tokens
+        (40, 0, 2),
+        (39, 1, 2),  # a half of it could not be checked
+        (79, 1, 42),
+        (80, 1, 62),  # a half of the half can, and lengths drift over the half too
+    ],
+)
+def test_where_response_lengths_drift_the_window_has_their_latest(steps: int, growth_tokens: int, first: int) -> None:
+    window = steady_window(steps_of([1.0] * steps, lambda step: 100 + growth_tokens * step))
+    assert window is not None
+    assert (window.first_step, window.last_step, window.lengths_drifted) == (first, steps + 1, first > 2)
+    assert window.start_ns == (5 + first - 2) * 10**9
 
 
 def test_there_is_no_window_without_enough_periods() -> None:

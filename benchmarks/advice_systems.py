@@ -46,6 +46,11 @@ def _responses(world: World, factor: float, sigma: float, long_ratio: float) -> 
     return replace(world, responses=made, kv_capacity_tokens=None)
 
 
+def _doubling(world: World) -> World:
+    """Responses are twice as long at the end of the recording as at its start."""
+    return replace(world, responses=replace(world.responses, growth_ratio=2.0 ** (1.0 / _STEPS) - 1.0))
+
+
 def _trained(world: World, **changes: object) -> World:
     return replace(world, training=replace(world.training, **changes))  # type: ignore[arg-type]
 
@@ -115,6 +120,7 @@ KINDS: Final[Mapping[str, Change]] = {
     "micro-batches": lambda world: _in_parts(world),
     "micro-batches, tight limit": lambda world: _limits(_in_parts(world), max_in_flight_samples=_in_flight(world, 1.5)),
     "micro-batches, a row each": lambda world: _trained(_in_parts(world), records_micro_batches=True),
+    "responses that double": lambda world: _doubling(_responses(world, 1.0, world.responses.sigma, 0.0)),
 }
 """What each system has that the plain one has not, by its name."""
 

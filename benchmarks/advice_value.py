@@ -109,10 +109,11 @@ class Judged:
 
 
 def judge(system: System) -> Judged:
-    """Record, ask, simulate."""
+    """Record, ask, simulate as the recording ended."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         simulate_world(system.world, system.recorded, system.steps, 0, folder)
+        system = replace(system, world=latest(system))
         told = predict(folder, system.layouts)
         bottleneck = verdict_of(folder)
     said = None if isinstance(told, NoModelResult) else told
@@ -120,6 +121,13 @@ def judge(system: System) -> Judged:
     advised = [each for each in every if each is not None]
     true = {layout: truth_of(system.world, layout, TRUE_STEPS) for layout in {*system.layouts, *advised}}
     return Judged(system, said, bottleneck, true, true_gains(system, true[system.recorded].tokens_per_s))
+
+
+def latest(system: System) -> World:
+    """The world as it is when the recording ends; responses grow no further."""
+    responses = system.world.responses
+    grown_tokens = responses.median_tokens * (1.0 + responses.growth_ratio) ** system.steps
+    return replace(system.world, responses=replace(responses, median_tokens=grown_tokens, growth_ratio=0.0))
 
 
 def verdict_of(folder: Path) -> str:

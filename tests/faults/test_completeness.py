@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,24 +36,19 @@ def run(stored: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def completeness(folder: Path) -> Completeness:
+class Seen(NamedTuple):
+    """What is said of a run as it is opened."""
+
+    completeness: Completeness
+    counts: dict[str, int]
+    skipped: dict[str, str]
+    gaps: list[str]
+
+
+def seen(folder: Path) -> Seen:
     with open_run(folder) as run:
-        return run.completeness
-
-
-def counts(folder: Path) -> dict[str, int]:
-    with open_run(folder) as run:
-        return run.row_counts
-
-
-def skipped(folder: Path) -> dict[str, str]:
-    with open_run(folder) as run:
-        return {file.path: file.why for file in run.skipped_files}
-
-
-def gaps(folder: Path) -> list[str]:
-    with open_run(folder) as run:
-        return list(run.gaps)
+        skipped = {file.path: file.why for file in run.skipped_files}
+        return Seen(run.completeness, run.row_counts, skipped, list(run.gaps))
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -65,7 +61,7 @@ def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run
     before, after = (pq.read_table(run / "engine_steps" / f"sampler-0-{number:06d}.parquet") for number in (1, 3))
     hole_s = (min(after["start_ns"].to_pylist()) - max(before["end_ns"].to_pylist())) / 1e9
     path.unlink()
-    found = completeness(run)
+    found = seen(run).completeness
     (gap,) = found.gaps
     assert (found.state, gap.kind, gap.table, gap.worker_id, gap.rows) == (
         "incomplete", "missing", "engine_steps", "sampler-0", rows
@@ -78,12 +74,12 @@ def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run
 
 @pytest.mark.parametrize("name", ["sampler-0-000004", "sampler-0-000009", "trainer-000001", "nobody-000001", "x"])
 def test_a_copy_of_a_file_is_named_and_left_out(run: Path, name: str) -> None:
-    before = counts(run)
+    before = seen(run).counts
     shutil.copy(run / "samples" / "sampler-0-000001.parquet", run / "samples" / f"{name}.parquet")
-    assert skipped(run)[f"samples/{name}.parquet"].startswith(
-        "a copy of sampler-0-000001.parquet according to its footer"
-    )
-    assert (counts(run), completeness(run).state) == (before, "complete")
+    found = seen(run)
+    why = "a copy of sampler-0-000001.parquet according to its footer"
+    assert found.skipped[f"samples/{name}.parquet"].startswith(why)
+    assert (found.counts, found.completeness.state) == (before, "complete")
 
 
 def test_a_file_of_another_run_is_left_out(run: Path, tmp_path: Path) -> None:
@@ -91,15 +87,15 @@ def test_a_file_of_another_run_is_left_out(run: Path, tmp_path: Path) -> None:
     other = store_run(tmp_path / "other", "closed", "synchronous", steps=3)
     assert json.loads((other / "run.json").read_text())["run_id"] != manifest["run_id"]
     shutil.copy(other / "samples" / "sampler-0-000001.parquet", run / "samples" / "sampler-0-000007.parquet")
-    assert "belongs to samples of run 'synchronous" in skipped(run)["samples/sampler-0-000007.parquet"]
+    assert "belongs to samples of run 'synchronous" in seen(run).skipped["samples/sampler-0-000007.parquet"]
 
 
 def test_a_file_that_was_renamed_is_read_as_what_it_was_and_named(run: Path) -> None:
-    before = counts(run)
+    before = seen(run).counts
     (run / "samples" / "sampler-0-000002.parquet").rename(run / "samples" / "renamed.parquet")
-    found = completeness(run)
-    assert [(gap.kind, gap.table) for gap in found.gaps] == [("moved", "samples")]
-    assert (counts(run), found.state) == (before, "complete")
+    found = seen(run)
+    assert [(gap.kind, gap.table) for gap in found.completeness.gaps] == [("moved", "samples")]
+    assert (found.counts, found.completeness.state) == (before, "complete")
 
 
 def test_a_column_of_one_type_in_the_schema_and_of_another_in_its_row_group_costs_that_file(tmp_path: Path) -> None:
@@ -111,29 +107,31 @@ def test_a_column_of_one_type_in_the_schema_and_of_another_in_its_row_group_cost
     place = stored.index(b"\x15\x04\x19", footer + 1)  # The type of a chunk, INT64, and its encodings.
     path.write_bytes(stored[: place + 1] + b"\x0c" + stored[place + 2 :])
     why = "cannot be read: column step is INT64 in the schema and BYTE_ARRAY in a row group"
-    assert skipped(folder) == {"train_steps/t0-000001.parquet": why}
+    assert seen(folder).skipped == {"train_steps/t0-000001.parquet": why}
 
 
 @pytest.mark.parametrize("recorder", ["closed", "plain"])
 def test_rows_that_are_stored_twice_are_named_and_counted_once(recorder: str, tmp_path: Path) -> None:
     folder = store_run(tmp_path / "run", recorder)  # type: ignore[arg-type]
-    before = counts(folder)
+    before = seen(folder).counts
     rewrite(folder / "samples" / "sampler-0-000001.parquet", lambda rows: pa.concat_tables([rows, rows.slice(0, 5)]))
-    assert "samples: 5 rows are stored twice; they are counted once" in gaps(folder)
-    assert counts(folder) == before
-    assert ("beyond", 5) in [(gap.kind, gap.rows) for gap in completeness(folder).gaps]
+    found = seen(folder)
+    assert "samples: 5 rows are stored twice; they are counted once" in found.gaps
+    assert found.counts == before
+    assert ("beyond", 5) in [(gap.kind, gap.rows) for gap in found.completeness.gaps]
 
 
 def test_rows_that_a_killed_worker_wrote_after_it_counted_are_no_gap(tmp_path: Path) -> None:
     killed = worker("e0", "sampler", 0, None, rows={"engine_steps": 1}, last_flush_ns=2 * SECOND)
     folder = write_run(tmp_path, [killed], engine_steps=[engine_row("e0", 0, SECOND)])
     write_rows(folder, "engine_steps", "e0", [engine_row("e0", SECOND, 2 * SECOND)], sequence=2)
-    assert (completeness(folder).state, counts(folder)["engine_steps"]) == ("complete", 2)
+    found = seen(folder)
+    assert (found.completeness.state, found.counts["engine_steps"]) == ("complete", 2)
 
 
 def test_a_run_whose_workers_count_nothing_is_not_known_to_be_complete(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [worker("t0")], train_steps=[train_row("t0", 0, 10)])
-    assert completeness(folder) == Completeness("unknown", (), ("t0",))
+    assert seen(folder).completeness == Completeness("unknown", (), ("t0",))
 
 
 def test_a_null_where_none_is_allowed_is_named_and_the_row_left_out(tmp_path: Path) -> None:
@@ -141,16 +139,18 @@ def test_a_null_where_none_is_allowed_is_named_and_the_row_left_out(tmp_path: Pa
     path = write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 10)])
     step = pa.field("step", pa.int64())
     rewrite(path, lambda held: pa.concat_tables([held, held]).set_column(1, step, pa.array([1, None], pa.int64())))
-    assert "train_steps: 1 rows have no step; they are left out" in gaps(folder)
-    assert counts(folder)["train_steps"] == 1
+    found = seen(folder)
+    assert "train_steps: 1 rows have no step; they are left out" in found.gaps
+    assert found.counts["train_steps"] == 1
 
 
 @pytest.mark.parametrize(("length", "left_out"), [(65_536, 0), (65_537, 1)])
 def test_a_text_that_is_no_name_is_named_and_the_row_left_out(length: int, left_out: int, tmp_path: Path) -> None:
     samples = [sample_row("a", "e0", [(0, 0, 1)]), sample_row("b", "e0", [(0, 0, 1)], group_id="x" * length)]
     folder = write_run(tmp_path, [worker("e0", "sampler")], samples=samples)
-    assert counts(folder)["samples"] == 2 - left_out
-    assert sum("group_id of more than 65,536 bytes" in gap for gap in gaps(folder)) == left_out
+    found = seen(folder)
+    assert found.counts["samples"] == 2 - left_out
+    assert sum("group_id of more than 65,536 bytes" in gap for gap in found.gaps) == left_out
 
 
 @pytest.mark.parametrize("far_ns", [0, 4 * 10**18])
@@ -160,11 +160,11 @@ def test_a_time_far_from_the_rest_stretches_nothing_and_is_named(far_ns: int, tm
     rows = [engine_row("e0", start, start + 50), engine_row("e0", far_ns, far_ns + 50)]
     folder = write_run(tmp_path, workers, train_steps=[train_row("t0", start, start + 90)], engine_steps=rows)
     with open_run(folder) as run:
-        extents = run.connection.table("worker_extents").pl()
+        extents, gaps = run.connection.table("worker_extents").pl(), run.gaps
     assert extents["start_ns"].min() == start
     assert extents["end_ns"].max() == start + 100
-    assert any(gap.startswith("workers/e0.json: started_ns is ") for gap in gaps(folder))
-    assert "engine_steps: 1 rows have a time far from the rest of the run; they are left out" in gaps(folder)
+    assert any(gap.startswith("workers/e0.json: started_ns is ") for gap in gaps)
+    assert "engine_steps: 1 rows have a time far from the rest of the run; they are left out" in gaps
 
 
 @pytest.mark.parametrize("place", ["workers/x.json", "samples/x-000001.parquet"])
@@ -178,8 +178,8 @@ def test_what_is_no_file_is_named_and_never_opened(run: Path, place: str, what: 
         "loop": lambda: path.symlink_to(path),
     }
     make[what]()
-    assert list(skipped(run)) == [place]
-    assert completeness(run).state == "complete"
+    found = seen(run)
+    assert (list(found.skipped), found.completeness.state) == ([place], "complete")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_is_no_file_is_named_and_never_opened(run: Path, place: str, what: 
 )
 def test_a_worker_file_that_cannot_be_read_in_bounds_is_named(run: Path, content: bytes) -> None:
     (run / "workers" / "x.json").write_bytes(content)
-    assert list(skipped(run)) == ["workers/x.json"]
+    assert list(seen(run).skipped) == ["workers/x.json"]
 
 
 def test_incompleteness_fails_a_check(run: Path) -> None:
@@ -229,8 +229,9 @@ def test_folders_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest
 
     real = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert skipped(run) == {"samples": "a folder that cannot be listed (Permission denied)"}
-    assert [(gap.kind, gap.table) for gap in completeness(run).gaps] == [("missing", "samples")]
+    found = seen(run)
+    assert found.skipped == {"samples": "a folder that cannot be listed (Permission denied)"}
+    assert [(gap.kind, gap.table) for gap in found.completeness.gaps] == [("missing", "samples")]
 
 
 def test_workers_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,11 +239,12 @@ def test_workers_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(worker_files, "_json_files", refuse)
-    assert skipped(run)["workers"] == "a folder that cannot be listed (Permission denied)"
-    assert completeness(run).state == "unknown"
+    found = seen(run)
+    assert found.skipped["workers"] == "a folder that cannot be listed (Permission denied)"
+    assert found.completeness.state == "unknown"
 
 
 def test_a_run_that_may_not_be_read_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(RunFolderError, match="found a folder that you may not read"):
-        completeness(run)
+        seen(run)

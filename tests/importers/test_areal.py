@@ -77,13 +77,10 @@ def test_samplers_generate_while_a_session_does_and_else_have_no_requests(run: F
     assert states["unattributed"] == pytest.approx(2 * 0.5)
 
 
-def test_accepted_samples_are_trained_with_at_least_the_newest_version_seen(run: Filled) -> None:
+def test_accepted_samples_are_trained_and_the_others_filtered(run: Filled) -> None:
     deliveries = {row["sample_id"]: row for row in run.rows("deliveries")}
     assert deliveries["5-11"]["outcome"] == "filtered"
     assert sum(row["outcome"] == "trained" for row in deliveries.values()) == 11
-    newest = {row["sample_id"]: max(run["version"] for run in row["versions"]) for row in run.rows("samples")}
-    trained = [row for row in deliveries.values() if row["outcome"] == "trained"]
-    assert all(row["consumer_version"] >= newest[row["sample_id"]] for row in trained)
     assert run.imported.tables["deliveries"].certainty is Certainty.INFERRED
 
 

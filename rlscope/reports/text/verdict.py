@@ -379,11 +379,11 @@ def _behind(action: Action, first: Action) -> str:
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
-    """Why the layout is kept; empty if the first action changes it."""
-    if first.kind not in ("fix", "fresher") or first.what == "colocated" or not isinstance(analysis.model, ModelResult):
+    """Why the layout is kept; empty if it is not, or if the first action changes it."""
+    model = analysis.model
+    if first.kind not in ("fix", "fresher") or first.what == "colocated" or not isinstance(model, ModelResult):
         return ""
-    reason = advice.reason(analysis.model)
-    return f"Keep the current layout: {reason[0].lower()}{reason[1:]}"
+    return advice.reason(model) if model.recommendation.advice == "keep" else ""
 
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:

@@ -126,6 +126,10 @@ def rank_actions(
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
     fresher = _held(lower, ceiling[True]) if lower is not None and lower.kind == "fresher" else None
     cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity, settings)
+    if cheaper is not None and cheaper.cause == "trainers":
+        # Fewer samplers let the same trainers wait no less than never.
+        most = trainer_rate_bound(observed, cheaper.gains.size)
+        cheaper = _with_gains(cheaper, _below(cheaper.gains, most))
     keeping = [each for each in (fresher, cheaper) if each is not None]
     return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
 

@@ -47,6 +47,7 @@ from rlscope.model.forecast.price import (
 )
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
+from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
@@ -532,12 +533,12 @@ def _p95_steps(price: Price) -> float:
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:
     """Add the error of the closed form that the changed solution does not share with the current one.
 
-    number: identifies the change; each change has its own error about its own median, identical wherever it is solved.
+    number: identifies the change; each change has its own error, identical wherever it is solved.
     log_sd: a side that is 10% faster shares nearly all of the current error, so its own error is smaller in proportion
     to the change, relative to a doubling (own assumption).
     """
-    drawn = np.random.default_rng([_SEED, number + _SEEDED_CAUSES]).standard_normal(gains.size)
-    return (1.0 + gains) * np.exp(log_sd * (drawn - np.median(drawn))) - 1.0
+    rng = np.random.default_rng([_SEED, number + _SEEDED_CAUSES])
+    return (1.0 + gains) * np.exp(log_sd * normals(rng, gains.size)) - 1.0
 
 
 def _without_updates(system: System) -> System:

@@ -38,6 +38,7 @@ from rlscope.model.forecast.price import (
 )
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
+from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
@@ -330,15 +331,14 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
 
 
 def _level_noise(log_sd: float, draws: int) -> Reals:
-    """Error shared by all layouts, centered on its own median: it widens intervals without moving medians."""
-    drawn = np.random.default_rng(_LEVEL_SEED).standard_normal(draws)
-    return log_sd * (drawn - np.median(drawn))
+    """Error shared by all layouts: it widens intervals without moving medians."""
+    return log_sd * normals(np.random.default_rng(_LEVEL_SEED), draws)
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:
     """Error of one layout. The layout is the seed, so its draws do not depend on the other layouts."""
     seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running)
-    return np.random.default_rng(seed).standard_normal(draws)
+    return normals(np.random.default_rng(seed), draws)
 
 
 def _form_error(state: SteadyState | Refused) -> float:

@@ -20,6 +20,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
+from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
@@ -251,7 +252,7 @@ def _about(value: float | None, drawn: Reals) -> Estimate:
 def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None) -> Reals:
     """Share that is kept in every draw, with all errors, over that of the best estimate."""
     rng = np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
-    speeds = _errors(rng, _FORM_ERROR, len(draws))
+    speeds = np.exp(_FORM_ERROR * normals(rng, len(draws)))
     systems = [
         replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
         for draw, speed in zip(draws, speeds, strict=True)
@@ -262,17 +263,11 @@ def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simul
     if simulated is None or not any(simulated.step_dropped_tokens):
         return kept
     if _ages_out(system.admission):
-        kept *= _errors(rng, _SIMULATION_ERROR, len(draws))
+        kept *= np.exp(_SIMULATION_ERROR * normals(rng, len(draws)))
     left = np.array(simulated.step_left_tokens)
     trained = left - np.array(simulated.step_dropped_tokens)
     # Once for the simulation, and once for the run whose level it is moved to.
     return kept * drawn_factors(trained, left, _SEED, len(draws)) * drawn_factors(trained, left, _SEED + 1, len(draws))
-
-
-def _errors(rng: np.random.Generator, log_sd: float, draws: int) -> Reals:
-    """Factors around 1, centered on their own median: they widen intervals without moving medians."""
-    drawn = rng.standard_normal(draws)
-    return np.exp(log_sd * (drawn - np.median(drawn)))
 
 
 def _ages_out(admission: Admission) -> bool:

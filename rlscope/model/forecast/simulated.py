@@ -29,6 +29,7 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.price import Price, price_simulated, with_intervals
 from rlscope.model.numerics.bootstrap import drawn_factors
+from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
 from rlscope.model.system import Admission, DecodeCurve, Layout, System
@@ -172,7 +173,7 @@ def _scaled(forecast: Forecast, factor: float, steps_per_version: float) -> Fore
     if drawn is None or rate is None:
         return forecast
     rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.max_running])
-    errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
+    errors = np.exp(_NEIGHBOUR_ERROR * normals(rng, drawn.size))
     timing = forecast.timing and replace(forecast.timing, step_s=forecast.timing.step_s / factor)
     aged = forecast.staleness and replace(forecast.staleness, steps_per_version=steps_per_version)
     price, drawn = replace(forecast.price, staleness=aged), drawn * factor * errors

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from rlscope.model.arrays import Counts, Reals
+from rlscope.model.numerics.stratified import normals
 
 LEAST_BLOCKS: Final = 10
 """Minimum independent blocks: with fewer, the quantiles of a bootstrap mean nothing, and a range is given instead."""
@@ -106,7 +107,7 @@ def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: 
     """
     rng = np.random.default_rng(seed)
     ratio = ratio_of_sums(numerators, denominators, rng, coverage_ratio=_TWO_SIGMA_RATIO)
-    return np.exp((ratio.high - ratio.low) / (4.0 * ratio.value) * rng.standard_normal(draws))
+    return np.exp((ratio.high - ratio.low) / (4.0 * ratio.value) * normals(rng, draws))
 
 
 def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:

@@ -315,7 +315,7 @@ def test_a_gain_of_a_short_stretch_is_sure_beyond_the_model_s_error_and_one_of_a
     short = replace(CAPPED, long_enough=False)
     ranking, _, _ = ranked(of_small("trainers"), layouts=splits, grounds=short)
     layout = first_of(ranking, "layout")
-    assert layout.gain_ratio.low > 1.05 * 1.15 - 1.0
+    assert (layout.gains > 1.05 * 1.15 - 1.0).mean() >= 0.9
     assert layout.kind == "change"
     ranking, _, _ = ranked(of_small("updates"), grounds=CAPPED)
     assert first_of(ranking, "publish_every").gain_ratio.value < 1.05 * 1.15 - 1.0

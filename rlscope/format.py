@@ -112,15 +112,6 @@ def gain(ratio: float | None) -> str:
     return f"{ratio:+,.0%}".replace("-", "−")
 
 
-def signed_hundredths(ratio: float | None) -> str:
-    """Format a small signed change with two decimals: +0.98%, −0.22%; a change that rounds to 0 is "about 0%"."""
-    if finite(ratio) is None or ratio is None:
-        return NO_DATA
-    if abs(ratio) < 0.00005:
-        return "about 0%" if ratio else "0%"
-    return f"{ratio:+.2%}".replace("-", "−")
-
-
 def signed_points(ratio: float | None) -> str:
     """Format a difference of two ratios in percentage points: +1.4 points; "about 0 points" if it rounds to 0."""
     if finite(ratio) is None or ratio is None:

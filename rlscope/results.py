@@ -226,7 +226,7 @@ class WhatIfAnswer(InBlocks, WhatIf):
 
     @property
     def blocks(self) -> Iterable[Block]:
-        """The answer, what it assumes, and the sensitivities of the current layout."""
+        """The answer and what it assumes."""
         return what_if_blocks(self.model, self)
 
     def __repr__(self) -> str:

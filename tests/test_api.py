@@ -207,7 +207,7 @@ def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
     plan.write_text(SMALL_PLAN, encoding="utf-8")
     answers = (
         (rlscope.plan(plan), "Uncertainties"),
-        (analysis.what_if(max_running=48), "Sensitivity: throughput change per 1%"),
+        (analysis.what_if(max_running=48), "Predicted throughput"),
         (rlscope.check(run_dir, fail_if="throughput.steady_tokens_per_s < 1e9"), "not judged"),
         (rlscope.doctor(run_dir), "would add: "),
     )

@@ -7,7 +7,7 @@ from rlscope import format as fmt
 
 @pytest.mark.parametrize("write", [fmt.significant, fmt.count, fmt.si, fmt.percent, fmt.tokens,
                                    fmt.tokens_per_second, fmt.versions, fmt.gpu_time, fmt.duration,
-                                   fmt.size, fmt.signed_hundredths])  # fmt: skip
+                                   fmt.size])  # fmt: skip
 def test_what_is_no_number_is_said_to_be_no_data(write):
     assert [write(value) for value in (None, math.nan, math.inf, -math.inf)] == ["no data"] * 4
 
@@ -88,21 +88,6 @@ def test_gpu_time_becomes_hours_from_one_hour_on(gpu_s, text):
 )  # fmt: skip
 def test_a_quantity_is_written_by_the_unit_in_its_name(name, value, text):
     assert fmt.quantity(name, value) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (0.0, "0%"),
-        (0.0098, "+0.98%"),
-        (-0.0022, "−0.22%"),
-        (0.00005, "+0.01%"),
-        (0.000049, "about 0%"),
-        (0.01, "+1.00%"),
-    ],
-)
-def test_a_small_change_is_per_cent_to_the_hundredth(ratio, text):
-    assert fmt.signed_hundredths(ratio) == text
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ _GAIN: Final = re.compile(r"[+−][\d.,]+%( \(90% interval [^)]*\))?|(?<=through
 _FAR_AHEAD: Final = 0.05
 """Actions whose gains differ by less may change places on another machine."""
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
-_ABSENT: Final = ("not_there", "not_recorded")
 _LAYOUT: Final = ("trainer_gpus", "sampler_gpus", "max_running")
 
 
@@ -104,9 +103,6 @@ def _settled(document: Any) -> Any:
             "best": {name: best.get(name) for name in _LAYOUT},
         },
         "time_to_finish": {"remaining_steps": finish.get("remaining_steps")},
-        "sensitivity": sorted(
-            each["quantity"] for each in document["sensitivity"] or [] if each["no_effect_reason"] in _ABSENT
-        ),
         "model": {name: model.get(name) for name in ("synchronous", "warnings")},
     }
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from rlscope.model import calibration
-from rlscope.model.forecast import actions, ranking, recommend, result, sensitivity, simulated
+from rlscope.model.forecast import actions, ranking, recommend, result, simulated
 
 
 @contextmanager
@@ -21,8 +21,6 @@ def few_draws() -> Iterator[None]:
             (simulated, "_MORE_STEPS", 16),
             (simulated, "_MOST_SIMULATED", 3),
             (recommend, "_DRAWS_OF_A_SOURCE", 2),
-            (sensitivity, "_DRAWS", 1),
-            (sensitivity, "_PROBED_DRAWS", 1),
         ):
             patched.enter_context(patch.object(module, name, value))
         yield

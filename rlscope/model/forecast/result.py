@@ -1,4 +1,4 @@
-"""Build the model result of a run: prediction, gap, forecasts, recommendation, sensitivities and time to finish.
+"""Build the model result of a run: prediction, gap, forecasts, recommendation and time to finish.
 
 The recommendation is calibrated on the whole steady state; the prediction that is checked against the run uses only its
 first half. The rest of the run is assumed to have steps like those of the steady state. Not covered: checkpoints and
@@ -33,7 +33,6 @@ from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
-from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
 from rlscope.model.forecast.simulated import Corrected, correct_by_simulation, slow_engines
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
@@ -150,8 +149,6 @@ class ModelResult:
     synchronous_tokens_per_s: float | None
     """Rate of a synchronous run whose GPUs do both: the modeled gain over the measured rate. None if no engine fits."""
     efficiency: BatchEfficiency | None
-    sensitivities: tuple[Sensitivity, ...]
-    """Throughput change per 1% of each quantity, the largest first."""
     finish: TimeToFinish | None
     """None if the run does not state how many steps it has, or has finished them all."""
     warnings: tuple[ModelWarning, ...]
@@ -212,7 +209,6 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         ranking=ranking,
         synchronous_tokens_per_s=_colocated_rate(calibration, anchor.rate_ratio),
         efficiency=batch_efficiency(calibration, whole),
-        sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
         warnings=_warnings(
             whole, prediction, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0

@@ -11,7 +11,6 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat, Cause
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
-from rlscope.model.forecast.sensitivity import Sensitivity
 from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
 from rlscope.reports.documents.findings import ToldFinding, told_finding
@@ -172,8 +171,6 @@ class AnalysisDocument(Document):
     time_to_finish: TimeToFinish | None
     """Duration of the rest of the run; None if the model could not be fitted, or if the run does not state its number
     of steps or has finished them."""
-    sensitivity: tuple[Sensitivity, ...] | None
-    """Throughput change per 1% of each quantity, the largest first; None if the model could not be fitted."""
     model: ModelDetails | None
     """Further results of the model; None if it could not be fitted."""
     step_bounds: ToldBounds | None
@@ -210,7 +207,6 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         recommendation=ranked_layouts(analysis.model),
         actions=tuple(_action(each, analysis, model) for each in ranked) if model else (),
         time_to_finish=model and model.finish,
-        sensitivity=model and model.sensitivities,
         model=model and model_details(model),
         step_bounds=_bounds(analysis.step_bounds),
         events=tuple(

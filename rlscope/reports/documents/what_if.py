@@ -6,7 +6,6 @@ from rlscope.document import Document
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.sensitivity import Sensitivity
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents.layouts import ModeledLayout, TrainingScaling, modeled_layout, training_scaling
@@ -35,8 +34,6 @@ class WhatIfDocument(Document):
     model of this run."""
     training_scaling: TrainingScaling
     """Scaling of training with the number of trainer GPUs."""
-    sensitivity: tuple[Sensitivity, ...]
-    """Throughput change per 1% of each quantity in the current run, the largest first."""
 
 
 def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
@@ -51,5 +48,4 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
         simulated=answer.simulated,
         warnings=tuple(dict.fromkeys((*answer.warnings, *model.warnings))),
         training_scaling=training_scaling(model),
-        sensitivity=model.sensitivities,
     )

@@ -1,4 +1,4 @@
-"""Predicted throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
+"""Predicted throughput and staleness of other layouts, time to finish, and assumptions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -36,9 +36,9 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
     sweep = drawn_frame(_SWEEP._replace(reading=sweep_reading(frames[0])), "figure-sweep", frames[0], run)
     frontier, same = drawn_frame(_FRONTIER, "figure-frontier", frames[1], run), one_staleness(frames[1])
     charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
-    more = [model_words.sensitivity_part(result), model_words.finish_part(result, run)]
-    more += [Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])]
-    return [*charts, Fold("layouts-more", "Sensitivity, time to finish, and assumptions", more)]
+    remarks = Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])
+    more = [model_words.finish_part(result, run), remarks]
+    return [*charts, Fold("layouts-more", "Time to finish and assumptions", more)]
 
 
 def sweep_reading(frame: pl.DataFrame) -> str:

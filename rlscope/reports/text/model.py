@@ -1,6 +1,6 @@
 """Tables and sentences of a model result, the same for terminal and page.
 
-Predicted against measured, losses from the upper bound to the measured throughput, time to finish, sensitivities. The
+Predicted against measured, losses from the upper bound to the measured throughput, and time to finish. The
 recommendation is in `advice.py`.
 """
 
@@ -24,7 +24,6 @@ from rlscope.model.forecast.replay import (
     Scheduling,
 )
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
 from rlscope.model.policies import Delivery, Dispatch, QueueOrder, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -439,48 +438,3 @@ def _cause_words(step: GapStep) -> CauseWords:
 
 def _hours(hours: float | None) -> str:
     return fmt.duration(None if hours is None else hours * 3600.0)
-
-
-def sensitivity_part(model: ModelResult) -> Part:
-    """Return the changes of throughput, the largest first; quantities without effect last, with the reason."""
-    title, columns = "Sensitivity: throughput change per 1%", ("", "predicted change", "")
-    rows = [_sensitivity_row(each) for each in model.sensitivities]
-    return Part(title, [Table(title, columns, rows), Paragraph(_sensitivity_sentence(model), "note")])
-
-
-def _sensitivity_sentence(model: ModelResult) -> str:
-    """Explain the figures, and whether they are approximate."""
-    text = (
-        "Predicted change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
-        "numbers are changed by 1 and the effect is scaled to 1%."
-    )
-    rough = any(each.is_rough for each in model.sensitivities)
-    return f"{text} Approximate: a limit applies that the closed forms only approximate." if rough else text
-
-
-def _sensitivity_row(sensitivity: Sensitivity) -> tuple[str, str, str]:
-    gain = sensitivity.gain_ratio
-    text = fmt.NO_DATA if gain is None else fmt.with_interval(fmt.signed_hundredths, *gain)
-    remark = _NO_EFFECT[sensitivity.no_effect_reason] if sensitivity.no_effect_reason else ""
-    return _NAMES[sensitivity.quantity], text, remark
-
-
-_NAMES: Final[Mapping[SensitivityQuantity, str]] = {
-    "trainer_speed": "faster training",
-    "trainer_gpus": "more trainer GPUs",
-    "engine_speed": "faster forward passes",
-    "prefill_speed": "faster prefill only",
-    "sampler_gpus": "more sampler GPUs",
-    "running_limit": "more running requests per engine",
-    "kv_capacity": "larger KV cache",
-    "weight_update": "faster weight updates",
-    "response_length": "shorter responses",
-    "environment": "faster environment",
-    "in_flight_cap": "higher in-flight cap",
-    "staleness_cap": "higher staleness cap",
-}
-_NO_EFFECT: Final[Mapping[Silence, str]] = {
-    "not_limiting": "not the bottleneck",
-    "not_there": "not in this run",
-    "not_recorded": "not recorded",
-}

@@ -15,19 +15,17 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words
-from rlscope.reports.text.model import sensitivity_part
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 from rlscope.reports.text.price import costly_words, share_words
 
 
 def what_if_blocks(model: ModelResult, answer: WhatIf) -> list[Block]:
-    """Return the answer, its assumptions, and the sensitivities of the current layout."""
+    """Return the answer and its assumptions."""
     lines = what_if_lines(model, answer)
     return [
         Paragraph(headline(answer), "headline"),
         Table("The run with the change", ("", "current", "changed", "difference"), what_if_rows(answer)),
         *([Bullets(lines)] if lines else []),
-        sensitivity_part(model),
     ]
 
 

@@ -201,7 +201,7 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
     advice = document["recommendation"]
     assert (advice["action"], advice["why"], advice["candidates"]) == ("unknown", "no pass was recorded", [])
     assert {advice[name] for name in ("current", "best", "alternative")} == {None}
-    assert {document[name] for name in ("latency", "model", "time_to_finish", "sensitivity")} == {None}
+    assert {document[name] for name in ("latency", "model", "time_to_finish")} == {None}
     assert document["throughput"]["gap"] is None
 
 
@@ -233,16 +233,6 @@ def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
     assert sum(each["probability_best"] for each in drawn) == pytest.approx(1.0)
     rates = [each["tokens_per_s"] for each in drawn]
     assert all(rate["low"] <= rate["value"] <= rate["high"] for rate in rates) and len(rates) > 2
-
-
-def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_model():
-    levers = as_document(with_model(changing_model()))["sensitivity"]
-    assert levers[0]["quantity"] == "trainer_speed"
-    gain = levers[0]["gain_ratio"]
-    assert 0.0 < gain["low"] <= gain["value"] <= gain["high"]
-    without = [each for each in levers if each["gain_ratio"] and each["gain_ratio"]["value"] == 0.0]
-    assert {each["no_effect_reason"] for each in without} == {"not_limiting", "not_there"}
-    assert as_document(with_model(NoModelResult("no pass")))["sensitivity"] is None
 
 
 def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():

@@ -44,6 +44,8 @@ mean length of the trained samples. staleness_mean: in versions. staleness_mean_
 differ in their publish interval. update_s: from publication to an engine. dropped_ratio: share of the tokens leaving
 the queue that was dropped as stale or abandoned."""
 Learned = Literal["reward", "loss", "entropy"]
+Place = Literal["step", "gpu_hours"]
+"""Basis of a comparison of learning: the same number of steps or the same number of GPU-hours."""
 BreakdownName = Literal[
     "rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness_steps", "staleness", "tokens_per_step"
 ]
@@ -57,6 +59,9 @@ _IN_STEPS: Final[Mapping[Quantity, Quantity]] = {
 """The quantity in optimizer steps for each quantity in versions."""
 _ABSOLUTE: Final = frozenset({*_IN_STEPS, *_IN_STEPS.values(), "dropped_ratio"})
 """Quantities that may be 0, so they are compared by difference, not by ratio."""
+LEARNED_COLUMNS: Final[Mapping[Learned, str]] = {"reward": "reward_mean", "loss": "loss", "entropy": "entropy"}
+"""Column of the training metrics for each learned quantity."""
+PLACES: Final[tuple[Place, ...]] = ("step", "gpu_hours")
 LEARNING_STEPS: Final = 10
 """Number of steps over which reward and loss are averaged: the minimum length of a steady state."""
 
@@ -77,7 +82,7 @@ class LearningRow:
 
     learned: Learned
     """The quantity."""
-    at: Literal["step", "gpu_hours"]
+    at: Place
     """Basis of the comparison: the same number of steps or the same number of GPU-hours."""
     where: float
     """The step, or the GPU-hours, that both runs reached."""
@@ -196,19 +201,18 @@ def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
-    measured, spans = [_measures(run, basis) for run in (before, after)], version_steps(before, after)
+    measured, spans = [measures(run, basis) for run in (before, after)], version_steps(before, after)
     rows: list[Row] = []
     for quantity in measured[0]:
         if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
             continue
-        scale: Scale = "absolute" if quantity in _ABSOLUTE else "ratio"
         values = [each[quantity] for each in measured]
         if spans is not None and quantity in _IN_STEPS:
             # Versions span different numbers of steps, so a difference in versions carries no information.
             values = [value.value if isinstance(value, StepSeries) else value for value in values]
         if spans is not None and quantity == "staleness_mean":
             rows += _rows_in_steps(measured, spans)
-        rows.append(Row(quantity, _between(values[0], values[1], scale)))
+        rows.append(Row(quantity, _between(values[0], values[1], scale_of(quantity))))
     return tuple(rows)
 
 
@@ -233,7 +237,12 @@ def _between(before: StepSeries | float | None, after: StepSeries | float | None
     return Difference(first, then, scale, changed(first, then, scale))
 
 
-def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, StepSeries | float | None]:
+def scale_of(quantity: Quantity) -> Scale:
+    """Return the scale on which a quantity of two runs is compared."""
+    return "absolute" if quantity in _ABSOLUTE else "ratio"
+
+
+def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, StepSeries | float | None]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
     (totals, time), facts = _stretch(run, basis), run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
@@ -289,16 +298,10 @@ def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
     if before.learning is None or after.learning is None or before.learning.is_empty() or after.learning.is_empty():
         return
     curves = [with_gpu_hours(run) for run in (before, after)]
-    columns: tuple[tuple[Learned, str], ...] = (
-        ("reward", "reward_mean"),
-        ("loss", "loss"),
-        ("entropy", "entropy"),
-    )
-    places: tuple[tuple[Literal["step", "gpu_hours"], str], ...] = (("step", "step"), ("gpu_hours", "gpu_hours"))
-    for learned, column in columns:
-        for at, along in places:
-            where = min(float(curve[along].max() or 0) for curve in curves)  # type: ignore[arg-type]
-            first, then = (_reached(curve, along, where, column) for curve in curves)
+    for learned, column in LEARNED_COLUMNS.items():
+        for at in PLACES:
+            where = min(float(curve[at].max() or 0) for curve in curves)  # type: ignore[arg-type]
+            first, then = (reached(curve, at, where, column) for curve in curves)
             if first is not None and then is not None:
                 yield LearningRow(learned, at, where, difference(first, then, "absolute"))
 
@@ -310,10 +313,10 @@ def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
     return run.learning.with_columns(gpu_hours=hours)
 
 
-def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> StepSeries | None:
+def reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSeries | None:
     """Return the last steps up to a point, weighted by samples if known; None if nothing was recorded."""
     weighted = curve.with_columns(pl.col("samples").fill_null(1))
-    up_to = weighted.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
+    up_to = weighted.filter((pl.col(at) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
     last = up_to.tail(LEARNING_STEPS)
     if last.is_empty():
         return None

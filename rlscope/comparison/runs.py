@@ -8,6 +8,7 @@ from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult
 from rlscope.comparison.attribution import Attribution, attribute
 from rlscope.comparison.differences import Differences, differences_of
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, counting_prompts, run_of
+from rlscope.comparison.repeats import RepeatedSetting, repeated_settings
 from rlscope.comparison.warnings import CompareWarning, warnings_of
 from rlscope.errors import AnalysisError
 from rlscope.pipeline import analyze
@@ -29,6 +30,8 @@ class RunComparison:
 
     baseline: ComparedRun
     pairs: tuple[Pair, ...]
+    repeated: tuple[RepeatedSetting, ...]
+    """Settings that were run several times, each compared with that of the baseline."""
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
@@ -38,7 +41,8 @@ class RunComparison:
 
 def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> RunComparison:
     """Compare runs that have been read."""
-    return RunComparison(baseline, tuple(_pair(baseline, other) for other in others))
+    pairs = tuple(_pair(baseline, other) for other in others)
+    return RunComparison(baseline, pairs, repeated_settings((baseline, *others)))
 
 
 def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:

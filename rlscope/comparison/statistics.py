@@ -146,6 +146,35 @@ def difference(before: StepSeries | None, after: StepSeries | None, scale: Scale
     return _judged(plain, spreads[0], spreads[1])
 
 
+def difference_of_runs(before: Sequence[float | None], after: Sequence[float | None], scale: Scale) -> Difference:
+    """Compare the means of two groups of runs by Student's t-test, in which each run counts once.
+
+    The spread between runs is assumed to be the same in both groups, so that one run can be compared with several.
+    Ratios are compared as logarithms. A mean is None if a value of its group is; without a group of two runs, the
+    difference is not tested.
+    """
+    groups = [_on_scale(each, scale) for each in (before, after)]
+    means = [None if each is None else float(each.mean()) for each in groups]
+    if scale == "ratio":
+        means = [None if mean is None else math.exp(mean) for mean in means]
+    plain = Difference(means[0], means[1], scale, changed(means[0], means[1], scale))
+    freedom = len(before) + len(after) - 2
+    known = [each for each in groups if each is not None]
+    if len(known) < 2 or not freedom:
+        return plain
+    variance = math.fsum(float(((each - each.mean()) ** 2).sum()) for each in known) / freedom
+    of_means = variance * (1.0 / len(before) + 1.0 / len(after))
+    return _judged(plain, _Spread(of_means, float(freedom)), _Spread(0.0, 1.0))
+
+
+def _on_scale(values: Sequence[float | None], scale: Scale) -> Reals | None:
+    """Return the values, or their logarithms for a ratio; None if one is unknown, or not positive for a ratio."""
+    known = np.array([each for each in values if each is not None and (scale == "absolute" or each > 0.0)])
+    if known.size < len(values):
+        return None
+    return np.log(known) if scale == "ratio" else known
+
+
 def changed(before: float | None, after: float | None, scale: Scale) -> float | None:
     """Return the difference of two values on a scale; None if one is missing, or not positive for a ratio."""
     if before is None or after is None:

@@ -153,8 +153,10 @@ class Differences(Block):
 
     title: str
     letter: str
-    """Name of the run that is compared with run A."""
+    """Name of the run, or of the runs, compared with the baseline."""
     rows: Sequence[DifferenceRow]
+    baseline: str = "A"
+    """Name of the run, or of the runs, to compare with."""
 
 
 TESTED: Final = "significant"

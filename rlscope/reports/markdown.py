@@ -71,7 +71,7 @@ def _table(block: blocks.Table) -> Iterator[str]:
 
 
 def _differences(block: blocks.Differences) -> Iterator[str]:
-    columns = ("", "A", block.letter, "change", "95% interval", blocks.TESTED)
+    columns = ("", block.baseline, block.letter, "change", "95% interval", blocks.TESTED)
     places = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in block.rows)]
     yield from table([columns[place] for place in places], [[row[place] for place in places] for row in block.rows])
 

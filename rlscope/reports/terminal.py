@@ -187,7 +187,7 @@ def _differences(block: blocks.Differences, width: int) -> RenderableType:
     is_wide = width >= _WIDE
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("", overflow="fold", min_width=22 if is_wide else 14)
-    for name in ("A", block.letter, "change", *(["95% interval"] if is_wide else [])):
+    for name in (block.baseline, block.letter, "change", *(["95% interval"] if is_wide else [])):
         table.add_column(name, justify="right", no_wrap=is_wide, overflow="fold")
     if is_wide:
         table.add_column(blocks.TESTED, no_wrap=True)

@@ -10,6 +10,7 @@ from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import ChangeCause, Promise, SettingChange
 from rlscope.comparison.differences import Basis, Breakdown, LearningRow, Row
 from rlscope.comparison.facts import ComparedRun, Setting, plain
+from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.warnings import CompareWarning
 from rlscope.document import Document, extended
@@ -98,6 +99,8 @@ class CompareDocument(Document):
     """Run A."""
     comparisons: tuple[PairDocument, ...]
     """The other runs, in the given order."""
+    repeated: tuple[RepeatedSetting, ...]
+    """Settings that were run several times, each compared with that of the baseline."""
 
 
 def compare_document(compared: RunComparison) -> CompareDocument:
@@ -105,6 +108,7 @@ def compare_document(compared: RunComparison) -> CompareDocument:
     return CompareDocument(
         baseline=_summary(compared.baseline, "A"),
         comparisons=tuple(_pair(pair, words.letter_of(index)) for index, pair in enumerate(compared.pairs, start=1)),
+        repeated=compared.repeated,
     )
 
 

@@ -23,6 +23,7 @@ from rlscope.reports.text.comparison import (
     compared_runs,
     letter_of,
     pair_blocks,
+    repeated_parts,
     state_bars,
 )
 from rlscope.reports.text.states import role_order
@@ -51,7 +52,11 @@ def render_comparison(compared: RunComparison) -> str:
         answers=[pair.answer for pair in pairs],
         spent=_spent(compared),
         runs=compared_runs(compared),
-        sections=[*map(_numbers, range(1, len(pairs) + 1), pairs), _charts(figures)],
+        sections=[
+            *(_repeated(number, part) for number, part in enumerate(repeated_parts(compared), start=1)),
+            *map(_numbers, range(1, len(pairs) + 1), pairs),
+            _charts(figures),
+        ],
     )
     html = page("comparison.html", title, words, page_scripts(_SCRIPTS))
     return with_pictures(html, {each.anchor: each for each in figures if each.spec})
@@ -70,6 +75,10 @@ def comparison_png(compared: RunComparison) -> bytes:
 
 def _numbers(number: int, pair: PairBlocks) -> _Section:
     return _Section(f"pair-{number}", pair.part.title, pair.title, pair.part.blocks)
+
+
+def _repeated(number: int, part: Part) -> _Section:
+    return _Section(f"repeated-{number}", part.title, "Repeated runs", part.blocks)
 
 
 def _charts(figures: Sequence[Drawn]) -> _Section:

@@ -11,6 +11,7 @@ from rlscope import format as fmt
 from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
 from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference, DifferenceInterval
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
@@ -111,12 +112,30 @@ def letter_of(index: int) -> str:
 def comparison_blocks(compared: RunComparison) -> list[Block]:
     """Return the whole comparison: the answers, the runs, then the numbers."""
     pairs = pair_blocks(compared)
-    return [*(pair.answer for pair in pairs), compared_runs(compared), *(pair.part for pair in pairs)]
+    answers = [pair.answer for pair in pairs]
+    return [*answers, compared_runs(compared), *repeated_parts(compared), *(pair.part for pair in pairs)]
 
 
 def compared_runs(compared: RunComparison) -> Facts:
     """Return the runs, the baseline first."""
     return Facts([Fact(letter_of(n), f"{run.name}: {_about(run)}") for n, run in enumerate(compared.runs)])
+
+
+def repeated_parts(compared: RunComparison) -> list[Part]:
+    """Return the comparison of settings that were run several times, a part each."""
+    return [_repeated_part(each) for each in compared.repeated]
+
+
+def _repeated_part(repeated: RepeatedSetting) -> Part:
+    before, after = (", ".join(map(letter_of, group)) for group in (repeated.baseline_runs, repeated.runs))
+    title = f"{after} against {before}: repeated runs"
+    rows = [_row(row) for row in repeated.rows if row.difference.change is not None]
+    rows += [_learning(row) for row in repeated.learning]
+    sentence = (
+        f"Means over the runs of each setting, {basis_words(repeated.basis)}. Each run counts once, so the intervals "
+        "also cover what differs between runs of one setting, for example the seed and the node."
+    )
+    return Part(title, [Paragraph(sentence, "note"), Differences(title, after, _verdicts_filled(rows), before)])
 
 
 def _about(run: ComparedRun) -> str:

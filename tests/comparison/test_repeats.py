@@ -1,0 +1,90 @@
+"""Settings that were run several times: each run counts once."""
+
+import math
+
+import pytest
+
+from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.repeats import repeated_settings
+from rlscope.comparison.runs import compare_runs
+from rlscope.comparison.statistics import difference_of_runs
+from rlscope.reports.text.comparison import repeated_parts
+from tests.comparison.made_runs import made_run
+
+
+def run(cap: int, tokens: int, seed: int = 0, rewards: list[float] | None = None) -> ComparedRun:
+    """Ten steps of a second."""
+    settings = {"max_staleness": cap, "data.seed": seed}
+    return made_run(
+        f"cap {cap}, seed {seed}", periods_s=[1.0] * 10, tokens=[tokens] * 10, settings=settings, rewards=rewards
+    )
+
+
+def test_runs_that_differ_in_a_seed_only_are_one_setting() -> None:
+    runs = [run(1, 1000, 1), run(4, 2000, 1), run(1, 1100, 2), run(4, 2200, 2)]
+    (found,) = repeated_settings(runs)
+    assert (found.baseline_runs, found.runs, found.basis) == ((0, 2), (1, 3), "steady")
+
+
+def test_settings_that_were_run_once_each_are_not_repeated() -> None:
+    assert repeated_settings([run(1, 1000), run(4, 2000)]) == ()
+    assert repeated_settings([run(1, 1000), run(1, 1100)]) == ()
+
+
+def test_one_run_is_compared_with_several_of_another_setting() -> None:
+    found = repeated_settings([run(1, 1000), run(4, 2000, 1), run(4, 2200, 2), run(8, 2000)])
+    assert [(each.baseline_runs, each.runs) for each in found] == [((0,), (1, 2))]
+
+
+def test_the_spread_between_runs_is_the_error_and_not_that_between_steps() -> None:
+    # Logarithms: means ln 1000 + d / 2 and ln 2000 + d / 2 with d = ln 1.1; d^2 / 2 a group, 2 degrees of freedom.
+    (found,) = repeated_settings([run(1, 1000, 1), run(1, 1100, 2), run(4, 2000, 1), run(4, 2200, 2)])
+    rate = found.rows[0].difference
+    error = math.log(1.1) / math.sqrt(2.0)
+    assert rate.before == pytest.approx(math.sqrt(1000 * 1100))
+    assert rate.change == pytest.approx(1.0)
+    assert rate.interval is not None
+    assert math.log1p(rate.interval.low) == pytest.approx(math.log(2.0) - 4.30265 * error, rel=1e-5)
+    assert math.log1p(rate.interval.high) == pytest.approx(math.log(2.0) + 4.30265 * error, rel=1e-5)
+    assert rate.is_significant
+
+
+def test_rewards_are_compared_at_the_step_and_at_the_gpu_hours_that_every_run_reached() -> None:
+    # The mean of ten steps; the second run of the baseline learns more.
+    runs = [run(1, 1000, 1, [0.5] * 10), run(4, 1000, 1, [0.3] * 10), run(1, 1000, 2, [0.7] * 10)]
+    (found,) = repeated_settings(runs)
+    assert [(row.learned, row.at, row.where) for row in found.learning] == [
+        ("reward", "step", 10.0),
+        ("reward", "gpu_hours", pytest.approx(20.0 / 3600.0)),
+    ]
+    reward = found.learning[0].difference
+    assert (reward.before, reward.after) == (pytest.approx(0.6), pytest.approx(0.3))
+    # One degree of freedom: 0.3 is 12.706 standard errors of sqrt(0.02 * 1.5) or less.
+    assert reward.interval is not None and reward.interval.high == pytest.approx(-0.3 + 12.7062 * 0.03**0.5, rel=1e-4)
+    assert not reward.is_significant
+
+
+def test_rewards_that_one_run_did_not_record_are_left_out() -> None:
+    assert repeated_settings([run(1, 1000, 1, [0.5] * 10), run(1, 1000, 2), run(4, 1000, 1)])[0].learning == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "scale"),
+    [([1.0, None], [2.0, 2.0], "ratio"), ([1.0, 0.0], [2.0, 2.0], "ratio"), ([1.0], [2.0], "absolute")],
+    ids=["unknown", "no logarithm", "one run each"],
+)
+def test_nothing_is_tested_without_a_value_of_every_run_or_without_a_repeat(before, after, scale) -> None:
+    found = difference_of_runs(before, after, scale)
+    assert (found.after, found.interval, found.p_value, found.is_significant) == (2.0, None, None, False)
+
+
+def test_repeated_runs_are_a_part_of_the_comparison() -> None:
+    compared = compare_runs(run(1, 1000, 1), [run(4, 2000, 1), run(1, 1100, 2), run(4, 2200, 2)])
+    (part,) = repeated_parts(compared)
+    note, numbers = part.blocks
+    assert part.title == "B, D against A, C: repeated runs"
+    assert "Each run counts once" in note.text
+    assert (numbers.baseline, numbers.letter) == ("A, C", "B, D")
+    assert numbers.rows[0] == (
+        "trained throughput", "1.05k tokens/s", "2.1k tokens/s", "+100%", "+49.7% to +167%", "yes"
+    )  # fmt: skip

@@ -81,7 +81,7 @@ def line(change: Change, pair: Pair) -> str:
     """What came, what was named, and whether that is right."""
     rate, largest, promise = pair.differences.row("tokens_per_s"), pair.attribution.largest, pair.attribution.promise
     assert rate.change is not None
-    interval = "no interval" if rate.interval is None else f"{rate.interval.low:+.0%} to {rate.interval.high:+.0%}"
+    interval = "no interval" if rate.low is None else f"{rate.low:+.0%} to {rate.high:+.0%}"
     named = "nothing" if largest is None else largest.name
     share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
     verdict = "right" if named in change.right else "WRONG"

@@ -118,7 +118,7 @@ def null_line(name: str, pair: Pair) -> str:
     rate, table = pair.differences.row("tokens_per_s"), pair.run.table
     found = significant(pair)
     assert rate.change is not None and table is not None
-    interval = "no interval" if rate.interval is None else f"{rate.interval.low:+6.1%} to {rate.interval.high:+6.1%}"
+    interval = "no interval" if rate.low is None else f"{rate.low:+6.1%} to {rate.high:+6.1%}"
     assert table.trained_tokens is not None
     series = table.trained_tokens - float(rate.after or 0) * table.period_s
     block = (
@@ -145,7 +145,7 @@ def false_alarms(correlation: float, steps: int, pairs: int) -> tuple[float, flo
     for _ in range(pairs):
         series = [StepSeries(np.full(steps, 100.0), _related(rng, correlation, steps)) for _ in range(2)]
         found = difference(series[0], series[1], "ratio")
-        missed += found.interval is not None and not found.interval.low <= 0.0 <= found.interval.high
+        missed += found.low is not None and not found.low <= 0.0 <= found.high
         called += found.is_significant
     return missed / pairs, called / pairs
 
@@ -163,7 +163,7 @@ def spread_line(name: str, world: World, layout: Layout, seeds: int) -> str:
     runs = [steps_of(world, layout, seed) for seed in range(1, seeds + 1)]
     wanted = 1.96 * 2**0.5 * float(np.std(np.log([run.value or math.nan for run in runs]), ddof=1))
     pairs = [difference(first, then, "ratio") for first, then in combinations(runs, 2)]
-    ends = [(each.interval.low, each.interval.high) for each in pairs if each.interval is not None]
+    ends = [(each.low, each.high) for each in pairs if each.low is not None]
     half, held = np.median([(high - low) / 2.0 for low, high in ends]), sum(low <= 0.0 <= high for low, high in ends)
     called = sum(each.is_significant for each in pairs)
     return (

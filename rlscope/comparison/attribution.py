@@ -188,21 +188,10 @@ class Attribution:
     """The largest contribution first; causes that the model cannot predict last."""
     together_ratio: float | None
     """Predicted gain with all causes together."""
-    unexplained_log_ratio: float | None
-    """Logarithm of the measured ratio minus the contributions of all causes; None if no model can predict them."""
     unexplained_share_ratio: float | None
     promise: Promise | None
     lengths: LengthCredit
     """The part of the change of response lengths that a changed cap and dropping explain."""
-
-    @property
-    def largest(self) -> ChangeCause | None:
-        """The cause with the largest contribution, in the direction of the measured change or against it.
-
-        If no cause has a contribution, the only cause, if there is exactly one.
-        """
-        known = [each for each in self.causes if each.log_ratio is not None]
-        return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=self.only)
 
     @property
     def only(self) -> ChangeCause | None:
@@ -231,7 +220,6 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         changes=changes,
         causes=causes,
         together_ratio=None if together is None or not contributions else math.expm1(together),
-        unexplained_log_ratio=left,
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
         promise=_within_error(_promise(before, after, changes, rate, candidates, model), rate),
         lengths=lengths.credit,

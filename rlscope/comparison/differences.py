@@ -157,10 +157,6 @@ class Differences:
         """Return the difference of a quantity."""
         return next(each.difference for each in self.rows if each.quantity == quantity)
 
-    def breakdown(self, name: BreakdownName, role: str | None = None) -> Breakdown | None:
-        """Return a breakdown by name; None if there is none."""
-        return next((each for each in self.breakdowns if each.name == name and each.role in (role, None)), None)
-
     @property
     def tested(self) -> int:
         """Number of differences tested for significance."""

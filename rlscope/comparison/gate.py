@@ -85,9 +85,9 @@ def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
 
 def _noise_ratio(found: Difference) -> float | None:
     """Return how far below the baseline a rate may lie by chance; None if unknown."""
-    if found.interval is None:
+    if found.low is None or found.high is None:
         return None
-    reach = (math.log1p(found.interval.high) - math.log1p(found.interval.low)) / 2.0
+    reach = (math.log1p(found.high) - math.log1p(found.low)) / 2.0
     return max(1.0 - math.exp(-reach), found.own_change or 0.0)
 
 

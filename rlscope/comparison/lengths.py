@@ -93,8 +93,8 @@ def length_credit(
     change = generated(measured.change or 0.0)
     least, most = (0.0, 0.0) if cap is None else _explained(law, cap)
     of_cap = min(max(change, least), most)
-    interval, is_tested = measured.interval, measured.is_significant or of_cap != 0.0
-    is_outside = interval is not None and not generated(interval.low) <= of_cap <= generated(interval.high)
+    low, high, is_tested = measured.low, measured.high, measured.is_significant or of_cap != 0.0
+    is_outside = low is not None and high is not None and not generated(low) <= of_cap <= generated(high)
     is_beyond = is_outside and is_tested and abs(change - of_cap) > _TOLERANCE
     return LengthCredit(of_cap, (1.0 + change) / (1.0 + of_cap) - 1.0 if is_beyond else None, of_dropping)
 

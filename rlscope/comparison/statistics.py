@@ -20,12 +20,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from rlscope.document import LEFT_OUT, computed_field
 from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps
 
@@ -75,14 +74,6 @@ class StepSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceInterval:
-    """The 95% interval of a difference."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """A quantity of two runs, and their difference; None means no data."""
 
@@ -94,8 +85,10 @@ class Difference:
     """Whether `change` is a ratio or a difference."""
     change: float | None
     """Difference on the scale."""
-    interval: Annotated[DifferenceInterval | None, LEFT_OUT] = None
-    """None if a run has too few steps, or only a total."""
+    low: float | None = None
+    """Low end of its 95% interval; None, as the high end, if a run has too few steps, or only a total."""
+    high: float | None = None
+    """High end of its 95% interval."""
     p_value: float | None = None
     """Probability, 0 to 1, of a difference at least this large between two runs with the same settings, before
     correction; None if it was not tested because a run has too few steps."""
@@ -106,18 +99,6 @@ class Difference:
     is_significant: bool = False
     """Whether the difference is more than noise: the interval excludes 0 (after correction, if several quantities are
     tested), and the halves of neither run differ by more."""
-
-    @computed_field
-    @property
-    def low(self) -> float | None:
-        """Low end of its 95% interval."""
-        return None if self.interval is None else self.interval.low
-
-    @computed_field
-    @property
-    def high(self) -> float | None:
-        """High end of its 95% interval."""
-        return None if self.interval is None else self.interval.high
 
     @property
     def is_noisy(self) -> bool:
@@ -196,7 +177,8 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
         sure = plain.change != 0.0
         return replace(
             plain,
-            interval=DifferenceInterval(plain.change, plain.change),
+            low=plain.change,
+            high=plain.change,
             p_value=float(not sure),
             detectable=0.0,
             is_significant=sure and not plain.is_noisy,
@@ -213,7 +195,8 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
     p_value = 2.0 * float(stdtr(freedom, -abs(centre) / error))
     return replace(
         plain,
-        interval=DifferenceInterval(on_scale(centre - reach), on_scale(centre + reach)),
+        low=on_scale(centre - reach),
+        high=on_scale(centre + reach),
         p_value=p_value,
         detectable=on_scale(reach + power),
         is_significant=p_value < LEVEL and not plain.is_noisy,

@@ -157,7 +157,7 @@ def _published(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarni
 def _noise(differences: Differences) -> Iterator[CompareWarning]:
     rate = differences.row("tokens_per_s")
     # Explain the noise only if it overrules an interval that excludes 0.
-    if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
+    if rate.is_noisy and ((rate.low or 0.0) > 0 or (rate.high or 0.0) < 0):
         yield CompareWarning(CompareWarningKind.NOISY, f"{rate.own_change}", f"{rate.change}")
 
 

@@ -20,7 +20,7 @@ from rlscope.comparison.attribution import Promise
 from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, run_of
 from rlscope.comparison.runs import compare_runs
-from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.document import extended
 from rlscope.model.estimate import Estimate
@@ -78,8 +78,7 @@ def card(comparison: rlscope.Comparison, width: int) -> str:
 
 
 def rate(change: float, low: float | None, high: float | None, *, significant: bool = False) -> Difference:
-    interval = None if low is None or high is None else DifferenceInterval(low, high)
-    return Difference(1000.0, 1000.0 * (1 + change), "ratio", change, interval, is_significant=significant)
+    return Difference(1000.0, 1000.0 * (1 + change), "ratio", change, low, high, is_significant=significant)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_two_constant_runs_differ_if_they_do_and_not_otherwise() -> None:
 def test_too_few_steps_give_a_change_without_an_interval(count: int, has_interval: bool) -> None:
     rng = np.random.default_rng(3)
     found = difference(related(rng, count), related(rng, count), "ratio")
-    assert found.change is not None and (found.interval is not None) is has_interval
+    assert found.change is not None and (found.low is not None) is has_interval
     assert found.is_significant is False
 
 
@@ -82,9 +82,9 @@ def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed: int, cou
     assert (1.0 + there.change) * (1.0 + back.change) == pytest.approx(1.0)
     scaled = difference(*(StepSeries(each.numerators * factor, each.denominators) for each in (first, second)), "ratio")
     assert scaled.change == pytest.approx(there.change)
-    if there.interval is not None and scaled.interval is not None:
-        assert scaled.interval.low == pytest.approx(there.interval.low, rel=1e-6, abs=1e-9)
-        assert there.interval.low < there.change < there.interval.high
+    if there.low is not None and there.high is not None:
+        assert scaled.low == pytest.approx(there.low, rel=1e-6, abs=1e-9)
+        assert there.low < there.change < there.high
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
@@ -104,7 +104,7 @@ def made_up_for(rng: np.random.Generator, count: int) -> StepSeries:
 
 
 def half_widths(pairs: list[Difference]) -> list[float]:
-    return [(each.interval.high - each.interval.low) / 2.0 for each in pairs if each.interval is not None]
+    return [(each.high - each.low) / 2.0 for each in pairs if each.low is not None and each.high is not None]
 
 
 @pytest.mark.parametrize("count", [40, 80])
@@ -114,7 +114,7 @@ def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates
     runs = [made_up_for(rng, count) for _ in range(120)]
     pairs = [difference(first, then, "ratio") for first, then in zip(runs[::2], runs[1::2], strict=True)]
     spread = float(np.std([run.value for run in runs], ddof=1)) / 100.0
-    held = [each.interval.low <= 0.0 <= each.interval.high for each in pairs if each.interval is not None]
+    held = [each.low <= 0.0 <= each.high for each in pairs if each.low is not None and each.high is not None]
     assert len(held) == 60 and sum(held) >= 54  # 57 of 60 at 95%.
     assert 1.0 <= float(np.median(half_widths(pairs))) / (1.96 * np.sqrt(2.0) * spread) <= 1.7
 

@@ -13,7 +13,7 @@ from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Lear
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
-from rlscope.comparison.statistics import Difference, DifferenceInterval
+from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.reports.blocks import (
@@ -193,7 +193,7 @@ def label(rate: Difference) -> str:
     """Return the outcome in a few words."""
     if rate.change is None:
         return "No rate to compare"
-    if rate.interval is None:
+    if rate.low is None:
         return "Not tested"
     if not rate.is_significant:
         return "No significant difference"
@@ -205,20 +205,19 @@ def headline(rate: Difference, letter: str) -> str:
     if rate.change is None:
         return f"The throughput of {letter} and A cannot be compared: one of them has no recorded trained tokens"
     rates = f"{fmt.si(rate.after)} against {fmt.tokens_per_second(rate.before)}"
-    if rate.interval is not None and not rate.is_significant:
-        ends = fmt.with_interval(fmt.signed_percent, rate.change, rate.interval.low, rate.interval.high)
-        return f"No significant difference in throughput: {ends}, {rates}"
     more = "more" if rate.change >= 0 else "fewer"
-    if rate.interval is None:
+    if rate.low is None or rate.high is None:
         return f"{letter} trains {fmt.percent(abs(rate.change))} {more} tokens/s than A, without an interval: {rates}"
-    ends = sorted((abs(rate.interval.low), abs(rate.interval.high)))
-    size = fmt.with_interval(fmt.percent, abs(rate.change), ends[0], ends[1])
+    if not rate.is_significant:
+        ends = fmt.with_interval(fmt.signed_percent, rate.change, rate.low, rate.high)
+        return f"No significant difference in throughput: {ends}, {rates}"
+    size = fmt.with_interval(fmt.percent, abs(rate.change), *sorted((abs(rate.low), abs(rate.high))))
     return f"{letter} trains {size} {more} tokens/s than A: {rates}"
 
 
 def _power(rate: Difference) -> str:
     """Return the smallest detectable difference; empty if the difference is significant or could not be tested."""
-    if rate.is_significant or rate.detectable is None or rate.interval is None:
+    if rate.is_significant or rate.detectable is None:
         return ""
     least = max(rate.detectable, rate.own_change or 0.0)
     return f"With this many steps, a difference of {fmt.percent(least)} or more would have been detected."
@@ -352,7 +351,7 @@ def _dropped_sentence(promise: Promise) -> str:
     return f" {predicted_words}; measured {fmt.percent(measured)}, {outcome}."
 
 
-_PLAIN_WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
+_WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
     CompareWarningKind.NO_WINDOW: (
         "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
     ),
@@ -370,51 +369,42 @@ _PLAIN_WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
     CompareWarningKind.SETTINGS_PARTLY_KNOWN: (
         "{about} settings are not compared because a run's log does not record them."
     ),
+    CompareWarningKind.OTHER_MODEL: "The models differ: {about} is {ends}.",
+    CompareWarningKind.OTHER_DEVICE: "The hardware differs: the {about} GPUs are {ends}.",
+    CompareWarningKind.OTHER_GPUS: "The number of GPUs differs: {ends}. The table has the throughput per GPU.",
+    CompareWarningKind.LENGTHS: (
+        "Response lengths differ: {before} tokens on average in A, {after} in {letter}. They may explain part of the "
+        "difference."
+    ),
+    CompareWarningKind.DROPPED_LENGTHS: (
+        "Trained responses are {size} {longer} in {letter} because long samples are dropped {more} often: an effect of "
+        "the change, not a separate cause of the difference."
+    ),
+    CompareWarningKind.PUBLISH_INTERVAL: (
+        "Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
+    ),
+    CompareWarningKind.DRIFT: (
+        "Response lengths drift within {about}, so its rate applies only to the compared steps."
+    ),
+    CompareWarningKind.NOISY: (
+        "Noisy: the halves of one run differ by {size}, more than the {between} between A and {letter}."
+    ),
+    CompareWarningKind.OTHER_STEPS: (
+        "The steady states cover different training steps ({ends}): the runs are at different points."
+    ),
 }
-"""Warnings that need nothing but their subject."""
 
 
 def warning_words(each: CompareWarning, letter: str) -> str:
     """Return a warning as a sentence."""
-    ends = f"{each.before} in A, {each.after} in {letter}"
-    match each.kind:
-        case (
-            CompareWarningKind.NO_WINDOW
-            | CompareWarningKind.MODEL_MISSES
-            | CompareWarningKind.COUNTS_PROMPTS
-            | CompareWarningKind.HIDDEN_SAMPLERS
-            | CompareWarningKind.SAME_STEPS
-            | CompareWarningKind.SEVERAL_CHANGES
-            | CompareWarningKind.SETTINGS_PARTLY_KNOWN
-        ):
-            return _PLAIN_WARNINGS[each.kind].format(about=each.about)
-        case CompareWarningKind.OTHER_MODEL:
-            return f"The models differ: {each.about} is {ends}."
-        case CompareWarningKind.OTHER_DEVICE:
-            return f"The hardware differs: the {each.about} GPUs are {ends}."
-        case CompareWarningKind.OTHER_GPUS:
-            return f"The number of GPUs differs: {ends}. The table has the throughput per GPU."
-        case CompareWarningKind.LENGTHS:
-            return (
-                f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
-                "They may explain part of the difference."
-            )
-        case CompareWarningKind.DROPPED_LENGTHS:
-            longer, most = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
-            apart = fmt.percent(abs(float(each.about)))
-            return (
-                f"Trained responses are {apart} {longer} in {letter} because long samples are dropped {most} often: an "
-                "effect of the change, not a separate cause of the difference."
-            )
-        case CompareWarningKind.PUBLISH_INTERVAL:
-            return f"Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
-        case CompareWarningKind.DRIFT:
-            return f"Response lengths drift within {each.about}, so its rate applies only to the compared steps."
-        case CompareWarningKind.NOISY:
-            halves, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
-            return f"Noisy: the halves of one run differ by {halves}, more than the {between} between A and {letter}."
-        case CompareWarningKind.OTHER_STEPS:
-            return f"The steady states cover different training steps ({ends}): the runs are at different points."
+    words = {"about": each.about, "before": each.before, "after": each.after, "letter": letter}
+    words["ends"] = f"{each.before} in A, {each.after} in {letter}"
+    if each.kind in (CompareWarningKind.DROPPED_LENGTHS, CompareWarningKind.NOISY):
+        words["size"] = fmt.percent(abs(float(each.about)))
+        words["longer"], words["more"] = ("longer", "less") if float(each.about) > 0 else ("shorter", "more")
+    if each.kind is CompareWarningKind.NOISY:
+        words["between"] = fmt.percent(abs(float(each.before)))
+    return _WARNINGS[each.kind].format(**words)
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
@@ -440,10 +430,8 @@ def _learning(row: LearningRow) -> DifferenceRow:
 
 
 def _difference_words(name: str, found: Difference, write: Write, signed: Write) -> DifferenceRow:
-    ends = found.interval
-    interval = "" if ends is None else _ends(signed, ends)
-    verdict = "" if found.p_value is None else _yes(found.is_significant)
-    return DifferenceRow(name, write(found.before), write(found.after), signed(found.change), interval, verdict)
+    numbers = (write(found.before), write(found.after), signed(found.change))
+    return DifferenceRow(name, *numbers, _ends(signed, found), _verdict(found))
 
 
 def _verdicts_filled(rows: Sequence[DifferenceRow]) -> list[DifferenceRow]:
@@ -452,13 +440,15 @@ def _verdicts_filled(rows: Sequence[DifferenceRow]) -> list[DifferenceRow]:
     return [row._replace(verdict=row.verdict or "not tested") if is_tested else row for row in rows]
 
 
-def _yes(is_significant: bool) -> str:
-    return "yes" if is_significant else "no"
+def _verdict(found: Difference) -> str:
+    return "" if found.p_value is None else "yes" if found.is_significant else "no"
 
 
-def _ends(signed: Write, interval: DifferenceInterval) -> str:
-    """Return both ends of an interval, with the unit only once if they share it."""
-    low, high = signed(interval.low), signed(interval.high)
+def _ends(signed: Write, found: Difference | None) -> str:
+    """Return both ends of the interval, with the unit only once if they share it; empty if there is none."""
+    if found is None or found.low is None:
+        return ""
+    low, high = signed(found.low), signed(found.high)
     parts = [each.split(" ", 1) for each in (low, high)]
     if len(parts[0]) == len(parts[1]) == 2 and parts[0][1] == parts[1][1] and parts[0][0] != "about":
         return f"{parts[0][0]} to {high}"
@@ -522,21 +512,12 @@ def breakdown_block(each: Breakdown, letter: str) -> Differences:
 
 def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> DifferenceRow:
     found = part.difference
-    interval = ""
-    verdict = ""
-    if found is not None and found.interval is not None:
-        interval = _ends(signed, found.interval)
-        tested = each.name == "role_share" and found.p_value is not None
-        verdict = _yes(found.is_significant) if tested else ""
     if each.name == "tokens_per_step":
         # Each factor has its own unit; only its change is in tokens.
-        factor = fmt.significant if part.name == "samples_per_step" else fmt.tokens
-        return DifferenceRow(
-            part_name(part, each), factor(part.before), factor(part.after), signed(part.change), "", ""
-        )
-    return DifferenceRow(
-        part_name(part, each), write(part.before), write(part.after), signed(part.change), interval, verdict
-    )
+        write = fmt.significant if part.name == "samples_per_step" else fmt.tokens
+    numbers = (write(part.before), write(part.after), signed(part.change))
+    verdict = "" if found is None or each.name != "role_share" else _verdict(found)
+    return DifferenceRow(part_name(part, each), *numbers, _ends(signed, found), verdict)
 
 
 def part_name(part: BreakdownPart, each: Breakdown) -> str:

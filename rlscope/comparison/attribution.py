@@ -11,7 +11,7 @@ the measured one.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
 from rlscope.comparison.differences import Differences
@@ -38,7 +38,7 @@ from rlscope.comparison.lengths import (
     length_factor,
 )
 from rlscope.comparison.statistics import Difference, StepSeries, difference
-from rlscope.document import computed_field
+from rlscope.document import LEFT_OUT, computed_field
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import ActionWhat
@@ -51,14 +51,9 @@ from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
-"""setting: an entry of the config or the layout changed. measured: a measurement differs, whatever the settings."""
 Unpriced = Literal[
     "other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "too_many", "not_together"
 ]
-"""Why a cause has no share. other_network: A's model was fitted to a different network. no_model: A has no model.
-not_reproduced: A's model does not reproduce A's rate. not_modelled: the model has no input for it. cannot_run: no step
-can finish with this change, according to the model. too_many: the cause lies beyond the first few, which are modeled.
-not_together: no step can finish with all changes together, according to the model."""
 MOST_CAUSES: Final = 6
 """Maximum number of causes that the model predicts: settings first, then measured differences."""
 _LEAST_LOG_RATIO: Final = 0.01
@@ -113,17 +108,24 @@ class ChangeCause:
     """Value in A."""
     after: str
     """Value in the other run."""
-    alone_ratio: float | None
+    change: Annotated[Change | None, LEFT_OUT] = None
+    """The change as an input of the model; None if the model has none for it."""
+    alone_ratio: float | None = None
     """Modeled gain of trained tokens per second from this change alone; None if the model cannot predict it."""
-    log_ratio: float | None
+    log_ratio: float | None = None
     """Contribution to the logarithm of the rate; the causes add up to the predicted effect of all together."""
-    share_ratio: float | None
+    share_ratio: float | None = None
     """Modeled share of the logarithm of the measured change; None if there is no significant change to attribute."""
     unpriced_because: Unpriced | None = None
     """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
     not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
     according to the model, the run could not run with this change. too_many: only the first few causes are evaluated.
     not_together: the run could not run with all causes at once. None if a share is assigned."""
+
+    @classmethod
+    def measured(cls, name: str, before: float, after: float, change: Change) -> "ChangeCause":
+        """Return a measured difference of two numbers, before the model predicts its effect."""
+        return cls("measured", name, f"{before:.3g}", f"{after:.3g}", change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,44 +308,22 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A cause before the model predicts its effect; `change` is None if the model has no input for it."""
-
-    kind: CauseKind
-    name: str
-    before: str
-    after: str
-    change: Change | None
-    why_not: Unpriced = "not_modelled"
-    """Why there is no model input, if `change` is None."""
-
-    @classmethod
-    def of_numbers(cls, name: str, before: float, after: float, change: Change) -> "_Candidate":
-        """Build a measured difference of two numbers."""
-        return cls("measured", name, f"{before:.3g}", f"{after:.3g}", change)
-
-
-def _limited(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _limited(causes: Sequence[ChangeCause]) -> list[ChangeCause]:
     """Return all causes; those beyond the first `MOST_CAUSES` lose their model input."""
-    left, limited = MOST_CAUSES, list[_Candidate]()
-    for each in candidates:
-        left -= each.change is not None
-        limited.append(each if left >= 0 or each.change is None else replace(each, change=None, why_not="too_many"))
-    return limited
+    beyond = [each for each in causes if each.change is not None][MOST_CAUSES:]
+    return [replace(each, change=None, unpriced_because="too_many") if each in beyond else each for each in causes]
 
 
 def _setting_causes(
     before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], lengths: _Lengths
-) -> list[_Candidate]:
+) -> list[ChangeCause]:
     by_name = {each.name: each for each in changes}
-    causes: list[_Candidate] = []
+    causes: list[ChangeCause] = []
     if by_name.keys() & {*_GPUS}:
         is_split = not (before.layout.colocated_gpus or after.layout.colocated_gpus)
         split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
-        causes.append(
-            _Candidate("setting", "layout", _split_text(before), _split_text(after), split if is_split else None)
-        )
+        splits = (_split_text(before), _split_text(after))
+        causes.append(ChangeCause("setting", "layout", *splits, split if is_split else None))
     modelled = [by_name[name] for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in by_name]
     rest = [
         each
@@ -352,7 +332,7 @@ def _setting_causes(
     ]
     for each in (*modelled, *rest):
         change = lengths.of_cap() if each.name == CAP else _limit(each) if each in modelled else None
-        causes.append(_Candidate("setting", each.name, _text(each.before), _text(each.after), change))
+        causes.append(ChangeCause("setting", each.name, _text(each.before), _text(each.after), change))
     return causes
 
 
@@ -375,23 +355,23 @@ def _limit(setting: SettingChange) -> Change | None:
     return Change(**{setting.name: value})  # type: ignore[arg-type]
 
 
-def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[_Candidate]:
+def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[ChangeCause]:
     """Return the measured differences that no changed setting explains."""
-    causes: list[_Candidate] = []
+    causes: list[ChangeCause] = []
     measured, credit = lengths.measured, lengths.credit
     if credit.beyond is not None and measured.before is not None:
         expected = f"{measured.before * (1.0 + credit.explained):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
         causes.append(
-            _Candidate("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap())
+            ChangeCause("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap())
         )
     if (training := _training_speed(before, after)) is not None:
-        causes.append(_Candidate.of_numbers("training_speed", 1, training, Change(trainer_speed=training)))
+        causes.append(ChangeCause.measured("training_speed", 1, training, Change(trainer_speed=training)))
     if (engines := lengths.engines_beyond_cap()) is not None:
-        causes.append(_Candidate.of_numbers("engine_speed", 1, engines, Change(engine_speed=engines)))
+        causes.append(ChangeCause.measured("engine_speed", 1, engines, Change(engine_speed=engines)))
     if (saved := _checkpoint_time(before, after)) is not None:
-        causes.append(_Candidate.of_numbers("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
+        causes.append(ChangeCause.measured("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
     if (update := _update_time(before, after)) is not None:
-        causes.append(_Candidate.of_numbers("update_time", *update, Change(weight_update_s=update[1])))
+        causes.append(ChangeCause.measured("update_time", *update, Change(weight_update_s=update[1])))
     return causes
 
 
@@ -480,7 +460,7 @@ def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
 
 
 def _shared(
-    model: ModelResult | None, obstacle: Unpriced | None, candidates: Sequence[_Candidate], rate: Difference
+    model: ModelResult | None, obstacle: Unpriced | None, candidates: Sequence[ChangeCause], rate: Difference
 ) -> tuple[ChangeCause, ...]:
     """Return the causes with their contributions. obstacle: why there is no model, if there is none."""
     alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in candidates]
@@ -490,31 +470,19 @@ def _shared(
     causes: list[ChangeCause] = []
     for each, gain in zip(candidates, alone, strict=True):
         part = parts.get(each.name)
-        share = part / measured if part is not None and measured and rate.is_significant else None
-        causes.append(
-            ChangeCause(
-                kind=each.kind,
-                name=each.name,
-                before=each.before,
-                after=each.after,
-                alone_ratio=None if gain is None else math.expm1(gain),
-                log_ratio=part,
-                share_ratio=share,
-                unpriced_because=None if part is not None else _reason(each, gain, obstacle),
-            )
+        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run" if gain is None else "not_together"
+        cause = replace(
+            each,
+            alone_ratio=None if gain is None else math.expm1(gain),
+            log_ratio=part,
+            share_ratio=part / measured if part is not None and measured and rate.is_significant else None,
+            unpriced_because=None if part is not None else obstacle or each.unpriced_because or refused,
         )
+        causes.append(cause)
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
 
 
-def _reason(each: _Candidate, gain: float | None, obstacle: Unpriced | None) -> Unpriced:
-    if obstacle is not None:
-        return obstacle
-    if each.change is None:
-        return each.why_not
-    return "cannot_run" if gain is None else "not_together"
-
-
-def _worth_naming(model: ModelResult | None, each: _Candidate) -> bool:
+def _worth_naming(model: ModelResult | None, each: ChangeCause) -> bool:
     """Whether to list a cause: settings always, measured differences if they change the predicted rate by 1%."""
     if each.kind == "setting":
         return True
@@ -522,7 +490,7 @@ def _worth_naming(model: ModelResult | None, each: _Candidate) -> bool:
     return gain is None or abs(gain) >= _LEAST_LOG_RATIO
 
 
-def _contributions(model: ModelResult, candidates: Sequence[_Candidate]) -> dict[str, float]:
+def _contributions(model: ModelResult, candidates: Sequence[ChangeCause]) -> dict[str, float]:
     """Return the increment of each cause, averaged over the given order and its reverse.
 
     Empty if some combination of causes cannot run.
@@ -587,7 +555,7 @@ def _promise(
     after: ComparedRun,
     changes: Sequence[SettingChange],
     rate: Difference,
-    candidates: Sequence[_Candidate],
+    candidates: Sequence[ChangeCause],
     model: ModelResult | None,
 ) -> Promise | None:
     """Return the predicted gain: of a recommended setting, else of a recommended fix, else of the model for the change.
@@ -617,8 +585,8 @@ def _promise(
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
     priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, candidates)
-    if fix is not None and model is not None and (gain := _expected(model, [fix.change])) is not None:
-        return Promise(True, fix.action.rank, fix.action.what, gain, rate.change, not settings, is_fix=True)
+    if fix is not None and model is not None and (gain := _expected(model, [fix[1]])) is not None:
+        return Promise(True, fix[0].rank, fix[0].what, gain, rate.change, not settings, is_fix=True)
     gain = None if model is None or not priced else _expected(model, priced)
     return None if gain is None else Promise(False, None, None, gain, rate.change, len(priced) == len(settings))
 
@@ -652,13 +620,6 @@ def _is_synchronous(run: ComparedRun) -> bool:
     return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
 
 
-class _Fix(NamedTuple):
-    """A recommended fix, and its measured size as a model input."""
-
-    action: PromisedAction
-    change: Change
-
-
 def _within_error(promise: Promise | None, rate: Difference) -> Promise | None:
     """Note whether the interval of the measured gain reaches into the predicted one."""
     if promise is None or rate.low is None or rate.high is None:
@@ -666,17 +627,16 @@ def _within_error(promise: Promise | None, rate: Difference) -> Promise | None:
     return replace(promise, is_within_error=rate.low <= promise.gain_ratio.high and rate.high >= promise.gain_ratio.low)
 
 
-def _fixed(promised: Sequence[PromisedAction], candidates: Sequence[_Candidate]) -> _Fix | None:
-    """Return the first recommended fix whose cost decreased or whose side became faster; None if there is none."""
+def _fixed(
+    promised: Sequence[PromisedAction], candidates: Sequence[ChangeCause]
+) -> tuple[PromisedAction, Change] | None:
+    """Return the first recommended fix whose cost decreased or whose side became faster, with its measured size."""
     costs = [each for each in candidates if each.name in _COST_OF.values()]
-    better = {each.name: each.change for each in costs if _is_better(each)}
-    for action in promised:
-        change = better.get(_COST_OF.get(action.what, ""))
-        if change is not None:
-            return _Fix(action, change)
-    return None
+    better = {each.name: each.change for each in costs if each.change is not None and _is_better(each)}
+    sizes = ((action, better.get(_COST_OF.get(action.what, ""))) for action in promised)
+    return next(((action, change) for action, change in sizes if change is not None), None)
 
 
-def _is_better(measured: _Candidate) -> bool:
+def _is_better(measured: ChangeCause) -> bool:
     is_speed = measured.name in ("training_speed", "engine_speed")
     return (float(measured.after) > float(measured.before)) == is_speed

@@ -129,7 +129,7 @@ def null_line(name: str, pair: Pair) -> str:
 
 def significant(pair: Pair) -> list[str]:
     """The differences that are called significant."""
-    rows = [row.quantity for row in pair.differences.rows if row.difference.is_significant]
+    rows = [row.quantity for row in pair.differences.quantities if row.difference.is_significant]
     rows += [f"{row.learned} by {row.at}" for row in pair.differences.learning if row.difference.is_significant]
     shares = [part for each in pair.differences.breakdowns if each.name == "role_share" for part in each.parts]
     return [

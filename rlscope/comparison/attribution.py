@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final, Literal
 
-from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
@@ -416,29 +416,22 @@ def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, in
 
 def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
     """Return the seconds per step that trainers spend on checkpoints and evaluation in both runs, if they differ."""
-    seconds = [_saving_s(run) for run in (before, after)]
-    return _noted(before, seconds[0], seconds[1])
+    return _noted(before, _saving_s(before), _saving_s(after))
 
 
 def _saving_s(run: ComparedRun) -> float | None:
     gpus = run.layout.trainer_gpus + run.layout.colocated_gpus
     if run.table is None or not run.table.state_gpu_s or not gpus:
         return None
-    spent = (float(gpu_s.mean()) for key, gpu_s in run.table.state_gpu_s.items() if _is_saving(key))
-    return math.fsum(spent) / gpus
-
-
-def _is_saving(key: StateKey) -> bool:
-    return key.role in TRAINER_ROLES and key.state in ("checkpoint", "eval")
+    spent = {key: float(gpu_s.mean()) for key, gpu_s in run.table.state_gpu_s.items() if key.role in TRAINER_ROLES}
+    return math.fsum(gpu_s for key, gpu_s in spent.items() if key.state in ("checkpoint", "eval")) / gpus
 
 
 def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
     """Return the seconds per weight update in both runs, as modeled, if they differ."""
-    seconds = [
-        update_seconds(run.model.calibration.system.update) if run.model is not None else None
-        for run in (before, after)
-    ]
-    return _noted(before, seconds[0] or None, seconds[1] or None)
+    models = (before.model, after.model)
+    first, then = (None if model is None else update_seconds(model.calibration.system.update) for model in models)
+    return _noted(before, first or None, then or None)
 
 
 def _noted(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:

@@ -149,19 +149,24 @@ class Differences:
     """All differences between two runs."""
 
     basis: Basis
-    rows: tuple[Row, ...]
+    """Whether the comparison covers the steady states or the whole runs."""
+    quantities: tuple[Row, ...]
+    """Quantities of both runs, starting with the trained tokens per second."""
     learning: tuple[LearningRow, ...]
+    """Reward, loss and entropy, if recorded."""
     breakdowns: tuple[Breakdown, ...]
+    """Sources of the differences."""
 
     def row(self, quantity: Quantity) -> Difference:
         """Return the difference of a quantity."""
-        return next(each.difference for each in self.rows if each.quantity == quantity)
+        return next(each.difference for each in self.quantities if each.quantity == quantity)
 
+    @computed_field
     @property
     def tested(self) -> int:
-        """Number of differences tested for significance."""
+        """Number of differences tested; the significance of all but the rate is corrected for this number."""
         shares = [part.difference for each in self.breakdowns if each.name == "role_share" for part in each.parts]
-        every = [*(row.difference for row in self.rows), *(row.difference for row in self.learning), *shares]
+        every = [*(row.difference for row in self.quantities), *(row.difference for row in self.learning), *shares]
         return sum(each is not None and each.p_value is not None for each in every)
 
 
@@ -169,24 +174,25 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     """Compare two runs."""
     has_steps = before.table is not None and after.table is not None
     basis: Basis = "steady" if has_steps else "whole"
-    rows = _rows(before, after, basis)
+    quantities = _rows(before, after, basis)
     learning = tuple(_learning(before, after))
     breakdowns = tuple(_breakdowns(before, after, basis))
-    return _with_correction(Differences(basis, rows, learning, breakdowns))
+    return _with_correction(Differences(basis, quantities, learning, breakdowns))
 
 
 def _with_correction(differences: Differences) -> Differences:
     """Correct all differences for multiple testing, except the rate, which is the main question and tested alone."""
-    others = [row.difference for row in differences.rows[1:]] + [row.difference for row in differences.learning]
+    rate, *quantities = differences.quantities
+    others = [row.difference for row in quantities] + [row.difference for row in differences.learning]
     shares = [part.difference for each in differences.breakdowns if each.name == "role_share" for part in each.parts]
     tested = iter(corrected([each for each in (*others, *shares) if each is not None]))
-    rows = (differences.rows[0], *(replace(row, difference=next(tested)) for row in differences.rows[1:]))
+    corrected_quantities = (rate, *(replace(row, difference=next(tested)) for row in quantities))
     learning = tuple(replace(row, difference=next(tested)) for row in differences.learning)
     breakdowns = tuple(
         replace(each, parts=tuple(_tested(part, tested) for part in each.parts)) if each.name == "role_share" else each
         for each in differences.breakdowns
     )
-    return replace(differences, rows=rows, learning=learning, breakdowns=breakdowns)
+    return replace(differences, quantities=corrected_quantities, learning=learning, breakdowns=breakdowns)
 
 
 def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:

@@ -53,7 +53,7 @@ def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tok
 def significant(pair: Pair) -> list[str]:
     """Everything that is called significant."""
     found = pair.differences
-    rows = [row.quantity for row in found.rows if row.difference.is_significant]
+    rows = [row.quantity for row in found.quantities if row.difference.is_significant]
     rows += [row.learned for row in found.learning if row.difference.is_significant]
     shares = [part for each in found.breakdowns if each.name == "role_share" for part in each.parts]
     return [*rows, *(part.name for part in shares if part.difference is not None and part.difference.is_significant)]

@@ -163,9 +163,9 @@ def test_rewards_that_were_recorded_with_the_deliveries_reach_the_comparison_and
 def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
     one = made_run(periods_s=EVEN)
     two = made_run(periods_s=[1.0] * 20, gpus={"trainer": 2, "sampler": 2}, states={WORK: EVEN, DECODE: EVEN})
-    names = [row.quantity for row in differences_of(one, two).rows]
+    names = [row.quantity for row in differences_of(one, two).quantities]
     assert "tokens_per_gpu_s" in names and "tokens_per_gpu_s" not in [
-        row.quantity for row in differences_of(one, one).rows
+        row.quantity for row in differences_of(one, one).quantities
     ]
     assert differences_of(one, two).row("tokens_per_gpu_s").change == pytest.approx(0.0)
 
@@ -241,8 +241,8 @@ def test_runs_of_one_id_get_names_of_their_own() -> None:
 def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
     run = run_of(before)
     (pair,) = compare_runs(run, [run]).pairs
-    assert all(row.difference.change in (0.0, None) for row in pair.differences.rows)
-    assert not any(row.difference.is_significant for row in pair.differences.rows)
+    assert all(row.difference.change in (0.0, None) for row in pair.differences.quantities)
+    assert not any(row.difference.is_significant for row in pair.differences.quantities)
     assert pair.attribution.changes == () and pair.attribution.promise is None
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.SAME_STEPS]
 
@@ -292,7 +292,7 @@ def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps
 @pytest.mark.parametrize(("steps_per_version", "in_steps"), [(1.24, False), (1.25, True)])
 def test_versions_of_nearly_as_many_steps_are_one_unit(steps_per_version: float, in_steps: bool) -> None:
     found = differences_of(aged(2.0, 1.0), aged(2.0, steps_per_version))
-    assert ("staleness_mean_steps" in [row.quantity for row in found.rows]) is in_steps
+    assert ("staleness_mean_steps" in [row.quantity for row in found.quantities]) is in_steps
     assert (found.row("staleness_mean").p_value is None) is in_steps
     assert ("staleness_steps" in [each.name for each in found.breakdowns]) is in_steps
 

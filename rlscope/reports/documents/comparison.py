@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import ChangeCause, Promise, SettingChange
-from rlscope.comparison.differences import Basis, Breakdown, LearningRow, Row
+from rlscope.comparison.differences import Differences
 from rlscope.comparison.facts import ComparedRun, Setting, plain
 from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
@@ -60,27 +60,17 @@ class ToldCompareWarning(CompareWarning):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairDocument:
+class PairDocument(Differences):
     """One run compared with the baseline."""
 
     run: RunSummary
     """The run."""
-    basis: Basis
-    """Whether the comparison covers the steady states or the whole runs."""
     label: str
     """The outcome in a few words."""
     headline: str
     """The outcome in one sentence."""
     warnings: tuple[ToldCompareWarning, ...]
     """Reasons for care, the most important first."""
-    quantities: tuple[Row, ...]
-    """Quantities of both runs, starting with the trained tokens per second."""
-    learning: tuple[LearningRow, ...]
-    """Reward, loss and entropy, if recorded."""
-    breakdowns: tuple[Breakdown, ...]
-    """Sources of the differences."""
-    tested: int
-    """Number of differences tested; the significance of all but the rate is corrected for this number."""
     changes: tuple[SettingChange, ...]
     """Settings that changed."""
     causes: tuple[ChangeCause, ...]
@@ -130,20 +120,16 @@ def _summary(run: ComparedRun, letter: str) -> RunSummary:
 
 
 def _pair(pair: Pair, letter: str) -> PairDocument:
-    differences, attribution = pair.differences, pair.attribution
-    rate = differences.row("tokens_per_s")
-    return PairDocument(
+    attribution, rate = pair.attribution, pair.differences.row("tokens_per_s")
+    return extended(
+        PairDocument,
+        pair.differences,
         run=_summary(pair.run, letter),
-        basis=differences.basis,
         label=words.label(rate),
         headline=words.headline(rate, letter),
         warnings=tuple(
             extended(ToldCompareWarning, each, sentence=words.warning_words(each, letter)) for each in pair.warnings
         ),
-        quantities=differences.rows,
-        learning=differences.learning,
-        breakdowns=differences.breakdowns,
-        tested=differences.tested,
         changes=attribution.changes,
         causes=attribution.causes,
         unexplained_share_ratio=attribution.unexplained_share_ratio,

@@ -159,7 +159,7 @@ def pair_blocks(compared: RunComparison) -> list[PairBlocks]:
 
 def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     found, title = pair.differences, f"{letter} against A"
-    rows = [_row(row) for row in found.rows if row.difference.before is not None or row.difference.after is not None]
+    rows = [_row(row) for row in found.quantities if (row.difference.before, row.difference.after) != (None, None)]
     numbers = Differences(title, letter, _verdicts_filled([*rows, *(_learning(row) for row in found.learning)]))
     breakdowns = [breakdown_block(each, letter) for each in found.breakdowns if each.name in _TITLES]
     parts = [Part(each.title, [each]) for each in breakdowns]

@@ -6,10 +6,10 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import DISCARDED
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
+    along_amounts,
     amount,
     amount_axis,
     names,
@@ -17,34 +17,16 @@ from rlscope.reports.charts.encoding import (
     step_axis,
     tip,
 )
+from rlscope.reports.charts.ledger import share_bars
 from rlscope.reports.charts.series import rounded
-from rlscope.reports.text.states import order_of, state_of
-
-_BAR_PX = 34
+from rlscope.reports.text.states import order_of
 
 
 def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A bar per role and run, divided by state; frame holds bar, role, run, state, label, share_ratio."""
     rows = frame.with_columns(order=pl.Series([order_of(name) for name in frame["state"]], dtype=pl.Int64))
-    bars = list(dict.fromkeys(rows["bar"]))
-    found = sorted(rows["state"].unique(), key=order_of)
-    colors = [
-        DISCARDED if name == "discarded" else f"var(--state-{state_of(name).slug}, {state_of(name).light})"
-        for name in found
-    ]
-    return (
-        alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.8}, stroke="var(--page, #ffffff)", strokeWidth=1)
-        .encode(
-            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
-            .scale(domain=[0, 1], nice=False),
-            y=alt.Y("bar:N").title(None).sort(bars),
-            color=alt.Color("state:N").scale(domain=found, range=colors).legend(None),
-            order=alt.Order("order:Q"),
-            tooltip=[tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")],
-        )
-        .properties(height=_BAR_PX * len(bars))
-    )  # fmt: skip
+    tips = [tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")]
+    return share_bars(rows, "bar", tips, band=0.8, bar_px=34)
 
 
 def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -61,7 +43,7 @@ def rewards(frame: pl.DataFrame, run: RunFacts) -> Chart:
 def rewards_by_gpu_hours(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Reward over the GPU-hours used, a line a run; frame as for `rewards`."""
     y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
-    x = alt.X("gpu_hours:Q").title("GPU-hours since the run started").scale(nice=False).axis(amount_axis())
+    x = along_amounts("gpu_hours", "GPU-hours since the run started")
     return _lines(frame, x, y, ["gpu_hours:Q", "reward_mean:Q"])
 
 
@@ -84,7 +66,7 @@ def staleness(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Share of the samples that are at most as long, a line a run; frame holds run, length_tokens, share_ratio."""
-    x = alt.X("length_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis())
+    x = along_amounts("length_tokens", "response length, tokens")
     y = alt.Y("share_ratio:Q").title("share of samples at most as long").axis(format=".0%", tickCount=5)
     return _lines(frame, x, y.scale(domain=[0, 1]), ["length_tokens:Q", "share_ratio:Q"], "step-after")
 

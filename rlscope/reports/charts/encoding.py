@@ -15,6 +15,7 @@ import polars as pl
 from altair.utils.schemapi import debug_mode
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.blocks import StateStyle
 from rlscope.reports.charts.colors import LIMIT, UPDATE, palette
 from rlscope.text_out import as_json
 
@@ -166,14 +167,30 @@ def time_axis(column: str) -> alt.X:
     return alt.X(f"{column}:Q", title="seconds since the run started", scale=zoomed_scale(), axis=axis)
 
 
-def step_axis() -> alt.X:
+def step_axis(column: str = "step") -> alt.X:
     """Return the axis of training steps."""
-    return alt.X("step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
+    return alt.X(f"{column}:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
 
 
 def amount(column: str, title: str) -> alt.Y:
     """Return an axis for an amount, starting at zero."""
     return alt.Y(f"{column}:Q", title=title, scale=alt.Scale(zero=True), axis=amount_axis())
+
+
+def stacked(column: str, title: str) -> alt.Y:
+    """Return an axis for amounts that are stacked upon each other."""
+    return alt.Y(f"{column}:Q").stack("zero").title(title).axis(amount_axis())
+
+
+def along_amounts(column: str, title: str) -> alt.X:
+    """Return a horizontal axis for an amount."""
+    return alt.X(f"{column}:Q").title(title).scale(nice=False).axis(amount_axis())
+
+
+def upright_bars(rows: alt.Chart, x: alt.X, end: str, **encoding: Any) -> alt.Chart:  # noqa: ANN401  # any channel
+    """Return bars that touch, each from its x to the column `end`."""
+    bars = rows.mark_bar(orient="vertical", strokeWidth=0)
+    return bars.encode(x=x, x2=alt.X2(f"{end}:Q"), **encoding).properties(height=HEIGHT)
 
 
 def amount_axis(extent_px: float | None = None) -> alt.Axis:
@@ -206,6 +223,11 @@ def legend_of(names: Collection[str]) -> alt.Legend:
     longest = max(map(len, names), default=0)
     columns = 1 if longest > _LONG_NAME else 3 if len(names) == 3 and longest <= _SHORT_NAME else 2
     return alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
+
+
+def state_color(state: StateStyle) -> str:
+    """Return the color of a state in charts and in the page's bars."""
+    return f"var(--state-{state.slug}, {state.light})"
 
 
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:

@@ -4,31 +4,37 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import INK, PAGE
-from rlscope.reports.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, layered, time_axis, tip
+from rlscope.reports.charts.colors import DISCARDED, INK, PAGE
+from rlscope.reports.charts.encoding import (
+    STACKED_PX,
+    Chart,
+    chart_of,
+    layered,
+    stacked,
+    state_color,
+    time_axis,
+    tip,
+    upright_bars,
+)
 from rlscope.reports.charts.series import drawable, rounded
 from rlscope.reports.text.states import order_of, state_label, state_of
 
 
 def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A bar per role, divided by state; `frame` holds role, state, reason, gpu_s and share_ratio."""
-    rows = _with_labels(frame)
-    return (
-        alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.72}, stroke=PAGE, strokeWidth=1)
-        .encode(
-            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
-            .scale(domain=[0, 1], nice=False),
-            y=alt.Y("role:N").title(None).sort(_roles(rows)),
-            color=_state_color(rows),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                tip("role:N"), tip("label:N", "state"),
-                tip("gpu_s:Q", "GPU-seconds", ",.1f"), tip("share_ratio:Q", "share", ".1%"),
-            ],
-        )
-        .properties(height=48 * len(_roles(rows)))
+    tips = [tip("role:N"), tip("label:N", "state"), tip("gpu_s:Q", "GPU-seconds", ",.1f")]
+    return share_bars(_with_labels(frame), "role", [*tips, tip("share_ratio:Q", "share", ".1%")], 0.72, 48)
+
+
+def share_bars(rows: pl.DataFrame, column: str, tooltip: list[alt.Tooltip], band: float, bar_px: int) -> Chart:
+    """Draw a bar for each name in a column, in the order of the rows, divided by state."""
+    names = list(dict.fromkeys(rows[column]))
+    x = alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
+    bars = alt.Chart(rounded(rows)).mark_bar(height={"band": band}, stroke=PAGE, strokeWidth=1).encode(
+        x=x.scale(domain=[0, 1], nice=False), y=alt.Y(f"{column}:N").title(None).sort(names),
+        color=_state_color(rows), order=alt.Order("order:Q"), tooltip=tooltip,
     )  # fmt: skip
+    return bars.properties(height=bar_px * len(names))
 
 
 def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -40,23 +46,14 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
     ).filter(pl.col("bucket_start_s") < pl.col("bucket_end_s"))
     rows = rows.with_columns(gpus=pl.col("gpu_s") / (pl.col("bucket_end_s") - pl.col("bucket_start_s")))
     rows = rows.select("bucket_start_s", "bucket_end_s", "state", "label", "order", "gpus", "gpu_s")
-    return (
-        chart_of(rounded(rows), ["state", "label", "order"])
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=time_axis("bucket_start_s"),
-            x2=alt.X2("bucket_end_s:Q"),
-            y=alt.Y("gpus:Q").stack("zero").title("GPUs").axis(
-                minExtent=STACKED_PX, maxExtent=STACKED_PX, tickMinStep=1, tickCount=5, format=",~f"
-            ),
-            color=_state_color(rows),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                tip("bucket_start_s:Q", "from, s", ",.1f"), tip("label:N", "state"),
-                tip("gpus:Q", "GPUs", ",.2f"), tip("gpu_s:Q", "GPU-seconds", ",.2f"),
-            ],
-        )
-        .properties(height=HEIGHT)
+    axis = alt.Axis(minExtent=STACKED_PX, maxExtent=STACKED_PX, tickMinStep=1, tickCount=5, format=",~f")
+    return upright_bars(
+        chart_of(rounded(rows), ["state", "label", "order"]), time_axis("bucket_start_s"), "bucket_end_s",
+        y=stacked("gpus", "GPUs").axis(axis), color=_state_color(rows), order=alt.Order("order:Q"),
+        tooltip=[
+            tip("bucket_start_s:Q", "from, s", ",.1f"), tip("label:N", "state"),
+            tip("gpus:Q", "GPUs", ",.2f"), tip("gpu_s:Q", "GPU-seconds", ",.2f"),
+        ],
     )  # fmt: skip
 
 
@@ -92,9 +89,5 @@ def _with_labels(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _state_color(rows: pl.DataFrame) -> alt.Color:
     names = sorted(rows["state"].unique(), key=order_of)
-    colors = [f"var(--state-{state_of(name).slug}, {state_of(name).light})" for name in names]
+    colors = [DISCARDED if name == "discarded" else state_color(state_of(name)) for name in names]
     return alt.Color("state:N").scale(domain=names, range=colors).legend(None)
-
-
-def _roles(rows: pl.DataFrame) -> list[str]:
-    return list(dict.fromkeys(rows["role"]))

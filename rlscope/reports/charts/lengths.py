@@ -12,11 +12,13 @@ from rlscope.reports.charts.encoding import (
     HEIGHT,
     TITLE_PX,
     Chart,
+    along_amounts,
     amount,
-    amount_axis,
     layered,
     series_palette,
+    stacked,
     tip,
+    upright_bars,
 )
 from rlscope.reports.charts.series import rounded
 
@@ -34,20 +36,17 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     # The end of a bin is inclusive. Without the 1, a bin with a single length would have no width.
     rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
     seen = {ending: color for ending, color in _ENDINGS.items() if frame[f"{ending}_samples"].sum()}
-    bars = (
-        alt.Chart(rounded(rows.drop("max_output_tokens")))
-        .transform_fold([f"{ending}_samples" for ending in seen], as_=["column", "samples"])
-        .transform_calculate(kind="split(datum.column, '_')[0]")
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=_length_axis(), x2=alt.X2("bin_end_tokens:Q"),
-            y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
-            color=series_palette("kind", seen),
-            tooltip=[
-                tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
-                tip("kind:N", "ending"), tip("samples:Q", "samples", ",d"),
-            ],
-        )
+    folded = alt.Chart(rounded(rows.drop("max_output_tokens"))).transform_fold(
+        [f"{ending}_samples" for ending in seen], as_=["column", "samples"]
+    )
+    bars = upright_bars(
+        folded.transform_calculate(kind="split(datum.column, '_')[0]"), _length_axis(), "bin_end_tokens",
+        y=stacked("samples", "samples"),
+        color=series_palette("kind", seen),
+        tooltip=[
+            tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
+            tip("kind:N", "ending"), tip("samples:Q", "samples", ",d"),
+        ],
     )  # fmt: skip
     max_output_tokens = frame["max_output_tokens"][0]
     if max_output_tokens is None:
@@ -70,21 +69,16 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     )
     outcomes = dict.fromkeys(rows["outcome"])
     colors = {outcome.replace("_", " "): _OUTCOMES.get(outcome, PLAIN) for outcome in outcomes}
-    bars = (
-        alt.Chart(rounded(rows))
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=_length_axis(), x2=alt.X2("bin_end_tokens:Q"),
-            y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
-                labelExpr="format(abs(datum.value), '.0%')", tickCount=6)
-            .scale(domain=_mirrored_domain(frame), nice=False),
-            color=series_palette("label", colors),
-            tooltip=[
-                tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
-                tip("length_to_tokens:Q", "to, tokens", ",d"), tip("samples:Q", "samples", ",d"),
-                tip("share_of_side_ratio:Q", "share of its side", ".1%"),
-            ],
-        )
+    y = stacked("signed", "trained (up), not trained (down)").scale(domain=_mirrored_domain(frame), nice=False)
+    bars = upright_bars(
+        alt.Chart(rounded(rows)), _length_axis(), "bin_end_tokens",
+        y=y.axis(labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
+        color=series_palette("label", colors),
+        tooltip=[
+            tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
+            tip("length_to_tokens:Q", "to, tokens", ",d"), tip("samples:Q", "samples", ",d"),
+            tip("share_of_side_ratio:Q", "share of its side", ".1%"),
+        ],
     )  # fmt: skip
     zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=INK, strokeWidth=1).encode(y=alt.Y("zero:Q"))
     return layered(bars, zero, *_means(frame)).properties(height=HEIGHT + 60)
@@ -119,7 +113,7 @@ def _mirrored_domain(frame: pl.DataFrame) -> list[float]:
 
 
 def _length_axis() -> alt.X:
-    return alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis())
+    return along_amounts("length_from_tokens", "response length, tokens")
 
 
 def _means(frame: pl.DataFrame) -> list[alt.Chart]:

@@ -10,13 +10,16 @@ from rlscope.reports.charts.colors import APPLIED, BAND, DISCARDED, MUTED, PLAIN
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
+    along_amounts,
     amount,
     amount_axis,
     layered,
     legend_of,
     series_palette,
+    stacked,
     time_axis,
     tip,
+    upright_bars,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
@@ -58,20 +61,14 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
     # The colors of outcomes need a legend, so a single outcome has a plain color.
     colors = {_TRAINED: TRAINED, _NOT_TRAINED: DISCARDED} if len(kinds) > 1 else dict.fromkeys(kinds, PLAIN)
     color = series_palette("kind", {name: colors[name] for name in kinds})
-    return (
-        alt.Chart(rounded(rows))
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=alt.X("wait_from_s:Q").title("seconds in the queue").scale(nice=False).axis(amount_axis()),
-            x2=alt.X2("wait_to_s:Q"),
-            y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
-            color=color if len(kinds) > 1 else color.legend(None),
-            tooltip=[
-                tip("wait_from_s:Q", "from, s", ",.3~f"), tip("wait_to_s:Q", "to below, s", ",.3~f"),
-                tip("kind:N", "outcome"), tip("samples:Q", "samples", ",d"),
-            ],
-        )
-        .properties(height=HEIGHT)
+    return upright_bars(
+        alt.Chart(rounded(rows)), along_amounts("wait_from_s", "seconds in the queue"), "wait_to_s",
+        y=stacked("samples", "samples"),
+        color=color if len(kinds) > 1 else color.legend(None),
+        tooltip=[
+            tip("wait_from_s:Q", "from, s", ",.3~f"), tip("wait_to_s:Q", "to below, s", ",.3~f"),
+            tip("kind:N", "outcome"), tip("samples:Q", "samples", ",d"),
+        ],
     )  # fmt: skip
 
 

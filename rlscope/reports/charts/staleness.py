@@ -11,12 +11,13 @@ from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
     amount,
-    amount_axis,
     layered,
     limit_rule,
     series_palette,
+    stacked,
     time_axis,
     tip,
+    upright_bars,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
@@ -86,20 +87,15 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
     )  # fmt: skip
     is_flat = not any(rows["staleness_mean"])
     scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
-    return (
-        alt.Chart(long)
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=time_axis("start_s"), x2=alt.X2("end_s:Q"),
-            y=alt.Y("versions:Q").stack("zero").title("mean staleness, versions").axis(amount_axis()).scale(scale),
-            color=series_palette("part", {IN_FLIGHT: STALE, IN_QUEUE: STALE_LIGHT}),
-            order=alt.Order("order:Q"),
-            tooltip=[
-                tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "added"),
-                tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "total", ",.3~f"),
-            ],
-        )
-        .properties(height=HEIGHT)
+    return upright_bars(
+        alt.Chart(long), time_axis("start_s"), "end_s",
+        y=stacked("versions", "mean staleness, versions").scale(scale),
+        color=series_palette("part", {IN_FLIGHT: STALE, IN_QUEUE: STALE_LIGHT}),
+        order=alt.Order("order:Q"),
+        tooltip=[
+            tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "added"),
+            tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "total", ",.3~f"),
+        ],
     )  # fmt: skip
 
 

@@ -15,8 +15,12 @@ from rlscope.reports.charts.encoding import (
     amount_axis,
     layered,
     series_palette,
+    stacked,
+    state_color,
+    step_axis,
     time_axis,
     tip,
+    upright_bars,
 )
 from rlscope.reports.charts.series import drawable, rounded, stepped
 from rlscope.reports.text.states import order_of, state_of
@@ -85,23 +89,16 @@ def step_phases(frame: pl.DataFrame, run: RunFacts, *, waits: str = "waiting", o
         to_step=pl.col("step") + 0.5,
     )
     shown = set(long["phase"])
-    colors = {
-        state.label: f"var(--state-{state.slug}, {state.light})" for state in states.values() if state.label in shown
-    }
-    return (
-        alt.Chart(rounded(long.drop("column")))
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=alt.X("from_step:Q").title("training step").scale(nice=False, zero=False)
-            .axis(format=",d", tickMinStep=1),
-            x2=alt.X2("to_step:Q"),
-            y=alt.Y("seconds:Q").stack("zero").title("seconds per step").axis(amount_axis()),
-            color=series_palette("phase", colors),
-            order=alt.Order("order:Q"),
-            tooltip=[tip("step:Q", "step", ",.0f"), tip("phase:N"), tip("seconds:Q", "seconds", ",.3~f")],
-        )
-        .properties(height=HEIGHT)
-    )  # fmt: skip
+    colors = {state.label: state_color(state) for state in states.values() if state.label in shown}
+    return upright_bars(
+        alt.Chart(rounded(long.drop("column"))),
+        step_axis("from_step"),
+        "to_step",
+        y=stacked("seconds", "seconds per step"),
+        color=series_palette("phase", colors),
+        order=alt.Order("order:Q"),
+        tooltip=[tip("step:Q", "step", ",.0f"), tip("phase:N"), tip("seconds:Q", "seconds", ",.3~f")],
+    )
 
 
 def metrics(frame: pl.DataFrame, run: RunFacts, *, along: str, title: str) -> Chart:

@@ -85,7 +85,7 @@ compared
 
 # %%
 rate = compared.pairs[0].differences.row("tokens_per_s")
-print(f"{rate.change:+.1%} trained tokens/s, 95% interval {rate.interval.low:+.1%} to {rate.interval.high:+.1%}")
+print(f"{rate.change:+.1%} trained tokens/s, 95% interval {rate.low:+.1%} to {rate.high:+.1%}")
 compared.charts.states()
 
 # %% [markdown]

@@ -81,14 +81,25 @@ class Bullets(Block):
     """The mark of a line on a terminal."""
 
 
-class Check(NamedTuple):
-    """Whether some data is present, and how to add it if not."""
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that answers need."""
 
     name: str
-    is_there: bool | None
-    """None for a part of it."""
+    """Name of the data."""
+    status: Literal["there", "in part", "missing"]
+    """Whether the data is present."""
     found: str
-    lines: Sequence[str] = ()
+    """Description of the data that was found."""
+    adds: str
+    """Questions that it would answer; empty if nothing is missing."""
+    how: str
+    """The line of code, the flag or the file that adds it; empty if nothing is missing."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What it would add and how, below what was found."""
+        return (f"would add: {self.adds}", f"to get it: {self.how}") if self.how else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from rlscope.reports.blocks import (
 )
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import COLUMNS, filled_columns
+from rlscope.reports.text.actions import COLUMNS, below_table, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import advice_part
@@ -111,7 +111,7 @@ def _actions(analysis: AnalysisResult) -> Iterator[Block]:
     rows = verdict_words.action_rows(analysis)
     if rows:
         table = Table(ACTIONS_TITLE, COLUMNS, rows, "stacks", is_numbered=True)
-        yield Part(ACTIONS_TITLE, [table, Paragraph(verdict_words.below_actions(analysis), "note")])
+        yield Part(ACTIONS_TITLE, [table, Paragraph(below_table(verdict_words.actions_of(analysis)), "note")])
 
 
 def _model(analysis: AnalysisResult) -> Iterator[Block]:

@@ -74,11 +74,6 @@ def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
     return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
 
 
-def drawn_all(figures: Sequence[Figure], analysis: AnalysisResult) -> list[Drawn]:
-    """The figures with the run's data."""
-    return [drawn(figure, analysis) for figure in figures]
-
-
 def drawn_frame(
     figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
 ) -> Drawn:

@@ -48,7 +48,7 @@ def _paragraph(paragraph: blocks.Paragraph) -> Iterator[str]:
 
 def _checks(block: blocks.Checks) -> Iterator[str]:
     for check in block.checks:
-        mark = {True: "✓", None: "~", False: "✗"}[check.is_there]
+        mark = {"there": "✓", "in part": "~", "missing": "✗"}[check.status]
         yield f"- {mark} **{for_markdown(check.name)}:** {for_markdown(check.found)}"
         yield from (f"  - {for_markdown(line)}" for line in check.lines)
     yield ""

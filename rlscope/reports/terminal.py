@@ -27,7 +27,7 @@ _COLORS: Final[Mapping[Kind | str, str]] = {
     "unknown": "grey42",
 }
 _SEVERITIES: Final = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
-_MARKS: Final = {True: ("+", "green"), None: ("~", "yellow"), False: ("-", "red")}
+_MARKS: Final = {"there": ("+", "green"), "in part": ("~", "yellow"), "missing": ("-", "red")}
 _NARROW: Final = 76
 """Columns below which tables have fewer columns, and bars are short."""
 _SHORT: Final = 24
@@ -107,7 +107,7 @@ def _bullets(bullets: blocks.Bullets, _width: int) -> RenderableType:
 def _checks(block: blocks.Checks, _width: int) -> RenderableType:
     lines: list[RenderableType] = []
     for check in block.checks:
-        mark, color = _MARKS[check.is_there]
+        mark, color = _MARKS[check.status]
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(Text(mark, style=color), Text.assemble((check.name, "bold"), ": ") + plain(check.found))
         lines += [line, *(Padding(plain(below), (0, 0, 0, 4)) for below in check.lines)]

@@ -15,9 +15,9 @@ from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
 from rlscope.importers.steps import has_trainer_steps, tells_samplers
+from rlscope.reports.blocks import Check
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
-from rlscope.reports.text.doctor import Check
 from rlscope.reports.text.verdict import gap_lines, why
 from tests.importers.filling import asked, spent_s
 from tests.importers.wandb_file import logged, read_from_machine, wandb_file

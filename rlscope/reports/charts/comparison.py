@@ -34,17 +34,11 @@ def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return _lines(frame, step_axis(), amount("period_s", "seconds per step"), ["step:Q", "period_s:Q"])
 
 
-def rewards(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Draw the reward over training steps, one line per run; frame holds run, step, gpu_hours, reward_mean."""
+def rewards(frame: pl.DataFrame, run: RunFacts, *, by_step: bool) -> Chart:
+    """Draw the reward over steps or GPU-hours, one line per run; frame holds run, step, gpu_hours, reward_mean."""
     y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
-    return _lines(frame, step_axis(), y, ["step:Q", "reward_mean:Q"])
-
-
-def rewards_by_gpu_hours(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Reward over the GPU-hours used, a line a run; frame as for `rewards`."""
-    y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
-    x = along_amounts("gpu_hours", "GPU-hours since the run started")
-    return _lines(frame, x, y, ["gpu_hours:Q", "reward_mean:Q"])
+    x = step_axis() if by_step else along_amounts("gpu_hours", "GPU-hours since the run started")
+    return _lines(frame, x, y, ["step:Q" if by_step else "gpu_hours:Q", "reward_mean:Q"])
 
 
 def staleness(frame: pl.DataFrame, run: RunFacts) -> Chart:

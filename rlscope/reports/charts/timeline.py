@@ -194,10 +194,11 @@ def worker_timeline(
     names = _names(lanes, min(12, lane_px))
     chart = layered(
         tracks,
-        *_rules(updates, y),
+        # Publications are faint lines across all lanes, applications ticks above the lane of their engine.
+        *_updates(updates, "publish", y, opacity=0.28),
         _states(states, lanes, y),
         *_outline(lanes, y),
-        *_ticks(updates, y),
+        *_updates(updates, "apply", y, strokeWidth=1.5),
         *_changes(changes, foot, y),
         names,
         *_firings(firings, lane_px),
@@ -255,18 +256,6 @@ def _stacked(states: pl.DataFrame) -> pl.DataFrame:
     return ordered.with_columns(from_ratio=below)
 
 
-def _rules(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
-    """Publications, faint lines across all lanes; nothing without one."""
-    rows = updates.filter(pl.col("phase") == "publish")
-    return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, opacity=0.28, aria=False)]
-
-
-def _ticks(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
-    """Applications, ticks above the lane of their engine; nothing without one."""
-    rows = updates.filter(pl.col("phase") == "apply")
-    return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, strokeWidth=1.5, aria=False)]
-
-
 def _changes(changes: pl.DataFrame, foot: float, y: alt.Y) -> list[alt.Chart]:
     """Moments at which something changed for good, dashed lines across all lanes; nothing without one."""
     if changes.is_empty():
@@ -277,14 +266,17 @@ def _changes(changes: pl.DataFrame, foot: float, y: alt.Y) -> list[alt.Chart]:
     return [lines.encode(x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"), tooltip=told)]
 
 
-def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:
-    return alt.Chart(rounded(rows, 7)).encode(
+def _updates(updates: pl.DataFrame, phase: str, y: alt.Y, **style: float) -> list[alt.Chart]:
+    """The publications or applications of weights as lines; nothing without one."""
+    rows = updates.filter(phase=phase)
+    lines = alt.Chart(rounded(rows, 7)).mark_rule(color=UPDATE, aria=False, **style).encode(  # type: ignore[arg-type]
         x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"),
         tooltip=[
             tip("what:N", "weights"), tip("version:Q", "version", ",d"),
             tip("versions:Q", "versions merged", ",d"), tip("time_s:Q", "time, s", ",.5~g"),
         ],
     )  # fmt: skip
+    return [] if rows.is_empty() else [lines]
 
 
 def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlscope.document import Document
-from rlscope.reports import blocks
 from rlscope.reports.answer import InBlocks
-from rlscope.reports.blocks import Block, Bullets, Checks, Part
-from rlscope.reports.text.doctor import Check
+from rlscope.reports.blocks import Block, Bullets, Check, Checks, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +33,7 @@ class DoctorReport(InBlocks, Document):
     @property
     def blocks(self) -> Iterable[Block]:
         """The checks, then the files beside the given one."""
-        yield Checks([_check(each) for each in self.checks])
+        yield Checks(self.checks)
         if self.beside:
             files = [f"{file.path}: {file.kind}; {file.how}" for file in self.beside]
             yield Part("Other files in the folder, perhaps of the same run", [Bullets(files, "·")])
-
-
-def _check(check: Check) -> blocks.Check:
-    lines = (f"would add: {check.adds}", f"to get it: {check.how}") if check.how else ()
-    return blocks.Check(check.name, {"there": True, "missing": False}.get(check.status), check.found, lines)

@@ -1,6 +1,7 @@
 """A comparison as an HTML page, which adds charts of all runs on one scale, as a card, and as a picture for a slide."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -224,11 +225,11 @@ _FIGURES: Final[Mapping[str, Figure]] = {
     ),
     "rewards": Figure(
         "Reward by training step", "Mean reward at each training step.",
-        "", "reward_mean", charts.rewards, _NO_REWARD,
+        "", "reward_mean", partial(charts.rewards, by_step=True), _NO_REWARD,
     ),
     "rewards_by_gpu_hours": Figure(
         "Reward by GPU-hours", "Mean reward by GPU-hours used.",
-        "", "reward_mean", charts.rewards_by_gpu_hours, _NO_REWARD,
+        "", "reward_mean", partial(charts.rewards, by_step=False), _NO_REWARD,
     ),
 }  # fmt: skip
 

@@ -31,13 +31,13 @@ from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
 from rlscope.reports.sections.appendix import queries_section
 from rlscope.reports.sections.throughput import per_gpu_facts
-from rlscope.reports.text.actions import COLUMNS, ActionRow, filled_columns
+from rlscope.reports.text.actions import COLUMNS, ActionRow, below_table, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, brief_of, made_with
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
-from rlscope.reports.text.verdict import actions_of, below_actions
+from rlscope.reports.text.verdict import actions_of
 from rlscope.text_out import write_file
 
 PAGE_MAX_BYTES: Final = 3_000_000
@@ -68,20 +68,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, lis
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-class FirstScreen(NamedTuple):
-    """Data of the card."""
-
-    brief: Brief
-    facts: list[Fact]
-
-
-def first_screen(analysis: AnalysisResult) -> FirstScreen:
-    """Return the data of the card."""
-    brief = brief_of(analysis)
-    return FirstScreen(brief, [brief.achieved, *_facts(analysis)])
-
-
-def _facts(analysis: AnalysisResult) -> list[Fact]:
+def _facts(analysis: AnalysisResult, brief: Brief) -> Facts:
     run = analysis.run
     # A log with the token count of a step does not tell how many of them were trained on.
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
@@ -90,12 +77,9 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     sides.append((run.auxiliary_gpus, "auxiliary"))
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
-    return [
-        _staleness_fact(analysis, cap),
-        Fact("GPUs", fmt.count(run.total_gpus or None), layout),
-        Fact("Training steps", fmt.count(run.steps), trained),
-        *per_gpu_facts(analysis),
-    ]
+    gpus, steps = Fact("GPUs", fmt.count(run.total_gpus or None), layout), fmt.count(run.steps)
+    facts = [brief.achieved, _staleness_fact(analysis, cap), gpus, Fact("Training steps", steps, trained)]
+    return Facts([*facts, *per_gpu_facts(analysis)])
 
 
 def _staleness_fact(analysis: AnalysisResult, cap: str) -> Fact:
@@ -183,15 +167,16 @@ def _narrow(row: ActionRow) -> ActionRow:
 
 def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
     """Return the page without its charts. A column of actions is left out if it is empty."""
-    run, first = analysis.run, first_screen(analysis)
-    rows = [_narrow(row) for row in first.brief.actions]
+    run, brief = analysis.run, brief_of(analysis)
+    rows = [_narrow(row) for row in brief.actions]
     columns = [place for place in filled_columns(rows) if COLUMNS[place] != COLUMNS.setting]
     words = dict[str, object](
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
         duration=fmt.duration(run.duration_s or None),
         made_with=made_with(run),
-        first=first,
+        brief=brief,
+        facts=_facts(analysis, brief),
         found=callouts(analysis, actions_of(analysis)),
         sections=made,
         has_data_quality=any(each.section.anchor == DATA_QUALITY for each in made),
@@ -199,11 +184,11 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
         action_columns=[COLUMNS[place] for place in columns],
         # The setting stands beside the action.
         action_rows=[[row.what, row.setting, *(row[place] for place in columns[1:])] for row in rows],
-        how_to_verify=below_actions(analysis),
+        how_to_verify=below_table(actions_of(analysis)),
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
     )
-    return page("report.html", f"{first.brief.label} · {run.run_id}", words, page_scripts())
+    return page("report.html", f"{brief.label} · {run.run_id}", words, page_scripts())
 
 
 def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:
@@ -283,7 +268,7 @@ def _hash(script: str) -> str:
 
 def notebook_card(analysis: AnalysisResult) -> str:
     """Return the card: verdict, GPU time by role, recommended layout, and the facts beside them."""
-    brief, facts = first_screen(analysis)
+    brief = brief_of(analysis)
     reasons = [
         *([Fact("Why", brief.why)] if brief.needs_why else []),
         Fact("Next", brief.next_step.replace(" (below)", "")),
@@ -296,7 +281,7 @@ def notebook_card(analysis: AnalysisResult) -> str:
             Answer(brief.label, brief.headline, reasons, brief.alarm or ""),
             Part("GPU time, whole run", [Roles(brief.roles)]),
             *choice,
-            Facts(facts),
+            _facts(analysis, brief),
             Paragraph(f"{'!' if brief.gaps else '✓'} {brief.quality}", "note"),
             Paragraph(f"{brief.run_id} · {brief.about}", "note"),
         ]

@@ -1,6 +1,6 @@
 """Running requests, waiting requests and KV cache of the engines over time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
-from rlscope.reports.figure import Drawn, Figure, drawn_all
+from rlscope.reports.figure import Figure, drawn
 
 _NO_STEPS: Final = "no engine wrote engine steps"
 _NONE_WAITED: Final = " No request ever waited in an engine."
@@ -53,12 +53,13 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
     figures = _figures(analysis, sorted(named), none_waited)
     shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
-    drawn, flat = drawn_all(shown, analysis), _flat(analysis)
+    charts, flat = [drawn(figure, analysis) for figure in shown], _flat(analysis)
     each = engine_table(analysis.answers)
     if flat:
         title = "Each engine, and running requests, waiting requests and KV cache over time"
-        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*each, *note, Charts(drawn)])]
-    return [*note, Charts(drawn[:2]), *each, *_more(drawn[2:])]
+        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*each, *note, Charts(charts)])]
+    more = [Fold("engines-more", chart.figure.title, [chart]) for chart in charts[2:]]
+    return [*note, Charts(charts[:2]), *each, *more]
 
 
 def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]:
@@ -112,11 +113,6 @@ def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> tuple[s
         fmt.duration(row.get("lag_s")),
         fmt.percent(row["dropped"] / row["samples"]) if row.get("samples") else fmt.NO_DATA,
     )
-
-
-def _more(drawn: Sequence[Drawn]) -> Iterator[Block]:
-    if drawn:
-        yield Fold("engines-more", drawn[0].figure.title, drawn)
 
 
 def _flat(analysis: AnalysisResult) -> str:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
-from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
+from rlscope.analysis.result import AnalysisResult, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -98,6 +98,8 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
     known = isinstance(result, ModelResult)
     steady, lost = judged_states(analysis) if run.window is not None else {}, _causes(analysis)
+    spent = [state for state in analysis.ledger.states if state.gpu_ns > 0]
+    whole = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in spent}
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -109,9 +111,9 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         next_step=verdict_words.next_step(analysis),
         actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
-        roles=_roles(analysis),
+        roles=_roles(run, whole),
         steady_spent=_spent(sum(steady.values()), run) if steady else "",
-        steady_roles=_steady_roles(analysis, steady),
+        steady_roles=_roles(run, steady, dropped_of(analysis)),
         margin=verdict_words.margin(analysis),
         stretch=verdict_words.stretch(analysis),
         causes=lost,
@@ -161,20 +163,12 @@ def _money(gpu_s: float, run: RunFacts) -> str:
     return fmt.money(gpu_s, run.gpu_hour_price, run.currency)
 
 
-def _roles(analysis: AnalysisResult) -> list[RoleBar]:
-    states = [state for state in analysis.ledger.states if state.gpu_ns > 0]
+def _roles(run: RunFacts, states: Mapping[StateKey, float], dropped: float = 0.0) -> list[RoleBar]:
+    """Where the GPU-seconds in these states went, by role; dropped: share of generation, 0..1."""
+    bars = [role_bar(role, states, dropped) for role in sorted({key.role for key in states}, key=role_order)]
+    totals_s = [sum(gpu_s for key, gpu_s in states.items() if key.role == bar.role) for bar in bars]
     return [
-        _role(role, [state for state in states if state.role == role], analysis.run)
-        for role in sorted({state.role for state in states}, key=role_order)
-    ]
-
-
-def _steady_roles(analysis: AnalysisResult, steady: Mapping[StateKey, float]) -> list[RoleBar]:
-    roles = sorted({key.role for key in steady}, key=role_order)
-    bars = [role_bar(role, steady, dropped_of(analysis)) for role in roles]
-    totals_s = [sum(gpu_s for key, gpu_s in steady.items() if key.role == bar.role) for bar in bars]
-    return [
-        bar._replace(role=bar.role.capitalize(), gpu_time=fmt.gpu_time(total_s), money=_money(total_s, analysis.run))
+        bar._replace(role=bar.role.capitalize(), gpu_time=fmt.gpu_time(total_s), money=_money(total_s, run))
         for bar, total_s in zip(bars, totals_s, strict=True)
     ]
 
@@ -207,21 +201,6 @@ def _named(parts: Sequence[RolePart]) -> list[RolePart]:
     """The largest few, in the order of the bar."""
     largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
     return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
-
-
-def _role(role: str, states: Sequence[LedgerState], run: RunFacts) -> RoleBar:
-    gpu_s = sum(state.gpu_ns for state in states) / 1e9
-    parts = [_part(state) for state in sorted(states, key=lambda state: order_of(state.state))]
-    return RoleBar(role.capitalize(), fmt.gpu_time(gpu_s), _money(gpu_s, run), parts, _named(parts))
-
-
-def _part(state: LedgerState) -> RolePart:
-    return RolePart(
-        state_of(state.state),
-        state_label(state.state, state.reason),
-        fmt.percent(state.share_ratio),
-        fmt.finite(state.share_ratio) or 0.0,
-    )
 
 
 def _causes(analysis: AnalysisResult) -> list[CauseRow]:

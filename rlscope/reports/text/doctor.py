@@ -4,35 +4,17 @@ For a run recorded by hooks, that is a line of code or a config entry; for an im
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
 from rlscope.frameworks import framework_of
+from rlscope.reports.blocks import Check
 from rlscope.reports.text.origin import bad_lines
 from rlscope.trace.imported import Certainty, Imported
 
-Status = Literal["there", "in part", "missing"]
 _WORKERS_NAMED: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that answers need."""
-
-    name: str
-    """Name of the data."""
-    status: Status
-    """Whether the data is present."""
-    found: str
-    """Description of the data that was found."""
-    adds: str
-    """Questions that it would answer; empty if nothing is missing."""
-    how: str
-    """The line of code, the flag or the file that adds it; empty if nothing is missing."""
-
-
 _ANY_ENGINE_LOG: Final = (
     "pass the output of SGLang (log level info) or vLLM (without disable_log_stats) with --engine-log 'PATTERN'"
 )
@@ -68,9 +50,12 @@ def _with_losses(check: Check, run: Checkup) -> Check:
     lost = run.lost.get(_TABLES.get(check.name, ""))
     if lost is None:
         return check
-    status: Status = "missing" if check.status == "missing" else "in part"
     return replace(
-        check, status=status, found=f"{check.found}; {lost}", adds=check.adds or "what the lost rows say", how=_RESTORE
+        check,
+        status="missing" if check.status == "missing" else "in part",
+        found=f"{check.found}; {lost}",
+        adds=check.adds or "what the lost rows say",
+        how=_RESTORE,
     )
 
 

@@ -199,13 +199,9 @@ def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
 _REMOVED: Final[Mapping[Bottleneck, str]] = {
     "samplers": "doubling the sampling speed",
     "trainers": "doubling the training speed",
-    "lockstep": "overlapping sampling and training",
     "staleness_cap": "removing the limits on staleness and samples in flight",
-    "weight_updates": "weight updates that take no time",
-    "environment": "an environment that takes no time",
-    "checkpoints": "checkpoints and evaluation that take no time",
 }
-"""Change that removes a cause, as the subject of a sentence."""
+"""Changes that the model makes to learn what a cause costs, if they are not the remedy itself."""
 _SAME_GAIN: Final = 0.02
 """Gains that differ by less count as equal."""
 
@@ -233,7 +229,8 @@ def _pace(analysis: AnalysisResult) -> str:
 
 
 def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    return "removing the staleness cap" if _has_cap_alone(analysis, cause) else _REMOVED[cause]
+    is_alone = _has_cap_alone(analysis, cause)
+    return "removing the staleness cap" if is_alone else _REMOVED.get(cause, causes.remedy_words(cause))
 
 
 def margin(analysis: AnalysisResult) -> str:
@@ -401,11 +398,6 @@ def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
 def first_action(analysis: AnalysisResult) -> Action | None:
     """Return the first action; None if nothing is ranked."""
     return next(iter(actions_of(analysis)), None)
-
-
-def below_actions(analysis: AnalysisResult) -> str:
-    """Return the note below the table of actions."""
-    return actions.below_table(actions_of(analysis))
 
 
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:

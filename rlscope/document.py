@@ -49,7 +49,7 @@ _PRINTED: Final = ConfigDict(
 _READ: Final = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """A document that a command prints."""
 

@@ -374,12 +374,12 @@ def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
 def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of_rules(tmp_path: Path) -> None:
     limit = "staleness.tokens.p95 > 2"
     alone = rlscope.check(TRACE, fail_if=limit)
-    assert [outcome.rule.name for outcome in alone.outcomes] == [limit]
+    assert [outcome.rule.name for outcome in alone.rules] == [limit]
     assert alone.failed() and [alert.rule for alert in alone.alerts] == [limit]
     assert not rlscope.check(TRACE, fail_if=[limit.replace("2", "200")]).failed("info")
     (tmp_path / "rules.toml").write_text('[[rules]]\nname = "one"\nmetric = "queue.depth"\nabove = 1000\n')
     both = rlscope.check(TRACE, tmp_path / "rules.toml", [limit])
-    assert [outcome.rule.name for outcome in both.outcomes] == ["one", limit]
+    assert [outcome.rule.name for outcome in both.rules] == ["one", limit]
 
 
 def test_a_check_is_written_in_every_form_and_refuses_others(run_dir: Path) -> None:

@@ -20,7 +20,7 @@ from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import check
-from rlscope.reports.check import check_document
+from rlscope.reports.check import as_json
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from rlscope.reports.documents.what_if import what_if_document
 from tests.kept import TRACES as SAMPLES
@@ -199,7 +199,7 @@ def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
 
 def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analysed("vllm_trl").model
-    assert faults("check", dump(check_document(check(SAMPLES / "vllm_trl", built_in_rules()), "critical"))) == []
+    assert faults("check", as_json(check(SAMPLES / "vllm_trl", built_in_rules()), "critical")) == []
     assert isinstance(model, ModelResult)
     for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(samples_per_step=100_000)):
         assert faults("what-if", dump(what_if_document(model, what_if(model, change)))) == []

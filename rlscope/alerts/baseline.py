@@ -101,4 +101,4 @@ def with_unjudged(report: RuleReport, missing: Sequence[BaselineRule], baseline:
     """Return the report with the rules for which the baseline has no value: not evaluated, with a note on why."""
     outcomes = tuple(RuleOutcome(each.rule(math.nan, baseline), (), 1, 0) for each in missing)
     warnings = tuple(f"{each.name}: {baseline} has no value of {each.metric}" for each in missing)
-    return replace(report, outcomes=(*report.outcomes, *outcomes), warnings=(*report.warnings, *warnings))
+    return replace(report, rules=(*report.rules, *outcomes), warnings=(*report.warnings, *warnings))

@@ -69,27 +69,31 @@ class RuleReport:
     """The result of every rule on one run."""
 
     run_id: str
+    """Identifier of the run."""
     start_ns: int
+    """Start of the run's first worker, in UTC epoch nanoseconds."""
     end_ns: int
-    outcomes: tuple[RuleOutcome, ...]
-    """In the order of the rules."""
+    """Time of the last report from any worker, in UTC epoch nanoseconds."""
+    rules: tuple[RuleOutcome, ...]
+    """All rules that were evaluated, in the order of the rule set."""
     warnings: tuple[str, ...]
     """Data that could not be read, and rules that never fire, one sentence each."""
     findings: tuple[Finding, ...] | None = None
-    """Problems of the run. None if they were not requested."""
+    """Problems found by the diagnosis, the most expensive first; None if the diagnosis did not run."""
     fail_on_finding: Severity | None = None
-    """Lowest severity of a finding that fails. None if findings do not count."""
+    """Lowest severity at which a finding fails the check; None if findings cannot fail it."""
 
+    @computed_field
     @property
     def alerts(self) -> tuple[Alert, ...]:
-        """Every alert, by its start."""
-        found = [alert for outcome in self.outcomes for alert in outcome.alerts]
+        """All periods in which a rule fired, by start time."""
+        found = [alert for outcome in self.rules for alert in outcome.alerts]
         return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
 
     @property
     def unjudged(self) -> tuple[RuleOutcome, ...]:
         """The rules that had too little data in this run."""
-        return tuple(outcome for outcome in self.outcomes if not outcome.evaluated_ticks)
+        return tuple(outcome for outcome in self.rules if not outcome.evaluated_ticks)
 
     def reaches(self, severity: Severity) -> bool:
         """Whether a rule of that severity or higher fired."""

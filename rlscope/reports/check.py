@@ -13,7 +13,7 @@ from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.alerts.types import Rule
 from rlscope.analysis.result import SEVERITIES, Alert, Finding, Severity, at_least
-from rlscope.document import Document, dump
+from rlscope.document import Document, dump, extended
 from rlscope.errors import check_one_of
 from rlscope.reports.answer import InBlocks
 from rlscope.reports.blocks import Block, Paragraph, Part, Table
@@ -26,51 +26,23 @@ CheckForm = Literal["text", "json", "markdown", "junit", "github"]
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDocument(Document):
+@dataclass(frozen=True, kw_only=True)
+class CheckDocument(RuleReport, Document):
     """Output of `rlscope check --format json`: all rules, all periods in which one fired, and the findings."""
 
-    run_id: str
-    """Identifier of the run."""
-    start_ns: int
-    """Start of the run's first worker, in UTC epoch nanoseconds."""
-    end_ns: int
-    """Time of the last report from any worker, in UTC epoch nanoseconds."""
     fail_on: Severity
     """Lowest severity at which a firing rule fails the check."""
-    fail_on_finding: Severity | None
-    """Lowest severity at which a finding fails the check; None if findings cannot fail it."""
     failed: bool
     """Whether a rule of severity `fail_on` or higher fired, or a finding has severity `fail_on_finding` or higher."""
-    rules: tuple[RuleOutcome, ...]
-    """All rules that were evaluated, in the order of the rule set."""
-    alerts: tuple[Alert, ...]
-    """All periods in which a rule fired, by start time."""
-    findings: tuple[ToldFinding, ...] | None
+    findings: tuple[ToldFinding, ...] | None = None
     """Problems found by the diagnosis, the most expensive first; None if the diagnosis did not run."""
-    warnings: tuple[str, ...]
-    """Data that could not be read, one sentence each."""
-
-
-def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
-    """Return the whole report; fail_on: the lowest severity of an alert that fails the check."""
-    return CheckDocument(
-        run_id=report.run_id,
-        start_ns=report.start_ns,
-        end_ns=report.end_ns,
-        fail_on=fail_on,
-        fail_on_finding=report.fail_on_finding,
-        failed=report.fails(fail_on),
-        rules=report.outcomes,
-        alerts=report.alerts,
-        findings=None if report.findings is None else tuple(map(told_finding, report.findings)),
-        warnings=report.warnings,
-    )
 
 
 def as_json(report: RuleReport, fail_on: Severity) -> str:
     """Return the whole report as JSON, with numbers as measured."""
-    return dump(check_document(report, fail_on))
+    findings = None if report.findings is None else tuple(map(told_finding, report.findings))
+    failed = report.fails(fail_on)
+    return dump(extended(CheckDocument, report, fail_on=fail_on, failed=failed, findings=findings))
 
 
 def as_text(report: RuleReport, fail_on: Severity) -> str:
@@ -137,9 +109,9 @@ def sentence(rule: Rule, alert: Alert) -> str:
 
 
 def _headline(report: RuleReport) -> str:
-    count = sum(bool(outcome.alerts) for outcome in report.outcomes)
+    count = sum(bool(outcome.alerts) for outcome in report.rules)
     length = fmt.duration((report.end_ns - report.start_ns) / 1e9)
-    rules = fmt.counted(len(report.outcomes), "rule", "rules")
+    rules = fmt.counted(len(report.rules), "rule", "rules")
     found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding', 'findings')}"
     return f"run {one_line(report.run_id)}, {length}: {count} of {rules} fired{found}"
 
@@ -149,17 +121,17 @@ def _found(finding: Finding) -> str:
 
 
 def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
-    return rules.gravest_first((outcome.rule, alert) for outcome in report.outcomes for alert in outcome.alerts)
+    return rules.gravest_first((outcome.rule, alert) for outcome in report.rules for alert in outcome.alerts)
 
 
 def _limits(report: RuleReport) -> list[str]:
     """Return lines on the rules evaluated once over the whole run and on the rules that lacked data."""
     lines = list[str]()
-    quiet = [outcome for outcome in report.outcomes if outcome.evaluated_over_s is not None and not outcome.alerts]
+    quiet = [outcome for outcome in report.rules if outcome.evaluated_over_s is not None and not outcome.alerts]
     if quiet:
         lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
     if report.unjudged:
-        of = fmt.counted(len(report.outcomes), "rule", "rules")
+        of = fmt.counted(len(report.rules), "rule", "rules")
         names = _names(report.unjudged)
         lines.append(f"\n{len(report.unjudged)} of {of} not judged (warm-up, or too little data): {names}")
     return lines
@@ -175,7 +147,7 @@ def as_junit(report: RuleReport, fail_on: Severity) -> str:
     A rule that fired at or above fail_on is a failure, and so is a finding that fails the check. A rule that lacked
     data is skipped.
     """
-    cases = [_case(report, outcome, fail_on) for outcome in report.outcomes]
+    cases = [_case(report, outcome, fail_on) for outcome in report.rules]
     cases += [_finding_case(finding, report.fail_on_finding) for finding in report.findings or ()]
     suite = ElementTree.Element(
         "testsuite",
@@ -266,5 +238,5 @@ class CheckReport(InBlocks, RuleReport):
         return check_blocks(self, "critical")
 
     def __repr__(self) -> str:
-        fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
-        return fmt.repr_of("CheckReport", self.run_id, f"{fired} of {len(self.outcomes)} rules fired")
+        fired = sum(bool(outcome.alerts) for outcome in self.rules)
+        return fmt.repr_of("CheckReport", self.run_id, f"{fired} of {len(self.rules)} rules fired")

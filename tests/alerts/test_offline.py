@@ -156,10 +156,10 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
     residual = rule("slow", "throughput.residual_ratio", -0.1, WHOLE_RUN, direction="below")
-    (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
+    (outcome,) = check(folder, RuleSet((residual,), I * S)).rules
     assert (bool(outcome.alerts), bool(outcome.evaluated_ticks)) == (fired, judged)
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda *_, **__: pytest.fail("the model was asked"))
-    assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].evaluated_ticks
+    assert check(folder, RuleSet((idle(),), I * S)).rules[0].evaluated_ticks
 
 
 def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:
@@ -312,5 +312,5 @@ def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> N
 def test_a_run_of_more_ticks_than_are_evaluated_is_said_to_be_too_long(tmp_path, monkeypatch, end_ns, evaluated):
     monkeypatch.setattr("rlscope.alerts.offline.MOST_TICKS", 3)
     report = check(write_run(tmp_path, [worker("t0", stop_ns=end_ns)]), RuleSet((silent(),), interval_ns=I * S))
-    assert bool(report.outcomes) is evaluated
+    assert bool(report.rules) is evaluated
     assert any("more than 3 ticks" in note for note in report.warnings) is not evaluated

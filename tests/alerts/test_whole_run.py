@@ -42,7 +42,7 @@ def judged(folder: Path, rule: Rule, warm_up_steps: int = 0) -> RuleReport:
 def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: Path) -> None:
     """Idle for 20 of the first 20 s, which the first tick would see, and for 32 of all 60 s."""
     report = judged(run_of(tmp_path, (0, 20), (40, 52)), idle(for_ns=300 * S))
-    (outcome,) = report.outcomes
+    (outcome,) = report.rules
     assert (outcome.evaluated_ticks, outcome.ticks, outcome.evaluated_over_s) == (1, 6, 60.0)
     (alert,) = outcome.alerts
     assert (alert.value, alert.start_ns, alert.end_ns, alert.cost_gpu_s) == (32 / 60, 0, None, 64.0)
@@ -53,7 +53,7 @@ def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: P
 def test_a_window_as_long_as_the_run_keeps_its_ticks(
     tmp_path: Path, window_s: int, evaluated_over_s: float | None
 ) -> None:
-    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(window_s * S))).outcomes
+    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(window_s * S))).rules
     assert outcome.evaluated_over_s == evaluated_over_s
     assert bool(outcome.alerts)
 
@@ -63,7 +63,7 @@ def test_so_does_a_condition_that_can_hold_from_the_first_tick_to_the_last(
     tmp_path: Path, for_s: int, evaluated_over_s: float | None
 ) -> None:
     """The first tick is at 10 s, the last at 60 s."""
-    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(10 * S), for_ns=for_s * S)).outcomes
+    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(10 * S), for_ns=for_s * S)).rules
     assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
 
 
@@ -73,7 +73,7 @@ def test_a_window_in_steps_needs_as_many_after_warm_up(
 ) -> None:
     """The second of six steps ends warm-up, at 15 s, between two ticks."""
     folder = run_of(tmp_path, (0, 60), steps_s=(5, 15, 25, 35, 45, 55))
-    (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).outcomes
+    (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).rules
     assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
 
 
@@ -81,13 +81,13 @@ def test_warm_up_is_left_out(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
     (alert,) = judged(folder, idle(), warm_up_steps=2).alerts
     assert (alert.value, alert.start_ns, alert.evaluated_over_s) == (30 / 45, 15 * S, 45.0)
-    assert judged(folder, idle(), warm_up_steps=4).outcomes[0].evaluated_ticks == 0
+    assert judged(folder, idle(), warm_up_steps=4).rules[0].evaluated_ticks == 0
 
 
 def test_a_minimum_of_evidence_that_the_rule_states_holds(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 60))
     assert len(judged(folder, idle(min_evidence=120)).alerts) == 1
-    outcome = judged(folder, idle(min_evidence=121)).outcomes[0]
+    outcome = judged(folder, idle(min_evidence=121)).rules[0]
     assert (outcome.alerts, outcome.evaluated_ticks, outcome.evaluated_over_s) == ((), 0, None)
 
 
@@ -103,7 +103,7 @@ def test_ten_steps_stand_in_for_the_usual_gpu_seconds(tmp_path: Path, steps: int
 def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
     folder = run_of(tmp_path, steps_s=tuple(range(5, 45)))
     dropped = rule("dropped", "dropped_stale_ratio", 0.1, LONG, min_evidence=1000, has_usual_evidence=True)
-    assert judged(folder, dropped).outcomes[0].evaluated_ticks == 0
+    assert judged(folder, dropped).rules[0].evaluated_ticks == 0
 
 
 @pytest.mark.parametrize(("kind", "fired"), [("hint", ["silent"]), ("alarm", ["idle", "silent"])])
@@ -167,10 +167,10 @@ def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_th
 ) -> None:
     """Warm-up ends at 2 s, the run at 9 s, and ticks are 10 s apart: 4 of 7 s were waits."""
     folder = run_of(tmp_path, (0, 2), (3, 7), stop_s=9, steps_s=(2, 9))
-    (outcome,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=1).outcomes
+    (outcome,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=1).rules
     assert (outcome.evaluated_ticks, outcome.evaluated_over_s) == (1, None)
     assert [alert.value for alert in outcome.alerts] == [4 / 7]
-    (quiet,) = judged(folder, idle(WHOLE_RUN, above=0.6), warm_up_steps=1).outcomes
+    (quiet,) = judged(folder, idle(WHOLE_RUN, above=0.6), warm_up_steps=1).rules
     assert (quiet.evaluated_ticks, quiet.alerts) == (1, ())
 
 
@@ -184,7 +184,7 @@ def test_no_built_in_rule_of_a_short_run_is_left_unjudged_for_its_length() -> No
     report = rlscope.check(TRACES / "pipeline")
     assert report.unjudged == ()
     longer = {rule.name for rule in built_in_rules().rules if rule.metric not in ("worker.silent_s",)}
-    whole = {outcome.rule.name for outcome in report.outcomes if outcome.evaluated_over_s is not None}
+    whole = {outcome.rule.name for outcome in report.rules if outcome.evaluated_over_s is not None}
     assert whole == longer - {"rows_dropped", "rows_missing", "steps_stalled", "weight_updates_stalled"}
 
 

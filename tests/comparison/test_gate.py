@@ -82,7 +82,7 @@ def test_a_rate_on_the_threshold_does_not_fail(tmp_path: Path, tokens: int, fail
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", tokens)
     report = rlscope.check(after, fail_if=f"{RATE} < 0.95 * baseline", baseline=before)
     assert report.failed() is fails
-    (outcome,) = report.outcomes
+    (outcome,) = report.rules
     assert outcome.rule.threshold == pytest.approx(0.95 * 50)
 
 
@@ -93,7 +93,7 @@ def test_the_steady_rate_of_a_rule_is_that_of_the_report(before: rlscope.Analysi
 
 def test_the_built_in_regression_rules_stand_beside_the_alert_rules_and_pass_for_a_run_against_itself() -> None:
     report = rlscope.check(SLOW, baseline=SLOW)
-    names = [outcome.rule.name for outcome in report.outcomes]
+    names = [outcome.rule.name for outcome in report.rules]
     assert names == [*(rule.name for rule in built_in_rules().rules), *(each.name for each in REGRESSIONS)]
     fired = {alert.rule for alert in report.alerts}
     assert not fired & {each.name for each in REGRESSIONS}
@@ -111,7 +111,7 @@ def test_a_slower_run_fails_and_a_faster_one_does_not() -> None:
 
 def test_runs_without_noise_keep_the_threshold_of_five_percent(tmp_path: Path) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 94)
-    (outcome,) = (each for each in rlscope.check(after, baseline=before).outcomes if each.rule.metric == RATE)
+    (outcome,) = (each for each in rlscope.check(after, baseline=before).rules if each.rule.metric == RATE)
     assert outcome.rule.threshold == pytest.approx(0.95 * 50) and outcome.alerts
 
 
@@ -131,7 +131,7 @@ def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tm
     assert any("has no value of queue.depth" in note for note in report.warnings)
     assert all("queue.depth" in report.to_text(form) for form in ("text", "json", "markdown", "junit"))
     assert 'skipped="1"' in report.to_text("junit")
-    assert report.outcomes[0].rule.threshold == pytest.approx(0.95 * (before.throughput.steady_tokens_per_s or 0))
+    assert report.rules[0].rule.threshold == pytest.approx(0.95 * (before.throughput.steady_tokens_per_s or 0))
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Anal
 
 def test_plain_rules_and_those_of_a_baseline_are_taken_together() -> None:
     report = rlscope.check(SLOW, fail_if=["queue.depth > 100000", f"{RATE} < baseline"], baseline=FAST)
-    assert [outcome.rule.name for outcome in report.outcomes] == ["queue.depth > 100000", f"{RATE} < baseline"]
+    assert [outcome.rule.name for outcome in report.rules] == ["queue.depth > 100000", f"{RATE} < baseline"]
     report = rlscope.check(SLOW, fail_if="queue.depth > 100000", baseline=FAST)
-    assert report.outcomes[0].rule.name == "queue.depth > 100000"
-    assert len(report.outcomes) == 1 + len(REGRESSIONS)
+    assert report.rules[0].rule.name == "queue.depth > 100000"
+    assert len(report.rules) == 1 + len(REGRESSIONS)
 
 
 def test_braces_in_the_name_of_a_run_are_text() -> None:

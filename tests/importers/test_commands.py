@@ -74,7 +74,7 @@ def test_a_log_is_the_baseline_of_a_check() -> None:
     report = rlscope.check(
         VERL / "metrics.jsonl", fail_if="idle.trainer_ratio > 2 * baseline", baseline=VERL / "console.log"
     )
-    assert [outcome.evaluated_ticks for outcome in report.outcomes] == [1]
+    assert [outcome.evaluated_ticks for outcome in report.rules] == [1]
 
 
 def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:

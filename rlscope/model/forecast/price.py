@@ -9,10 +9,11 @@ samples cost in learning, and the uncertainty of the lengths themselves.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
+from rlscope.document import LEFT_OUT
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, surplus_of
 from rlscope.model.arrays import Reals
@@ -67,7 +68,7 @@ class StalenessForecast:
 class Price:
     """Price of a layout or an action. None: the model cannot tell."""
 
-    staleness: StalenessForecast | None = None
+    staleness: Annotated[StalenessForecast | None, LEFT_OUT] = None
     """None also if the queue grows without bound."""
     dropped_ratio: Estimate | None = None
     """Share of the generated response tokens, 0..1, that is dropped as stale or by a full queue."""

@@ -36,8 +36,8 @@ _WAITS: Final[Mapping[Regime, Waits]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ToldPrice:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPrice(Price):
     """Price of a layout or an action besides its work. None: unknown."""
 
     gpus: int
@@ -45,12 +45,6 @@ class ToldPrice:
     staleness_p95_steps: float | None
     """95th percentile of the staleness of samples, by their oldest token, in optimizer steps; None also if the queue
     would grow without limit."""
-    dropped_ratio: Estimate | None
-    """Share of the generated response tokens, 0 to 1, that is dropped as stale or by a full queue."""
-    mean_trained_tokens: Estimate | None
-    """Mean length of the trained samples, in response tokens."""
-    longest_trained_ratio: Estimate | None
-    """Share of the longest tenth of the samples, 0 to 1, that is trained rather than dropped. Always modeled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +128,8 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:
     """Return a price; steps_per_version: optimizer steps per version that may be published, for staleness in steps."""
-    staleness = price.staleness
-    return ToldPrice(
-        gpus=layout.trainer_gpus + layout.sampler_gpus,
-        staleness_p95_steps=None if staleness is None else staleness.p95_steps * steps_per_version,
-        dropped_ratio=price.dropped_ratio,
-        mean_trained_tokens=price.mean_trained_tokens,
-        longest_trained_ratio=price.longest_trained_ratio,
-    )
+    steps = None if price.staleness is None else price.staleness.p95_steps * steps_per_version
+    return extended(ToldPrice, price, gpus=layout.trainer_gpus + layout.sampler_gpus, staleness_p95_steps=steps)
 
 
 def candidate(

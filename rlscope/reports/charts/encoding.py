@@ -193,12 +193,11 @@ def upright_bars(rows: alt.Chart, x: alt.X, end: str, **encoding: Any) -> alt.Ch
     return bars.encode(x=x, x2=alt.X2(f"{end}:Q"), **encoding).properties(height=HEIGHT)
 
 
-def amount_axis(extent_px: float | None = None) -> alt.Axis:
-    """Few ticks, written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels, or extent_px."""
+def amount_axis() -> alt.Axis:
+    """Few ticks, written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels."""
     # Three decimals would show 0.0005 and 0.001 as the same number.
     label = "format(datum.value, abs(datum.value) >= 1000 ? '.3~s' : abs(datum.value) >= 0.1 ? ',.3~f' : '.3~g')"
-    extent = alt.Undefined if extent_px is None else extent_px
-    return alt.Axis(labelExpr=label, tickCount=5, minExtent=extent, maxExtent=extent)
+    return alt.Axis(labelExpr=label, tickCount=5)
 
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:

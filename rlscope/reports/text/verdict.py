@@ -58,6 +58,8 @@ _ONE_SIDE: Final = (
     "the trainers. If they are slow:"
 )
 """Before the next step of a log that shows the trainers only."""
+_WORKERS_NAMED: Final = 5
+"""Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05
 """Share of the tokens that left the queue from which dropping counts as the samplers' main loss."""
 _RECORD: Final[Mapping[str, str]] = {
@@ -383,9 +385,9 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
     return advice.reason(model) if model.recommendation.advice == "keep" else ""
 
 
-def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
-    """Return the alternatives to the first action, one sentence each."""
-    return [_with_effect(analysis, each) for each in actions_of(analysis)[1 : 1 + shown]]
+def then_steps(analysis: AnalysisResult) -> list[str]:
+    """Return the next two actions after the first, one sentence each."""
+    return [_with_effect(analysis, each) for each in actions_of(analysis)[1:3]]
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
@@ -444,7 +446,8 @@ def gap_lines(analysis: AnalysisResult) -> list[str]:
     lines += [f"{gap}." for gap in quality.completeness.gaps]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
-        names = _some(quality.workers_without_end)
+        first, rest = quality.workers_without_end[:_WORKERS_NAMED], quality.workers_without_end[_WORKERS_NAMED:]
+        names = ", ".join(first) + (f" and {len(rest)} more" if rest else "")
         lines.append(
             f"No end was recorded for {names} (killed, or still running). They are counted up to their last flush."
         )
@@ -509,11 +512,6 @@ def stretch(analysis: AnalysisResult) -> str:
         lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
         return f"In steady state (steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting})"
     return f"Over {fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
-
-
-def _some(names: tuple[str, ...], shown: int = 5) -> str:
-    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + rest
 
 
 def _sentence(text: str) -> str:

@@ -97,7 +97,7 @@ def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
     )
     assert run.facts.window is not None
     last = int(part.step[-1])
-    assert run.steady is not None and run.steady_totals is not None and part.trained_tokens is not None
+    assert run.steady is not None and part.trained_tokens is not None
     tokens, seconds = int(part.trained_tokens.sum()), float(part.period_s.sum())
     states = {key: round(float(spent.sum()) * 1e9) for key, spent in part.state_gpu_s.items()}
     steady = replace(run.steady, states=states, length_ns=round(seconds * 1e9), tokens=tokens, steps=part.step.size)
@@ -109,7 +109,7 @@ def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
         facts=replace(run.facts, window=replace(run.facts.window, first_step=int(part.step[0]), last_step=last)),
         update_s=np.zeros(0),
         dropped_ratio=None,
-        steady_totals=replace(run.steady_totals, tokens_per_s=tokens / seconds, staleness_p95=None),
+        steady_staleness_p95=None,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
-from rlscope.comparison.facts import ComparedRun, GpuTime, StretchMeans, version_steps
+from rlscope.comparison.facts import ComparedRun, GpuTime, version_steps
 from rlscope.comparison.statistics import Difference, Scale, StepSeries, changed, corrected, difference
 from rlscope.document import LEFT_OUT, computed_field
 
@@ -246,18 +246,18 @@ def scale_of(quantity: Quantity) -> Scale:
 
 def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, StepSeries | float | None]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
-    (totals, time), facts = _stretch(run, basis), run.facts
+    time, means, facts = _time(run, basis), run.whole_means, run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
     whole: dict[Quantity, StepSeries | float | None] = {
-        "tokens_per_s": totals.tokens_per_s,
+        "tokens_per_s": means.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
         "samples_per_step": facts.samples_trained / facts.steps if facts.steps and facts.samples_trained else None,
         "response_tokens": tokens / facts.samples_trained if tokens else None,
-        "staleness_mean": totals.staleness_mean,
-        "staleness_p95": totals.staleness_p95,
-        "staleness_in_flight": totals.in_flight_mean,
-        "staleness_in_queue": totals.in_queue_mean,
+        "staleness_mean": means.staleness_mean,
+        "staleness_p95": means.staleness_p95,
+        "staleness_in_flight": means.in_flight_mean,
+        "staleness_in_queue": means.in_queue_mean,
         "update_s": None,
         "dropped_ratio": run.dropped_ratio,
     }
@@ -272,27 +272,22 @@ def _series(run: ComparedRun) -> dict[Quantity, StepSeries | float | None]:
         None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
     )
     is_length_known = tokens is not None and samples is not None and not run.counts_prompts
-    series: dict[Quantity, StepSeries | float | None] = {
+    return {
         "tokens_per_s": None if tokens is None else StepSeries(tokens, table.period_s),
         "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * max(1, run.layout.gpus)),
         "step_s": StepSeries(table.period_s, ones),
         "samples_per_step": None if samples is None else StepSeries(samples, ones),
         "response_tokens": StepSeries(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
+        "staleness_mean": StepSeries(table.staleness, table.known_tokens),
+        "staleness_p95": run.steady_staleness_p95,
+        "staleness_in_flight": StepSeries(table.in_flight, table.known_tokens),
+        "staleness_in_queue": StepSeries(table.in_queue, table.known_tokens),
+        "update_s": StepSeries(run.update_s, np.ones(run.update_s.size)),
     }
-    if table.known_tokens.sum():
-        known = table.known_tokens
-        series["staleness_mean"] = StepSeries(table.staleness, known)
-        series["staleness_in_flight"] = StepSeries(table.in_flight, known)
-        series["staleness_in_queue"] = StepSeries(table.in_queue, known)
-    if run.update_s.size:
-        series["update_s"] = StepSeries(run.update_s, np.ones(run.update_s.size))
-    return series
 
 
-def _stretch(run: ComparedRun, basis: Basis) -> tuple[StretchMeans, GpuTime]:
-    if basis == "steady" and run.steady_totals is not None and run.steady is not None:
-        return run.steady_totals, run.steady
-    return run.whole_totals, run.whole
+def _time(run: ComparedRun, basis: Basis) -> GpuTime:
+    return run.steady if basis == "steady" and run.steady is not None else run.whole
 
 
 def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
@@ -327,7 +322,7 @@ def reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSe
 
 
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
-    times = tuple(_stretch(run, basis)[1] for run in (before, after))
+    times = tuple(_time(run, basis) for run in (before, after))
     tables = (before, after) if basis == "steady" else None
     known = [each for each in map(_factors, (before, after)) if each is not None and basis == "steady"]
     if len(known) == 2:
@@ -426,10 +421,10 @@ def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] |
             return None
         sums = {"in_flight": int(table.in_flight.sum()), "in_queue": int(table.in_queue.sum())}
         return {name: Fraction(total, known) for name, total in sums.items()}
-    totals = run.whole_totals
-    if totals.in_flight_mean is None or totals.in_queue_mean is None:
+    means = run.whole_means
+    if means.in_flight_mean is None or means.in_queue_mean is None:
         return None
-    return {"in_flight": Fraction(totals.in_flight_mean), "in_queue": Fraction(totals.in_queue_mean)}
+    return {"in_flight": Fraction(means.in_flight_mean), "in_queue": Fraction(means.in_queue_mean)}
 
 
 def _closing(name: BreakdownName, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:

@@ -120,8 +120,8 @@ class RunLayout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StretchMeans:
-    """Means over a part of a run; None if unknown."""
+class WholeMeans:
+    """Means over a whole run; None if unknown."""
 
     tokens_per_s: float | None
     """Trained response tokens per second."""
@@ -143,7 +143,7 @@ class ComparedRun:
     steady_tokens_per_s: float | None
     whole: GpuTime
     """The whole run."""
-    whole_totals: StretchMeans
+    whole_means: WholeMeans
     staleness_tokens: tuple[tuple[int, int], ...]
     """Pairs of staleness in versions and trained tokens, over the whole run."""
     promised: tuple[PromisedAction, ...]
@@ -153,7 +153,8 @@ class ComparedRun:
     """None without a steady state."""
     steady: GpuTime | None = None
     """The ledger of the steady state."""
-    steady_totals: StretchMeans | None = None
+    steady_staleness_p95: float | None = None
+    """95th percentile of the staleness of the tokens trained in steady state, in versions; None if unknown."""
     update_s: Reals = field(default_factory=lambda: np.zeros(0))
     """Mean seconds from publication until an engine applied it, for each version applied in steady state, in order."""
     dropped_ratio: float | None = None
@@ -194,7 +195,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         bottleneck=analysis.verdict.bottleneck,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
         whole=_whole_time(analysis),
-        whole_totals=_whole_totals(analysis),
+        whole_means=_whole_means(analysis),
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
@@ -220,7 +221,7 @@ def _with_steps(run: ComparedRun, analysis: AnalysisResult, table: StepTable) ->
         run,
         table=table,
         steady=_steady_time(analysis, table),
-        steady_totals=_steady_totals(analysis, table),
+        steady_staleness_p95=_staleness_p95(analysis.answers.get("token_staleness"), table),
         update_s=_update_s(analysis),
     )
 
@@ -297,12 +298,12 @@ def same_compute_cost(before: ComparedRun, after: ComparedRun) -> bool:
 def counting_prompts(run: ComparedRun) -> ComparedRun:
     """Return the run with prompts counted among its trained tokens, to compare it with a run that counts them.
 
-    Whole-run totals are unknown on this basis and become None.
+    Means over the whole run are unknown on this basis and become None.
     """
     if run.counts_prompts:
         return run
     whole = replace(run, counts_prompts=True, whole=replace(run.whole, tokens=0))
-    whole = replace(whole, steady_tokens_per_s=None, whole_totals=replace(run.whole_totals, tokens_per_s=None))
+    whole = replace(whole, steady_tokens_per_s=None, whole_means=replace(run.whole_means, tokens_per_s=None))
     if run.table is None or run.steady is None:
         return whole
     tokens = _sum(run.table.processed_tokens)
@@ -312,7 +313,6 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
         table=replace(run.table, trained_tokens=run.table.processed_tokens),
         steady=replace(run.steady, tokens=tokens),
         steady_tokens_per_s=rate,
-        steady_totals=None if run.steady_totals is None else replace(run.steady_totals, tokens_per_s=rate),
     )
 
 
@@ -330,9 +330,9 @@ def _whole_time(analysis: AnalysisResult) -> GpuTime:
     return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained or 0, run.steps)
 
 
-def _whole_totals(analysis: AnalysisResult) -> StretchMeans:
+def _whole_means(analysis: AnalysisResult) -> WholeMeans:
     tokens = analysis.staleness.tokens
-    return StretchMeans(
+    return WholeMeans(
         analysis.throughput.achieved_tokens_per_s,
         None if tokens is None else tokens.mean,
         None if tokens is None else float(tokens.p95),
@@ -444,17 +444,12 @@ def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: 
     return closed
 
 
-def _steady_totals(analysis: AnalysisResult, table: StepTable) -> StretchMeans:
-    ages, known = analysis.answers.get("token_staleness"), float(table.known_tokens.sum())
-    p95 = None
-    if ages is not None and known:
-        inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
-        counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
-        p95 = float(weighted_quantile(tuple(counts.select("staleness", "tokens").iter_rows()), 95))
-    mean, in_flight, in_queue = (
-        float(sums.sum()) / known if known else None for sums in (table.staleness, table.in_flight, table.in_queue)
-    )
-    return StretchMeans(analysis.throughput.steady_tokens_per_s, mean, p95, in_flight, in_queue)
+def _staleness_p95(ages: pl.DataFrame | None, table: StepTable) -> float | None:
+    if ages is None or not table.known_tokens.sum():
+        return None
+    inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
+    counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
+    return float(weighted_quantile(tuple(counts.select("staleness", "tokens").iter_rows()), 95))
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.result import RunFacts, SteadyWindow
-from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, StretchMeans
+from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, WholeMeans
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
 DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
@@ -42,7 +42,7 @@ def made_run(
         int(tokens_of.sum()), count,
     )  # fmt: skip
     rate, known = float(tokens_of.sum() / periods.sum()), float(tokens_of.sum())
-    totals = StretchMeans(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
+    means = WholeMeans(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
     steps = np.arange(first_step, first_step + count)
     learning = None
     if rewards is not None:
@@ -60,11 +60,11 @@ def made_run(
     return ComparedRun(
         name=name, facts=facts, layout=layout,
         bottleneck="unknown",
-        steady_tokens_per_s=rate, whole=time, whole_totals=totals, staleness_tokens=((0, int(tokens_of.sum())),),
+        steady_tokens_per_s=rate, whole=time, whole_means=means, staleness_tokens=((0, int(tokens_of.sum())),),
         promised=(), settings=dict(settings or {}),
         table=StepTable(
             steps, periods, samples_of, tokens_of, spent, flight + queued, flight, queued, tokens_of.astype(float),
             spent.get(WORK, np.zeros(count)), tokens_of,
         ),
-        steady=time, steady_totals=totals, learning=learning,
+        steady=time, steady_staleness_p95=1.0, learning=learning,
     )  # fmt: skip

@@ -30,8 +30,8 @@ class Figure(NamedTuple):
     title: str
     reading: str
     """The caption: what the chart shows and what a healthy run looks like."""
-    frame: str
-    """The query behind the chart; empty if its data comes from the model or from several queries."""
+    name: str
+    """Name in the page and in Python; that of the query behind the chart, unless it shows something else."""
     needs: str
     """The column that the chart requires."""
     draw: Callable[[pl.DataFrame, RunFacts], Chart]
@@ -39,14 +39,18 @@ class Figure(NamedTuple):
     """The reason to show if there is no data."""
     wide: bool = False
     questions: tuple[str, ...] = ()
-    """The queries behind the frame, if it is not `frame` alone."""
+    """The queries behind the frame, if it is not the one of that name."""
     in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     """Function that turns the frame into its table; None if the frame is the table."""
+
+    def saying(self, sentence: str) -> "Figure":
+        """Return the figure with a sentence about this run at the end of its caption."""
+        return self._replace(reading=f"{self.reading} {sentence}".strip())
 
     @property
     def asked(self) -> tuple[str, ...]:
         """Names of the SQL files of the queries behind the figure."""
-        return tuple(name for name in self.questions or (self.frame,) if name in questions())
+        return tuple(name for name in self.questions or (self.name,) if name in questions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +72,13 @@ def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
 
 
 def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
-    """Return the figure with the run's data."""
-    frame = analysis.answers.get(figure.frame)
-    anchor = "figure-" + figure.frame.replace("_", "-")
-    return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
+    """Return the figure with the answer of the query of that name."""
+    return drawn_frame(figure, analysis.answers.get(figure.name), analysis.run, update_moments(analysis))
 
 
-def drawn_frame(
-    figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
-) -> Drawn:
+def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts, updates_s: Sequence[float] = ()) -> Drawn:
     """Return the figure with a frame, which may be empty; charts over time get a tick at each weight update."""
+    anchor = "figure-" + figure.name.replace("_", "-")
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     with unchecked():

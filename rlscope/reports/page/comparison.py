@@ -1,6 +1,6 @@
 """A comparison as an HTML page, which adds charts of all runs on one scale, as a card, and as a picture for a slide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -124,10 +124,7 @@ def figures_of(compared: RunComparison) -> dict[str, Drawn]:
         "rewards": _learning_frame(compared),
         "rewards_by_gpu_hours": _learning_frame(compared),
     }
-    return {
-        name: drawn_frame(_FIGURES[name], f"figure-{name.replace('_', '-')}", frame, facts)
-        for name, frame in frames.items()
-    }
+    return {figure.name: drawn_frame(figure, frames[figure.name], facts) for figure in _FIGURES}
 
 
 def _states_frame(compared: RunComparison, basis: Basis) -> pl.DataFrame:
@@ -202,36 +199,36 @@ def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
 
 _NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
-_FIGURES: Final[Mapping[str, Figure]] = {
-    "states": Figure(
+_FIGURES: Final = (
+    Figure(
         "GPU time by state, side by side",
         "One bar per role and run, over the compared time.",
-        "", "share_ratio", charts.state_bars, "no worker with a GPU recorded anything", True,
+        "states", "share_ratio", charts.state_bars, "no worker with a GPU recorded anything", True,
     ),
-    "step_periods": Figure(
+    Figure(
         "Step period",
         "Steps in steady state. If the step numbers differ, the runs are also at different points of training.",
-        "", "period_s", charts.step_periods, _NO_STEPS,
+        "step_periods", "period_s", charts.step_periods, _NO_STEPS,
     ),
-    "staleness": Figure(
+    Figure(
         "Token staleness, whole runs", "Share of the trained tokens at each staleness.",
-        "", "share_ratio", charts.staleness, "no trained token has a known version",
+        "staleness", "share_ratio", charts.staleness, "no trained token has a known version",
     ),
-    "lengths": Figure(
+    Figure(
         "Response lengths, whole runs",
         "Share of generated samples up to each length; further right is longer. Trained samples get a separate line "
         "if dropping changed their mean length by 5% or more.",
-        "", "share_ratio", charts.lengths, "no finished sample was recorded",
+        "lengths", "share_ratio", charts.lengths, "no finished sample was recorded",
     ),
-    "rewards": Figure(
+    Figure(
         "Reward by training step", "Mean reward at each training step.",
-        "", "reward_mean", partial(charts.rewards, by_step=True), _NO_REWARD,
+        "rewards", "reward_mean", partial(charts.rewards, by_step=True), _NO_REWARD,
     ),
-    "rewards_by_gpu_hours": Figure(
+    Figure(
         "Reward by GPU-hours", "Mean reward by GPU-hours used.",
-        "", "reward_mean", partial(charts.rewards, by_step=False), _NO_REWARD,
+        "rewards_by_gpu_hours", "reward_mean", partial(charts.rewards, by_step=False), _NO_REWARD,
     ),
-}  # fmt: skip
+)  # fmt: skip
 
 
 def _picture(compared: RunComparison) -> str:

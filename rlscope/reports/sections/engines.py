@@ -52,7 +52,7 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     note = [] if len(emptiest) <= LINES_MAX else [Paragraph(_note(len(emptiest)), "note")]
     none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
     figures = _figures(analysis, sorted(named), none_waited)
-    shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
+    shown = [figure for figure in figures if not (none_waited and figure.name == "waiting_requests")]
     charts, flat = [drawn(figure, analysis) for figure in shown], _flat(analysis)
     each = engine_table(analysis.answers)
     if flat:

@@ -18,7 +18,7 @@ def gap_section(analysis: AnalysisResult) -> Sequence[Block]:
     result = analysis.model
     if not isinstance(result, ModelResult):
         return [Nothing(model_words.no_result_sentence(result))]
-    gap = drawn_frame(_GAP, "figure-gap", gap_frame(result), analysis.run)
+    gap = drawn_frame(_GAP, gap_frame(result), analysis.run)
     lead = Paragraph(" ".join(model_words.gap_sentences(result)), "lead")
     return [lead, gap, model_words.prediction_part(result), model_words.replay_part(result)]
 
@@ -28,5 +28,5 @@ _GAP: Final = Figure(
     "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are predicted; the "
     "last bar is measured over the complete steps of the steady state. Healthy: small losses, mostly to a limit set "
     "on purpose, such as a staleness cap.",
-    "", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True, ASKED_OF_A_STRETCH,
+    "gap", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True, ASKED_OF_A_STRETCH,
 )  # fmt: skip

@@ -23,7 +23,7 @@ def latency_section(analysis: AnalysisResult) -> Sequence[Block]:
     measured = drawn(_MEASURED._replace(draw=partial(sampling.pass_latency, slow_engine=slow)), analysis)
     if not isinstance(result, ModelResult):
         return [measured]
-    fitted = drawn_frame(_fitted_figure(result), "figure-pass-curve", curve_frame(result), analysis.run)
+    fitted = drawn_frame(_fitted_figure(result), curve_frame(result), analysis.run)
     passes = analysis.answers.get("pass_latency")
     shows_batches = slow is not None or (passes is not None and passes["running"].n_unique() > 1)
     has_several = passes is not None and passes["worker_id"].n_unique() > 1 and shows_batches
@@ -46,7 +46,7 @@ def _fitted_figure(result: ModelResult) -> Figure:
 
 _FITTED: Final = Figure(
     "Forward pass time by batch size, measured and fitted, steady state",
-    "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
+    "", "pass_curve", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
 _MEASURED: Final = Figure(
     PASSES_BY_ENGINE,

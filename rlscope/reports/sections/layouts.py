@@ -33,8 +33,8 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
         reason = model_words.no_result_sentence(result)
         return [Nothing(reason)] if analysis.step_bounds is None else [bounds_part(analysis.step_bounds, reason)]
     frames = sweep_frame(result), frontier_frame(result)
-    sweep = drawn_frame(_SWEEP._replace(reading=sweep_reading(frames[0])), "figure-sweep", frames[0], run)
-    frontier, same = drawn_frame(_FRONTIER, "figure-frontier", frames[1], run), one_staleness(frames[1])
+    sweep = drawn_frame(_SWEEP.saying(sweep_reading(frames[0])), frames[0], run)
+    frontier, same = drawn_frame(_FRONTIER, frames[1], run), one_staleness(frames[1])
     charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
     remarks = Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])
     more = [model_words.finish_part(result, run), remarks]
@@ -56,11 +56,11 @@ def sweep_reading(frame: pl.DataFrame) -> str:
 _SWEEP: Final = Figure(
     "Predicted throughput by layout",
     "",
-    "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
+    "sweep", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
     "Predicted throughput against staleness cap",
     "Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current layout is on it; "
     "below it, another layout is faster, or as fast with fresher tokens.",
-    "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
+    "frontier", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip

@@ -45,15 +45,13 @@ def _total(analysis: AnalysisResult) -> Drawn:
     }
     rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
     rows.sort(key=lambda row: role_order(row[0]))
-    dropped, reading = dropped_of(analysis), _TOTAL.reading
-    if dropped:
-        reading += (
-            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in "
-            "steady state were dropped."
-        )
-    return drawn_frame(
-        _TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run
+    dropped = dropped_of(analysis)
+    said = (
+        f"Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in "
+        "steady state were dropped."
     )
+    figure = _TOTAL.saying(said if dropped else "")
+    return drawn_frame(figure, pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
 
 
 def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -76,7 +74,7 @@ def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
 def _gpu_use(analysis: AnalysisResult) -> Iterator[Drawn]:
     frame = gpu_use_frame(analysis.answers)
     if frame is not None:
-        yield drawn_frame(_GPU_USE, "figure-gpu-use", frame, analysis.run)
+        yield drawn_frame(_GPU_USE, frame, analysis.run)
 
 
 def _timelines(analysis: AnalysisResult) -> list[Drawn]:
@@ -86,10 +84,10 @@ def _timelines(analysis: AnalysisResult) -> list[Drawn]:
     pictures: list[Drawn] = []
     updates_s = update_moments(analysis)
     for number, role in enumerate(roles):
-        figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
+        figure = _TIMELINE._replace(title=f"{role.capitalize()} over time", name=f"timeline_{number}")
         rows = None if frame is None else frame.filter(pl.col("role") == role)
-        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run, updates_s=updates_s))
-    return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
+        pictures.append(drawn_frame(figure, rows, analysis.run, updates_s))
+    return pictures or [drawn_frame(_TIMELINE, None, analysis.run)]
 
 
 _GPU_USE: Final = Figure(
@@ -97,13 +95,13 @@ _GPU_USE: Final = Figure(
     "Bars: share of the time in which a kernel ran. Ticks: mean share of multiprocessors with work. The states of an "
     "engine's passes are read together. Healthy: near 100% in every state of work; a state of work with a short bar "
     "waits on the host.",
-    "", "read_s", ledger.gpu_use, "no GPU was read", True, ("gpu_agreement", "worker_extents"),
+    "gpu_use", "read_s", ledger.gpu_use, "no GPU was read", True, ("gpu_agreement", "worker_extents"),
 )  # fmt: skip
 _TIMELINE: Final = Figure(
     "Over time",
     "Stacked up to the number of GPUs of the role, in the colors of the table above; unattributed time is hatched at "
     "the top. Healthy: work fills the height from start to end, with little waiting or unattributed time.",
-    "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU recorded anything", True,
+    "timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents"),
 )  # fmt: skip
 _TOTAL: Final = Figure(

@@ -131,12 +131,10 @@ def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     answers, run = analysis.answers, analysis.run
     mirrored, facts, trained = mirrored_frame(answers), _facts(analysis), all_trained(answers)
-    lengths_of = drawn_frame(
-        _with_cap(_LENGTHS, analysis), "figure-response-lengths", capped_lengths(answers, run), run
-    )
-    outcomes = drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis)
-    tails = drawn(_TAILS._replace(reading=f"{_TAILS.reading} {tails_sentence(answers)}".strip()), analysis)
-    dropped = [] if mirrored is None else [drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run)]
+    lengths_of = drawn_frame(_LENGTHS.saying(_reading(analysis)), capped_lengths(answers, run), run)
+    outcomes = drawn(_OUTCOMES.saying(outcomes_reading(answers)), analysis)
+    tails = drawn(_TAILS.saying(tails_sentence(answers)), analysis)
+    dropped = [] if mirrored is None else [drawn_frame(_MIRRORED, mirrored, run)]
     more = [
         *([Facts(facts)] if facts else []),
         Charts([tails, *dropped]),
@@ -159,14 +157,12 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     ]
 
 
-def _with_cap(figure: Figure, analysis: AnalysisResult) -> Figure:
-    """The figure with the cap in its caption."""
+def _reading(analysis: AnalysisResult) -> str:
+    """The caption of the lengths, with the cap."""
     cap = stated_cap_tokens(analysis.run)
     text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens{_capped(analysis.answers)}."
     censored = _CENSORED if _has_censored(analysis.answers) else ""
-    return figure._replace(
-        reading=f"Capped samples hit the length limit.{censored} Healthy: few capped samples. {text}"
-    )
+    return f"Capped samples hit the length limit.{censored} Healthy: few capped samples. {text}"
 
 
 def _has_censored(answers: Mapping[str, pl.DataFrame]) -> bool:
@@ -199,7 +195,7 @@ _MIRRORED: Final = Figure(
     "Lengths of trained and dropped samples",
     "Upwards: samples trained on. Downwards: samples dropped, filtered or abandoned. Each side adds up to 100%. "
     "Healthy: a mirror image, that is, dropping does not depend on length.",
-    "", "samples", lengths.mirrored_lengths, "no sample of known length left the queue", False,
+    "mirrored_lengths", "samples", lengths.mirrored_lengths, "no sample of known length left the queue", False,
     ("delivered_lengths", "delivery_outcomes"),
 )  # fmt: skip
 _TAILS: Final = Figure(

@@ -87,19 +87,14 @@ def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
     hosts = between_hosts(analysis)
-    depth = drawn(_with_sentence(_DEPTH, depth_sentence(answers.get("queue_depth"))), analysis)
-    updates = _with_sentence(updates_figure(spread), f"{updates_sentence(spread)} {hosts}".strip())
-    waits = drawn_frame(
-        _with_sentence(_WAITS, hosts),
-        "figure-queue-waits",
-        waits_frame(answers.get("queue_waits")),
-        analysis.run,
-        updates_s=update_moments(analysis),
-    )
-    wait_counts = drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis)
+    depth = drawn(_DEPTH.saying(depth_sentence(answers.get("queue_depth"))), analysis)
+    updates = drawn(updates_figure(spread).saying(updates_sentence(spread)).saying(hosts), analysis)
+    frame = waits_frame(answers.get("queue_waits"))
+    waits = drawn_frame(_WAITS.saying(hosts), frame, analysis.run, update_moments(analysis))
+    wait_counts = drawn(_COUNTS.saying(waits_sentence(counts)).saying(hosts), analysis)
     more = Charts([waits, wait_counts], is_wide_first=True)
     return [
-        Charts([depth, drawn(updates, analysis)]),
+        Charts([depth, updates]),
         Fold("queue-more", "How long samples wait in the queue", [more]),
         *update_parts(answers.get("weight_update_parts")),
     ]
@@ -157,10 +152,6 @@ def _has_grown(row: Mapping[str, Any]) -> bool:
 def updates_figure(spread: pl.DataFrame | None) -> Figure:
     """The figure of the weight updates; with a single engine there is no line from a first one to a last one."""
     return _UPDATES_OF_ONE if spread is not None and not spread.is_empty() and has_one_engine(spread) else _UPDATES
-
-
-def _with_sentence(figure: Figure, sentence: str) -> Figure:
-    return figure._replace(reading=f"{figure.reading} {sentence}".strip())
 
 
 _PARTS: Final = {

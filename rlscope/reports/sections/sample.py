@@ -133,12 +133,10 @@ def sample_section(analysis: AnalysisResult) -> Sequence[Block]:
     return [
         Paragraph(_HOW_TO_READ, "lead"),
         *(
-            drawn_frame(
-                _STRIP._replace(title=trace.title, reading=trace.sentence), f"figure-strip-{n}", trace.runs, run
-            )
+            drawn_frame(_STRIP._replace(title=trace.title, reading=trace.sentence, name=f"strip_{n}"), trace.runs, run)
             for n, trace in enumerate(chosen)
         ),
-        drawn_frame(_TIMELINE, "figure-lives", stations_frame(frame), run),
+        drawn_frame(_TIMELINE, stations_frame(frame), run),
     ]
 
 
@@ -152,5 +150,5 @@ _TIMELINE: Final = Figure(
     "Sample timelines",
     "From the start of each sample to the step that trained on it. Healthy: mostly generation, little time in the "
     "queue.",
-    "", "to_s", strips.sample_timelines, "no start of a chosen sample was recorded", True, ("sample_strips",),
+    "lives", "to_s", strips.sample_timelines, "no start of a chosen sample was recorded", True, ("sample_strips",),
 )  # fmt: skip

@@ -69,9 +69,9 @@ def never_stale(histogram: pl.DataFrame | None) -> str:
 
 
 def heat_reading(run: RunFacts) -> str:
-    """Return the caption of staleness over time; it names a cap only if the run has one."""
+    """Return the end of the caption of staleness over time; it names a cap only if the run has one."""
     healthy = "steady and narrow" if run.max_staleness is None else "steady, narrow, and at or below the cap"
-    return f"{_HEAT.reading} Healthy: {healthy}."
+    return f"Healthy: {healthy}."
 
 
 def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
@@ -88,11 +88,9 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
     if analysis.staleness.tokens is None and reported:
         return [Bullets(reported)]
     answers, run, over_cap = analysis.answers, analysis.run, analysis.staleness.over_cap_tokens
-    heat = _HEAT._replace(reading=heat_reading(run))
-    shares = _SHARES._replace(reading=shares_reading(run, over_cap))
     first = [
-        drawn_frame(heat, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
-        drawn_frame(shares, "figure-staleness-shares", shares_frame(answers), run),
+        drawn_frame(_HEAT.saying(heat_reading(run)), heat_frame(answers), run, update_moments(analysis)),
+        drawn_frame(_SHARES.saying(shares_reading(run, over_cap)), shares_frame(answers), run),
     ]
     parts, fresh = drawn(_PARTS, analysis), never_stale(answers.get("staleness_histogram"))
     opening = Instead(fresh, [*first, parts], "lead") if fresh else Charts(first, is_wide_first=True)
@@ -150,10 +148,7 @@ def _price_figures(analysis: AnalysisResult) -> list[Drawn]:
     # One staleness alone is a single dot, and its figures are in the text.
     if frame["staleness"].n_unique() < _STALENESSES_LEAST:
         return []
-    return [
-        drawn_frame(_EFFECTIVE, "figure-effective-share", frame, analysis.run),
-        drawn_frame(_VARIANCE, "figure-ratio-variance", frame, analysis.run),
-    ]
+    return [drawn_frame(figure, frame, analysis.run) for figure in (_EFFECTIVE, _VARIANCE)]
 
 
 _PRICE_UNKNOWN: Final = (
@@ -166,13 +161,13 @@ _HEAT: Final = Figure(
     "Token staleness over time",
     "Each column is one or several steps; the color is the share of its tokens at that staleness. Line: 95th "
     "percentile.",
-    "", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step", False,
-    ("staleness_heat", "staleness_parts"), heat_table,
+    "staleness_heat", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step",
+    False, ("staleness_heat", "staleness_parts"), heat_table,
 )  # fmt: skip
 _SHARES: Final = Figure(
     "Token staleness, whole run",
     "",
-    "", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
+    "staleness_shares", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
 )  # fmt: skip
 _PARTS: Final = Figure(
     "Staleness added in flight and in the queue",
@@ -184,13 +179,13 @@ _EFFECTIVE: Final = Figure(
     "Effective sample size by staleness",
     "Effective tokens per trained token; larger dots are more tokens. Healthy: near 100% where most tokens are, and "
     "falling slowly.",
-    "version_moments", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
+    "effective_share", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
     ("version_moments",),
 )  # fmt: skip
 _VARIANCE: Final = Figure(
     "Variance of importance ratios by staleness",
     "0 if the sampling weights are the training weights. Healthy: near 0 at staleness 0, and well below 1 where most "
     "tokens are.",
-    "version_moments", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
+    "ratio_variance", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
     ("version_moments",),
 )  # fmt: skip

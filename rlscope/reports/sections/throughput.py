@@ -22,7 +22,7 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section. Charts without data are only in the list of what is not shown."""
     draw = partial(training.step_phases, waits=wait_state(analysis), others=other_state(analysis))
     frame = phases_frame(analysis.answers, analysis.run)
-    figures = (_rates(analysis), drawn_frame(_PHASES._replace(draw=draw), "figure-step-phases", frame, analysis.run))
+    figures = (_rates(analysis), drawn_frame(_PHASES._replace(draw=draw), frame, analysis.run))
     return [
         Facts(_facts(analysis)),
         *([Bullets(reported)] if (reported := reported_throughput(analysis)) else []),
@@ -35,10 +35,10 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
 def _rates(analysis: AnalysisResult) -> Drawn:
     """Draw the rates over time; without deliveries nothing is drawn, because zeros would be a claim."""
     if analysis.run.tokens_trained is None:
-        return drawn_frame(_RATES._replace(empty=_LOST), "figure-throughput", None, analysis.run)
+        return drawn_frame(_RATES._replace(empty=_LOST), None, analysis.run)
     if analysis.throughput.counted_tokens is None:
-        return drawn(_RATES._replace(reading=rates_reading(analysis)), analysis)
-    return drawn_frame(_RATES._replace(empty=_BY_STEP_ALONE), "figure-throughput", None, analysis.run)
+        return drawn(_RATES.saying(rates_reading(analysis)), analysis)
+    return drawn_frame(_RATES._replace(empty=_BY_STEP_ALONE), None, analysis.run)
 
 
 def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
@@ -149,5 +149,6 @@ _PHASES: Final = Figure(
     "Phases of each step",
     "What the trainers did from the end of one step to the end of the next, mean over their GPUs, steady state. "
     "Hatched: not recorded. Healthy: training fills nearly all of a step.",
-    "", "train_s", training.step_phases, "no training step was recorded", False, ("trainer_steps", "training_steps"),
+    "step_phases", "train_s", training.step_phases, "no training step was recorded", False,
+    ("trainer_steps", "training_steps"),
 )  # fmt: skip

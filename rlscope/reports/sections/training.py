@@ -68,15 +68,16 @@ def _gpu_hours(extents: pl.DataFrame | None) -> pl.Expr:
 def training_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     frame, run = metrics_frame(analysis.answers), analysis.run
-    by_step = drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run)
-    hours = _figure("By GPU-hours", "gpu_hours", "GPU-hours")
+    by_step = drawn_frame(_figure("By step", "step", "training step"), frame, run)
+    by_hours = drawn_frame(_figure("By GPU-hours", "gpu_hours", "GPU-hours"), frame, run)
     within = learning_sentences(analysis.learning) if analysis.learning else ()
     said = [Paragraph(" ".join(within)), Asked(["reward_moments"])] if analysis.learning else []
-    return [Axes(by_step, drawn_frame(hours, "figure-metrics-by-gpu-hours", frame, run)), *said]
+    return [Axes(by_step, by_hours), *said]
 
 
 def _figure(title: str, along: str, axis: str) -> Figure:
-    return _METRICS._replace(title=title, needs=along, draw=partial(training.metrics, along=along, title=axis))
+    draw = partial(training.metrics, along=along, title=axis)
+    return _METRICS._replace(title=title, name=f"metrics_by_{along}", needs=along, draw=draw)
 
 
 _METRICS: Final = Figure(

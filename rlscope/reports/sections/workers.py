@@ -103,7 +103,7 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
         draw = partial(
             worker_timeline, states=nothing, lanes=nothing, updates=nothing, changes=nothing, firings=nothing
         )
-        return [drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)]
+        return [drawn_frame(_figure("all", "All workers", "One lane per worker.", draw), None, analysis.run)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     choices = Choices("Workers and stretch shown", [choice for choice, _ in views])
     names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
@@ -175,10 +175,9 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> tuple[Cho
     dashed = "" if changes.is_empty() else _DASHED
     reading = opening + _HOW_TO_READ.format(part=part) + dashed + hollow + _of_alerts(firings) + slow + _HEALTHY
     is_stretch = view == "worst_stretch"
-    figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
-    rows = lanes_and_firings(table.drop("lane"), firings)
-    choice = Choice(title, _anchor(view), stretch_s if is_stretch else None)
-    return choice, drawn_frame(figure, _anchor(view), rows, run)
+    figure = _figure(view, title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
+    picture = drawn_frame(figure, lanes_and_firings(table.drop("lane"), firings), run)
+    return Choice(title, picture.anchor, stretch_s if is_stretch else None), picture
 
 
 def slow_engine_of(found: Sequence[Finding]) -> str | None:
@@ -201,9 +200,9 @@ def _of_alerts(firings: Firings) -> str:
     return f"Above the lanes: alerts that fired{rest}. "
 
 
-def _figure(title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:
-    asked = ("worker_timeline", "weight_marks")
-    return Figure(title, reading, "", "waiting_ratio", draw, "no worker recorded anything", True, asked)
+def _figure(view: str, title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:
+    asked, name = ("worker_timeline", "weight_marks"), f"workers_{view}"
+    return Figure(title, reading, name, "waiting_ratio", draw, "no worker recorded anything", True, asked)
 
 
 def _in_stretch(draw: "partial[Chart]", stretch_s: tuple[float, float], frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -225,7 +224,3 @@ def _words(view: str, lanes: pl.DataFrame, stretch_s: tuple[float, float]) -> tu
     if view == "worst_workers":
         return f"Worst {fmt.count(workers)} workers", "The workers with the most GPU time lost to waiting. " + lanes_are
     return "All workers", lanes_are
-
-
-def _anchor(view: str) -> str:
-    return "figure-workers-" + view.replace("_", "-")

@@ -273,7 +273,7 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
     analysis = full_analysis()
     frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
     section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
-    assert ("waiting_requests" in [drawn.figure.frame for drawn in pictures(section)]) == is_drawn
+    assert ("waiting_requests" in [drawn.figure.name for drawn in pictures(section)]) == is_drawn
     assert ("No request ever waited" in pictures(section)[0].figure.reading) == is_said
 
 

@@ -26,7 +26,7 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ from rlscope_otel import settings
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run, or_none, recording_wanted, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
-from rlscope_otel.integrations.vllm_passes import Passes, Steps, is_idle
+from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle
 from rlscope_otel.integrations.vllm_requests import WEIGHT_CALLS, Requests, Weights
 from rlscope_otel.recorder import Run
 
@@ -125,15 +125,16 @@ class Recorder:
         self._scheduler = weakref.ref(core.scheduler)
         self._owns_its_process = owns_its_process
         self._seams = Seams(run.faults, run.now_ns)
-        self._engine: Callable[[], Any] = lambda: None
         capacity_tokens = describe(run, core.vllm_config)
         has_labels = hasattr(core, "set_weight_version")
         sees_updates = hasattr(core, "collective_rpc")
         source = "engine" if has_labels else "time_join" if sees_updates else "admission"
         self._weights = Weights(run, getattr(core, "_weight_version", None), source)
         self._requests = Requests(run, self._weights, ids_have_suffix())
-        self._steps = Steps(run, owns_its_process or run.role in ("sampler", "auxiliary"), owns_its_process)
-        self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps, capacity_tokens)
+        records_idleness = owns_its_process or run.role in ("sampler", "auxiliary")
+        cache = (capacity_tokens, 0 if capacity_tokens is None else blocks_of(core.scheduler))
+        self._steps = Steps(run, records_idleness, owns_its_process, *cache)
+        self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps, *cache)
         self._watch(core)
         self._steps.has_none(run.now_ns())
         for request in list(getattr(core.scheduler, "requests", {}).values()):
@@ -177,13 +178,7 @@ class Recorder:
             self._seams.wrap(engine, "step", partial(self._passes.stepping, self._is_own))
 
     def _is_own(self, engine: Any) -> bool:
-        """Whether an engine's core is this one. It is known by its first step; others are asked each time."""
-        if self._engine() is engine:
-            return True
-        if core_of(engine) is not self._core():
-            return False
-        self._engine = weakref.ref(engine)
-        return True
+        return core_of(engine) is self._core()
 
     def _arrived(self, call: Call) -> None:
         if call.error is None:

@@ -5,8 +5,8 @@ a call touches. So it only notes what cannot be known later. Rows are made of th
 anything else happens to the engine.
 """
 
+import weakref
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 from rlscope_otel.integrations.seams import Seams
@@ -27,19 +27,21 @@ from rlscope_otel.recorder import Run
 _LONGEST_ROW_NS = 1_000_000_000
 
 
-Batch = tuple[int, int, int, int, int | None, int | None, bool]
+Batch = tuple[int, int, int, int | None, int | None, int | None, bool]
 """Batch of one forward pass, known once it is scheduled: time of scheduling, running and waiting requests, prompt
-tokens, used tokens of the KV cache, preemptions, and whether its sampled tokens are torn. A plain tuple, because it is
-created at every pass."""
-KV_USED, TORN = 4, 6
+tokens (None if every request is scheduled for one token), free blocks or used tokens of the KV cache, preemptions, and
+whether its sampled tokens are torn. A plain tuple, because it is created at every pass."""
+PREFILL, TORN = 3, 6
+Note = tuple[Batch, int, int, int | None, int | None, bool]
+"""A pass: its batch, time of its output, tokens, start and end of the host's step, and whether no request is left.
+
+A step of several passes starts with the first pass and ends with the last.
+"""
 
 
 def prefill_tokens_of(output: Any) -> int:
     """Tokens of a scheduler's output that are prompt: first chunks, later chunks, and what a preemption lost."""
     scheduled: dict[str, int] = output.num_scheduled_tokens
-    if not output.scheduled_new_reqs and output.total_num_scheduled_tokens == len(scheduled):
-        # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
-        return 0
     drafts: dict[str, list[int]] = output.scheduled_spec_decode_tokens
     cached = output.scheduled_cached_reqs
     tokens = sum(scheduled[new.req_id] for new in output.scheduled_new_reqs)
@@ -53,11 +55,19 @@ def prefill_tokens_of(output: Any) -> int:
 class Steps:
     """Where one engine's time goes, from the calls of its core in order."""
 
-    def __init__(self, run: Run, records_idleness: bool, owns_its_process: bool) -> None:
+    def __init__(
+        self, run: Run, records_idleness: bool, owns_its_process: bool, capacity_tokens: int | None, blocks: int
+    ) -> None:
+        """Set up the times of an engine.
+
+        capacity_tokens: size of the KV cache, None if it is unknown. blocks: number of its blocks, except one that is
+        never used; 0 if a batch has the used tokens, not the free blocks.
+        """
         self._run = run
         self._records_idleness = records_idleness
         self._owns_its_process = owns_its_process
-        """Whether time between passes is vLLM's; else it is the host program's, but for what `step_began` encloses."""
+        """Whether time between passes is vLLM's; else it is the host program's, but for what a step encloses."""
+        self._capacity_tokens, self._blocks = capacity_tokens, blocks
         self._recorded_ns: int | None = None
         """Up to where time is accounted for, when what follows belongs to the next pass."""
         self._last_output_ns = 0
@@ -65,33 +75,39 @@ class Steps:
         """Since when there has been no request; None while there is one."""
         self._paused_since_ns: int | None = None
         self._updates_at_pause = 0
-        self.in_host_step = False
-        """Between `step_began` and `step_ended`."""
+        self._in_host_step = False
         self._row: tuple[int, int, int, Batch, int] | None = None
         """A pass that has ended: start, output, busy time, batch and tokens. What follows it may be part of its row."""
 
-    def pass_ended(self, batch: Batch, output_ns: int, decode_tokens: int) -> None:
-        """The output of a pass is there. Outside a step of the host, `row_ended` has to follow."""
+    def passed(self, note: Note) -> None:
+        """A pass has ended, and with it the step of the host if the note has its end."""
+        batch, output_ns, tokens, began_ns, ended_ns, is_last = note
+        if began_ns is not None:
+            self.step_began(began_ns)
         if self._row is not None:
-            self.row_ended(self._row[1])
+            self._end_row(self._row[1])
         busy_from_ns = start_ns = max(batch[0], self._last_output_ns)
         recorded_ns = self._recorded_ns
         if recorded_ns is not None and recorded_ns < start_ns and output_ns - recorded_ns <= _LONGEST_ROW_NS:
             start_ns = recorded_ns
         self._last_output_ns = self._recorded_ns = output_ns
-        self._row = (start_ns, output_ns, output_ns - busy_from_ns, batch, decode_tokens)
+        self._row = (start_ns, output_ns, output_ns - busy_from_ns, batch, tokens)
         if self._paused_since_ns is not None:
             self._paused_since_ns = output_ns
+        if ended_ns is not None:
+            self.step_ended(ended_ns, is_last)
+        elif not self._in_host_step:
+            self._end_row(output_ns, is_last)
 
     def step_began(self, at_ns: int) -> None:
         """The host program calls the engine: time up to `step_ended` is vLLM's."""
-        self.in_host_step = True
+        self._in_host_step = True
         self._recorded_ns = at_ns
 
     def step_ended(self, at_ns: int, is_idle: bool) -> None:
         """The call has ended; the row of its pass covers it to its end."""
-        self.in_host_step = False
-        self.row_ended(at_ns, is_idle)
+        self._in_host_step = False
+        self._end_row(at_ns, is_idle)
 
     def has_requests(self, at_ns: int) -> None:
         """A request came: the engine is idle no more."""
@@ -130,16 +146,20 @@ class Steps:
     def close(self, at_ns: int, updates_begun: int) -> None:
         """Record what is still going on."""
         if self._row is not None:
-            self.row_ended(self._row[1])
+            self._end_row(self._row[1])
         self.has_requests(at_ns)
         self.resumed(at_ns, updates_begun, is_idle=False)
 
-    def row_ended(self, end_ns: int, is_idle: bool = False) -> None:
-        """The row of the last pass ends; `is_idle`: no request is left."""
+    def _end_row(self, end_ns: int, is_idle: bool = False) -> None:
+        """End the row of the last pass; `is_idle`: no request is left."""
         row, self._row = self._row, None
         if row is not None:
             start_ns, _, busy_ns, (_, running, waiting, prefill, kv_used, preemptions, _), decode = row
-            self._run.engine_step(start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill, kv_used, preemptions)
+            if self._blocks and kv_used is not None and self._capacity_tokens is not None:
+                kv_used = round((1.0 - kv_used / self._blocks) * self._capacity_tokens)
+            self._run.engine_step(
+                start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill or 0, kv_used, preemptions
+            )
             self._recorded_ns = end_ns if self._owns_its_process else None
         if is_idle and self._paused_since_ns is None and (row is not None or self.idle_since_ns is None):
             # A pass that was under way when the last request went keeps the engine busy to its end.
@@ -158,19 +178,27 @@ _MOST_NOTED = 64
 # A process that is killed loses no more than this beside the last flush interval.
 _LONGEST_NOTED_NS = 250_000_000
 
-_new_token_ids = attrgetter("new_token_ids")
-_NONE: list[Any] = []
-
-
-_Note = tuple[Batch, int, int, int | None, int | None, bool]
-"""A pass: its batch, time of its output, tokens, start and end of the host's step, and whether no request is left.
-
-A step of several passes starts with the first pass and ends with the last.
-"""
-
 
 class Passes:
     """Records the passes of the one scheduler that `scheduler` gives."""
+
+    # Slots: an attribute is one place in memory, not a dictionary's.
+    __slots__ = (
+        "_batches",
+        "_began_ns",
+        "_blocks",
+        "_capacity_tokens",
+        "_failed",
+        "_in_step",
+        "_last",
+        "_may_be_last",
+        "_notes",
+        "_now_ns",
+        "_own",
+        "_requests",
+        "_steps",
+        "_weights",
+    )
 
     def __init__(
         self,
@@ -180,22 +208,21 @@ class Passes:
         requests: Requests,
         steps: Steps,
         capacity_tokens: int | None,
+        blocks: int,
     ) -> None:
         self._now_ns = run.now_ns
         self._own = scheduler
         self._weights = weights
         self._requests = requests
         self._steps = steps
-        self._capacity_tokens = capacity_tokens
-        self._blocks = 0 if capacity_tokens is None else _blocks_of(scheduler())
-        """Blocks of the KV cache, except one that is never used. 0 if only `usage` of the manager is available."""
+        self._capacity_tokens, self._blocks = capacity_tokens, blocks
         self._batches: dict[int, Batch] = {}
-        self._notes: list[_Note] = []
+        self._notes: list[Note] = []
         self._began_ns: int | None = None
         """When the host's step of the moment began, as long as it is neither noted nor known to `steps`."""
         self._in_step = False
-        self._is_open = False
-        """Whether the last note is of the host's step of the moment."""
+        self._last: tuple[Batch, int, int, int | None] | None = None
+        """The last pass of the host's step of the moment: it is noted with the end of the step."""
         self._may_be_last = False
         self._failed: Callable[[Callable[..., None], Exception], None] = lambda watcher, error: None
 
@@ -207,29 +234,29 @@ class Passes:
 
     def settle(self) -> None:
         """Make rows of what is noted: something else than a pass happens to the engine."""
-        notes, steps = self._notes, self._steps
-        self._notes, self._is_open = [], False
-        for batch, output_ns, tokens, began_ns, ended_ns, is_last in notes:
-            if began_ns is not None:
-                steps.step_began(began_ns)
-            if self._blocks:
-                batch = self._with_kv_used(batch)
-            steps.pass_ended(batch, output_ns, tokens)
-            if ended_ns is not None:
-                steps.step_ended(ended_ns, is_last)
-            elif not steps.in_host_step:
-                steps.row_ended(output_ns, is_last)
+        self._note_last()
+        notes, self._notes = self._notes, []
+        for note in notes:
+            self._steps.passed(note)
         if self._began_ns is not None:
-            steps.step_began(self._began_ns)
+            self._steps.step_began(self._began_ns)
             self._began_ns = None
 
     def stepping(self, is_own: Callable[[Any], bool], host: Callable[..., Any]) -> Callable[..., Any]:
-        """`LLMEngine.step`: the host program's call, with all that vLLM does in it."""
-        now_ns = self._now_ns
+        """Wrap `LLMEngine.step`: the host program's call, with all that vLLM does in it.
+
+        is_own: says whether an engine is the recorded one. That one is known by its first step; others are asked each
+        time.
+        """
+        now_ns, own = self._now_ns, _nothing
 
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_own(engine):
-                return host(engine, *args, **kwargs)
+            """Step as vLLM does, then note its end."""
+            nonlocal own
+            if own() is not engine:
+                if not is_own(engine):
+                    return host(engine, *args, **kwargs)
+                own = weakref.ref(engine)
             self._began_ns, self._in_step = now_ns(), True
             try:
                 return host(engine, *args, **kwargs)
@@ -245,6 +272,7 @@ class Passes:
         own, scheduled = self._own, self._scheduled
 
         def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            """Schedule as vLLM does, then note the batch."""
             output = host(scheduler, *args, **kwargs)
             if scheduler is own():
                 try:
@@ -259,6 +287,7 @@ class Passes:
         own, now_ns, put_out = self._own, self._now_ns, self._put_out
 
         def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            """Take in the output as vLLM does, then note the pass."""
             at_ns = now_ns()
             outputs = host(scheduler, *args, **kwargs)
             if scheduler is own():
@@ -285,7 +314,7 @@ class Passes:
             running,
             scheduler.get_request_counts()[1],
             # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
-            0 if tokens == running and not new else prefill_tokens_of(output),
+            None if tokens == running and not new else prefill_tokens_of(output),
             # As `usage` of the manager has it, which is three calls.
             scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks
             if self._blocks
@@ -301,14 +330,6 @@ class Passes:
             return None
         return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
 
-    def _with_kv_used(self, batch: Batch) -> Batch:
-        """A batch with the used tokens of the cache, in which the free blocks were noted."""
-        free, capacity_tokens = batch[KV_USED], self._capacity_tokens
-        if free is None or capacity_tokens is None:
-            return batch
-        used = round((1.0 - free / self._blocks) * capacity_tokens)
-        return (*batch[:KV_USED], used, *batch[KV_USED + 1 :])
-
     def _put_out(self, scheduler: Any, scheduled: Any, outputs: Any, at_ns: int) -> None:
         batch = self._batches.pop(id(scheduled), None)
         if batch is None:
@@ -318,41 +339,50 @@ class Passes:
         may_have_ended = getattr(scheduler, "finished_req_ids", True)
         for of_client in outputs.values():
             given = of_client.outputs
-            tokens += sum(map(len, map(_new_token_ids, given)))
-            ended = [output for output in given if output.finish_reason is not None] if may_have_ended else _NONE
+            if batch[PREFILL] is None and not may_have_ended and not batch[TORN]:
+                # Each of these requests was scheduled for one token, and goes on.
+                tokens += len(given)
+                continue
+            tokens += sum(len(output.new_token_ids) for output in given)
+            ended = [output for output in given if output.finish_reason is not None] if may_have_ended else []
             if ended or batch[TORN]:
                 has_ended = True
                 self._requests.sampled(given, ended, at_ns, batch[TORN])
         may_be_last = has_ended or self._steps.idle_since_ns is not None
+        began_ns, self._began_ns = self._began_ns, None
         if self._in_step:
-            self._may_be_last, self._is_open = may_be_last, True
-            is_last = False
+            self._note_last()
+            self._last, self._may_be_last = (batch, at_ns, tokens, began_ns), may_be_last
         else:
-            is_last = may_be_last and is_idle(scheduler)
-        notes = self._notes
-        notes.append((batch, at_ns, tokens, self._began_ns, None, is_last))
-        self._began_ns = None
-        if not self._in_step and (len(notes) >= _MOST_NOTED or at_ns - notes[0][1] > _LONGEST_NOTED_NS):
-            self.settle()
+            self._note((batch, at_ns, tokens, began_ns, None, may_be_last and is_idle(scheduler)))
 
     def _stepped(self, at_ns: int) -> None:
         self._in_step = False
+        last, self._last = self._last, None
         scheduler = self._own()
         if scheduler is None:
             return
-        if not self._is_open:
+        if last is not None:
+            self._note((*last, at_ns, self._may_be_last and is_idle(scheduler)))
+        else:
             self.settle()
             self._steps.step_ended(at_ns, is_idle(scheduler))
-            return
-        notes, self._is_open = self._notes, False
-        batch, output_ns, tokens, began_ns, _, _ = notes[-1]
-        is_last = self._may_be_last and is_idle(scheduler)
-        notes[-1] = (batch, output_ns, tokens, began_ns, at_ns, is_last)
-        if is_last or len(notes) >= _MOST_NOTED or at_ns - notes[0][1] > _LONGEST_NOTED_NS:
+
+    def _note(self, note: Note) -> None:
+        notes, is_last = self._notes, note[-1]
+        notes.append(note)
+        if is_last or len(notes) >= _MOST_NOTED or note[1] - notes[0][1] > _LONGEST_NOTED_NS:
             self.settle()
 
+    def _note_last(self) -> None:
+        """Note the last pass of a step that is not its end, because another pass or something else follows."""
+        if self._last is not None:
+            self._notes.append((*self._last, None, False))
+            self._last = None
 
-def _blocks_of(scheduler: Any) -> int:
+
+def blocks_of(scheduler: Any) -> int:
+    """Return the number of blocks of the KV cache, except one that is never used; 0 if only `usage` is available."""
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     blocks = getattr(pool, "num_gpu_blocks", None)
     free = getattr(getattr(pool, "free_block_queue", None), "num_free_blocks", None)
@@ -360,5 +390,9 @@ def _blocks_of(scheduler: Any) -> int:
 
 
 def is_idle(scheduler: Any) -> bool:
-    """Whether a scheduler has no request left."""
+    """Return whether a scheduler has no request left."""
     return not scheduler.has_unfinished_requests()
+
+
+def _nothing() -> None:
+    """Stand for a weak reference to an object that was never there."""

@@ -197,7 +197,8 @@ class Request:
         if sampled > self.counted:
             self.runs.append((sampled - self.counted, version))
             self.counted = sampled
-            self.source = least_certain(self.source, source)
+            if source != self.source:
+                self.source = least_certain(self.source, source)
 
 
 class Requests:
@@ -284,8 +285,8 @@ class Requests:
         """The sample that a request generates; vLLM's random suffix is not part of what the client named."""
         given = _OWN_SUFFIX.sub("", request_id) if self._ids_have_suffix else request_id
         name = name_of(given)
-        child = _CHILD_PREFIX.match(given)
-        if child is None or name.sample_id == given:
+        child = None if name.sample_id == given else _CHILD_PREFIX.match(given)
+        if child is None:
             return name
         return RequestName(f"{name.sample_id}/{child[1]}", name.group_id or name.sample_id, name.segment)
 

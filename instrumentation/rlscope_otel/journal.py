@@ -73,11 +73,12 @@ def sealed(batch: pa.RecordBatch, first_row: int, head_crc32: int) -> bytes:
 
     Raises pa.ArrowInvalid if the batch cannot be written.
     """
-    sink, plain = pa.BufferOutputStream(), batch.schema.remove_metadata()
+    sink, zeros = pa.BufferOutputStream(), {_SEAL_KEY: "0" * _DIGITS}
     # The stream is not closed: an end mark would follow the batch.
-    pa.ipc.new_stream(sink, plain, options=_OPTIONS).write_batch(batch, custom_metadata={_SEAL_KEY: "0" * _DIGITS})
-    content = memoryview(sink.getvalue())[plain.serialize().size :]
-    metadata = content[: _PREFIX_BYTES + int.from_bytes(content[4:_PREFIX_BYTES], "little")]
+    pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS).write_batch(batch, custom_metadata=zeros)
+    stream = memoryview(sink.getvalue())
+    content = stream[_metadata_end(stream) :]
+    metadata = content[: _metadata_end(content)]
     at = bytes(metadata).index(b"0" * _DIGITS)
     before, after = content[:at], content[at + _DIGITS :]
     stated = f"{first_row:016x}{batch.num_rows:08x}{len(content):08x}".encode()
@@ -110,7 +111,7 @@ def head_length(content: bytes | memoryview) -> int | None:
     """
     if content[:4] != _MARKER:
         return None
-    length = _PREFIX_BYTES + int.from_bytes(content[4:_PREFIX_BYTES], "little")
+    length = _metadata_end(content)
     return length if _PREFIX_BYTES < length <= min(len(content), _LONGEST_METADATA) else None
 
 
@@ -121,6 +122,11 @@ def is_cut_head(content: bytes | memoryview) -> bool:
     """
     written = bytes(content).rstrip(b"\0")
     return written[:4] == _MARKER[: len(written)] and head_length(content) is None
+
+
+def _metadata_end(message: bytes | memoryview) -> int:
+    """Return where the metadata of a message ends; a schema is nothing else."""
+    return _PREFIX_BYTES + int.from_bytes(message[4:_PREFIX_BYTES], "little")
 
 
 def _crc32(start: int, *pieces: bytes | memoryview) -> int:

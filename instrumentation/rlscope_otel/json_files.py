@@ -1,6 +1,7 @@
 """Small JSON files that are created once or replaced as a whole, so that a reader never sees a part."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -44,7 +45,8 @@ def as_read(document: Document) -> dict[str, object]:
 
 def _write_part(path: Path, document: Document) -> str:
     """Write the document under a unique name next to the path."""
-    part = f"{path.parent}/.{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    folder, name = os.path.split(path)
+    part = f"{folder}/.{name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     try:
         descriptor = os.open(part, flags, 0o644)
@@ -52,8 +54,13 @@ def _write_part(path: Path, document: Document) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(part, flags, 0o644)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_text(document).encode())
+        content = _text(document).encode()
+        try:
+            # In one call, without the buffer of a file object: this runs at every flush.
+            if os.write(descriptor, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), part)
+        finally:
+            os.close(descriptor)
     except OSError:
         _remove(part)
         raise

@@ -89,13 +89,30 @@ def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
     assert (buffer.oldest(10), buffer.dropped) == ([(2,), (5,)], 2)
 
 
-def test_an_abandoned_buffer_forgets_its_rows_and_counts() -> None:
-    buffer = RowBuffer(limit=1, pressed_at=1, wake=lambda: None)
-    buffer.add((0,))
-    buffer.add((1,))
-    buffer.abandon()
-    buffer.add((2,))
-    assert (len(buffer), buffer.dropped) == (0, 0)
+def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that_it_does_not_have(run: Run) -> None:
+    run.delivery("s", "trained")
+    run.delivery("s", "eaten")
+    buffers = run._recording.buffers
+    held, go_on = threading.Event(), threading.Event()
+
+    def count() -> None:
+        with buffers["deliveries"]._drop_lock:
+            held.set()
+            go_on.wait(10)
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    assert held.wait(10)
+    run.abandon()
+    in_child = threading.Thread(target=run.delivery, args=("s", "eaten"), daemon=True)
+    in_child.start()
+    in_child.join(5)
+    assert not in_child.is_alive()
+    go_on.set()
+    counting.join()
+    assert [(len(buffer), buffer.dropped) for buffer in buffers.values()] == [
+        (0, table == "deliveries") for table in buffers
+    ]
 
 
 def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuses() -> None:
@@ -113,6 +130,17 @@ def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuse
     thread.flush(timeout_s=10)
     thread.stop(timeout_s=10)
     assert attempts == [False, False, True]
+
+
+def test_background_work_that_fails_is_counted_and_the_writing_goes_on() -> None:
+    faults = Faults()
+    thread = FlushThread(lambda last: True, interval_s=3600, faults=faults, aside=refuse, finish=refuse)
+    thread.start()
+    assert until(lambda: faults.counts == {"closing": 1})
+    assert thread.flush(timeout_s=10)
+    seen = faults.counts["closing"]
+    assert thread.stop(timeout_s=10)
+    assert faults.counts == {"closing": seen + 1}
 
 
 def test_a_full_disk_is_one_warning_and_what_fits_in_memory_is_written_later_without_a_gap_in_the_numbers(

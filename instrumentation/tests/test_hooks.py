@@ -182,23 +182,22 @@ def test_an_unfinished_phase_leaves_no_row(run: Run, rows) -> None:
 
 
 def test_values_of_other_libraries_are_stored_as_plain_numbers(run: Run, rows) -> None:
-    class Tensor:
-        def __init__(self, value: float) -> None:
-            self.value = value
-
-        def __float__(self) -> float:
-            return float(self.value)
-
+    class Count:
         def __int__(self) -> int:
-            return int(self.value)
+            return 3
 
-    with run.train_step(Tensor(3), version_in=0) as step:
-        step.record(loss=Tensor(0.25))
-    run.engine_step(0, 10, running=Tensor(4))
-    run.delivery(17, "trained", reward=Tensor(1))
+    class Real:
+        def __float__(self) -> float:
+            return 0.25
+
+    with run.train_step(Count(), version_in=0) as step:
+        step.record(loss=Real())
+    run.engine_step(0, 10, running=Count())
+    run.delivery(17, "trained", 2**60 + 1, reward=Real())
     assert [(row["step"], row["loss"]) for row in rows("train_steps")] == [(3, 0.25)]
-    assert [row["running"] for row in rows("engine_steps")] == [4]
-    assert [(row["sample_id"], row["reward"]) for row in rows("deliveries")] == [("17", 1.0)]
+    assert [row["running"] for row in rows("engine_steps")] == [3]
+    found = [(row["sample_id"], row["taken_ns"], row["reward"]) for row in rows("deliveries")]
+    assert found == [("17", 2**60 + 1, 0.25)]
 
 
 def test_what_cannot_be_stored_or_is_missing_costs_its_own_row_only_and_is_counted(run: Run, rows, worker) -> None:

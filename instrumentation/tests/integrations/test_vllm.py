@@ -5,6 +5,7 @@ one token for each; scheduling, the pass and what follows it take the times belo
 """
 
 import gc
+import json
 import sys
 import weakref
 from collections.abc import Callable
@@ -771,12 +772,43 @@ def test_the_size_of_the_cache_is_what_vllm_says_or_its_blocks(cache, tokens):
     assert hook.kv_capacity_tokens(cache) == tokens
 
 
-def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(core, run):
-    del core.scheduler.kv_cache_manager
+def test_the_facts_of_the_model_are_settings_of_the_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    model = SimpleNamespace(
+        model="/models/tiny/",
+        dtype=SimpleNamespace(itemsize=2),
+        hf_text_config=SimpleNamespace(num_hidden_layers=3),
+        get_total_num_kv_heads=lambda: 0,
+    )
+    bytes_per_kv = {}
+    for cache_dtype in ("fp8_e4m3", "auto", "int4"):
+        cache = SimpleNamespace(cache_dtype=cache_dtype)
+        parallel = SimpleNamespace(world_size=2, data_parallel_index=0)
+        hook.engine_run(SimpleNamespace(model_config=model, cache_config=cache, parallel_config=parallel)).stop()
+        settings = json.loads((tmp_path / "run.json").read_text())["config"]
+        (tmp_path / "run.json").unlink()
+        bytes_per_kv[cache_dtype] = settings["model"].pop("bytes_per_kv", None)
+        # What this vLLM does not say (the size of a head), or says as 0 (the heads), is left out.
+        assert settings == {"gpus_per_engine": 2, "model": {"name": "tiny", "layers": 3, "bytes_per_weight": 2}}
+    assert bytes_per_kv == {"fp8_e4m3": 1, "auto": 2, "int4": None}
+
+
+@pytest.mark.parametrize(
+    ("host", "missing", "watcher"),
+    [
+        ("core", "get_request_counts", "_scheduled"),
+        ("core", "has_unfinished_requests", "_put_out"),
+        ("engine", "has_unfinished_requests", "_stepped"),
+    ],
+)
+def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(request, run, monkeypatch, host, missing, watcher):
+    engine = request.getfixturevalue(host)
+    core = getattr(engine, "core", engine)
     add(core, "a")
-    core.step()
-    assert core.scheduler.requests["a"].num_output_tokens == 1
-    assert any(kind.startswith("watcher") for kind in run.faults.counts)
+    monkeypatch.delattr(type(core.scheduler), missing)
+    engine.step(a="stop")
+    assert core.scheduler.requests == {}
+    assert list(run.faults.counts) == [f"watcher Passes.{watcher}"]
 
 
 def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows, monkeypatch):

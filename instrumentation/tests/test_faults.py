@@ -291,8 +291,8 @@ while True:
     record(1)
     time.sleep(0.001)
 """
-    # A process ends only once its threads have returned from the disk, and a busy disk takes as long as it wants to sync
-    # a file. If something else holds the process up, its threads say where they are.
+    # A process ends only once its threads have returned from the disk, and a busy disk may take long to sync a file. If
+    # something else holds the process up, its threads say where they are.
     before = """
 import faulthandler
 faulthandler.dump_traceback_later(25)

@@ -6,7 +6,7 @@ AsyncLLM need no call: vLLM calls `load` (entry point `vllm.general_plugins`) in
 RLSCOPE_RUN_DIR it does nothing. For an engine inside your own process, call `instrument(llm)` once after creating it.
 
 Recorded: engine steps (`vllm_passes.py` says what `busy_ns` is), samples (`vllm_requests.py`), weight updates
-(`vllm_requests.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
+(`weights.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
 use the number of the publication (1, 2, ...). If weights are written without vLLM's calls (a trainer that loads into
 the model directly), the update is recorded only if `set_weight_version` is called afterwards.
 
@@ -36,7 +36,8 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run, or_none, recording_wanted, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle
-from rlscope_otel.integrations.vllm_requests import WEIGHT_CALLS, Requests, Weights
+from rlscope_otel.integrations.vllm_requests import Requests
+from rlscope_otel.integrations.weights import Weights
 from rlscope_otel.recorder import Run
 
 # Describes one vLLM engine core as a worker: name, GPUs, KV cache capacity and model, from vLLM's own config.
@@ -116,6 +117,13 @@ _ENGINE = "vllm.v1.engine.llm_engine"
 _EXECUTOR = "vllm.v1.executor.abstract"
 
 
+# Calls that change weights. Those that load are part of an update that was begun, or an update of their own.
+_DRAFT_BEGINNING = "start_draft_weight_update"
+_BEGINNING = ("start_weight_update", _DRAFT_BEGINNING)
+_ENDING = "finish_weight_update"
+_WEIGHT_CALLS = frozenset((*_BEGINNING, "update_weights", "reload_weights", _ENDING))
+
+
 class Recorder:
     """Records one engine core until `close`, or until its run stops. It does not keep the engine alive."""
 
@@ -129,7 +137,7 @@ class Recorder:
         has_labels = hasattr(core, "set_weight_version")
         sees_updates = hasattr(core, "collective_rpc")
         source = "engine" if has_labels else "time_join" if sees_updates else "admission"
-        self._weights = Weights(run, getattr(core, "_weight_version", None), source)
+        self._weights = Weights(run, getattr(core, "_weight_version", None), source, label_follows=True)
         self._requests = Requests(run, self._weights, ids_have_suffix())
         records_idleness = owns_its_process or run.role in ("sampler", "auxiliary")
         cache = (capacity_tokens, 0 if capacity_tokens is None else blocks_of(core.scheduler))
@@ -210,16 +218,22 @@ class Recorder:
             self._weights.kv_reset()
 
     def _called_workers(self, call: Call) -> None:
-        method = call.argument(1, "method")
-        if method not in WEIGHT_CALLS:
+        method, weights = call.argument(1, "method"), self._weights
+        if method not in _WEIGHT_CALLS:
             return
         now_ns = self.run.now_ns()
         self._passes.settle()
         self._steps.was_paused(now_ns)
-        if call.error is None:
-            self._weights.called(method, call.started_ns, now_ns)
-        else:
-            self._weights.failed()
+        if call.error is not None:
+            weights.failed()
+            return
+        if method in _BEGINNING:
+            weights.begin(call.started_ns, is_of_draft=method == _DRAFT_BEGINNING)
+        elif weights.is_complete:
+            weights.begin(call.started_ns, is_open=False)
+        weights.loaded(call.started_ns, now_ns)
+        if method == _ENDING:
+            weights.end(now_ns)
 
     def _labelled(self, call: Call) -> None:
         if call.error is None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rlscope_otel.integrations.seams import Seams
-from rlscope_otel.integrations.vllm_requests import Requests, Weights
+from rlscope_otel.integrations.vllm_requests import Requests
+from rlscope_otel.integrations.weights import Weights
 from rlscope_otel.recorder import Run
 
 # The time of one vLLM engine: forward passes, the time between them, and why there are none.

@@ -19,6 +19,25 @@ _Reader = Callable[[Tallies], _Readings]
 
 _NS_PER_S = 1e9
 
+# Keys of attributes. The id of the run is empty until run.json is written.
+RUN_ID, WORKER_ID, ROLE = "rlscope.run.id", "rlscope.worker.id", "rlscope.role"
+_QUEUE = "rlscope.queue"
+_STALENESS = "rlscope.staleness"  # A bucket of token staleness: 0, 1, 2, 3-4, ...
+_STATE = "rlscope.state"  # An activity, train, weight_update, forward_pass or between_passes.
+_PHASE = "rlscope.weights.phase"
+_OUTCOME = "rlscope.outcome"
+_TABLE = "rlscope.table"
+
+
+class Metric(NamedTuple):
+    """One metric: name, UCUM unit, description, and how it is read; it is a counter if `monotonic`, else a gauge."""
+
+    name: str
+    unit: str
+    brief: str
+    read: _Reader
+    monotonic: bool = False
+
 
 class Mirrored(NamedTuple):
     """The totals of one worker, and the attributes that identify it."""
@@ -32,9 +51,9 @@ class _Mirror:
 
     def __init__(self, meter: Meter) -> None:
         self._workers: WeakKeyDictionary[Tallies, Attributes] = WeakKeyDictionary()
-        for metric, read in _READERS.items():
+        for metric in METRICS:
             create = meter.create_observable_counter if metric.monotonic else meter.create_observable_gauge
-            create(metric.name, [self._callback(read)], unit=metric.unit, description=metric.brief)
+            create(metric.name, [self._callback(metric.read)], unit=metric.unit, description=metric.brief)
 
     def show(self, mirrored: Mirrored) -> None:
         """Show one more worker."""
@@ -71,40 +90,40 @@ def _run_of(tallies: Tallies) -> Attributes:
     """The run, and the worker's name there: both can change while the run folder cannot be written."""
     vital = tallies.vital()
     if vital is None:
-        return {conventions.RUN_ID.key: ""}
-    return {conventions.RUN_ID.key: vital.run_id, conventions.WORKER_ID.key: vital.worker_id}
+        return {RUN_ID: ""}
+    return {RUN_ID: vital.run_id, WORKER_ID: vital.worker_id}
 
 
 def _staleness(tallies: Tallies) -> _Readings:
-    return [(tokens, {conventions.STALENESS.key: bucket}) for bucket, tokens in tallies.staleness_tokens().items()]
+    return [(tokens, {_STALENESS: bucket}) for bucket, tokens in tallies.staleness_tokens().items()]
 
 
 def _queue_depths(tallies: Tallies) -> _Readings:
-    return [(depth, {conventions.QUEUE.key: queue}) for queue, depth in tallies.queue_depths().items()]
+    return [(depth, {_QUEUE: queue}) for queue, depth in tallies.queue_depths().items()]
 
 
 def _seconds(tallies: Tallies) -> _Readings:
     for state, seconds in tallies.seconds().items():
         reason = {} if state.reason is None else {conventions.WAIT_REASON.key: state.reason}
-        yield seconds, {conventions.STATE.key: state.name, **reason}
+        yield seconds, {_STATE: state.name, **reason}
 
 
-def _level(name: str, label: conventions.Attribute | None = None) -> _Reader:
+def _level(name: str, label: str | None = None) -> _Reader:
     return lambda tallies: _named(tallies.totals().levels, name, label)
 
 
-def _count(name: str, label: conventions.Attribute | None = None) -> _Reader:
+def _count(name: str, label: str | None = None) -> _Reader:
     return lambda tallies: _named(tallies.totals().counts, name, label)
 
 
-def _named(totals: Mapping[tuple[str, str], int], name: str, label: conventions.Attribute | None) -> _Readings:
+def _named(totals: Mapping[tuple[str, str], int], name: str, label: str | None) -> _Readings:
     for (known, value_of_label), value in totals.items():
         if known == name:
-            yield value, {} if label is None else {label.key: value_of_label}
+            yield value, {} if label is None else {label: value_of_label}
 
 
 def _update_seconds(tallies: Tallies) -> _Readings:
-    for spent_ns, attributes in _count("update_ns", conventions.PHASE)(tallies):
+    for spent_ns, attributes in _count("update_ns", _PHASE)(tallies):
         yield spent_ns / _NS_PER_S, attributes
 
 
@@ -124,33 +143,83 @@ def _rows(read: Callable[[Vital], Mapping[str, int]]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
         vital = tallies.vital()
         by_table = {} if vital is None else read(vital)
-        return [(rows, {conventions.TABLE.key: table}) for table, rows in by_table.items()]
+        return [(rows, {_TABLE: table}) for table, rows in by_table.items()]
 
     return readings
 
 
-_READERS: dict[conventions.Metric, _Reader] = {
-    conventions.RUNNING_REQUESTS: _level("running"),
-    conventions.WAITING_REQUESTS: _level("waiting"),
-    conventions.KV_USED: _level("kv_used_tokens"),
-    conventions.KV_CAPACITY: _vital(lambda vital: vital.kv_capacity_tokens),
-    conventions.DECODE_TOKENS: _count("decode_tokens"),
-    conventions.QUEUE_DEPTH: _queue_depths,
-    conventions.QUEUE_CAPACITY: _level("queue_capacity_samples", conventions.QUEUE),
-    conventions.DELIVERIES: _count("deliveries", conventions.OUTCOME),
-    conventions.TRAIN_STEPS: _count("train_steps"),
-    conventions.LAST_STEP: lambda tallies: _known(tallies.last_step_s()),
-    conventions.STEP_PERIOD: lambda tallies: _known(tallies.step_period_s()),
-    conventions.TRAINED_TOKENS: _staleness,
-    conventions.TOKEN_AGE: _count("token_age"),
-    conventions.OVER_CAP: _count("over_cap"),
-    conventions.VERSION: _level("version", conventions.PHASE),
-    conventions.UPDATES: _count("updates", conventions.PHASE),
-    conventions.UPDATE_TIME: _update_seconds,
-    conventions.WORKER_TIME: _seconds,
-    conventions.WORKER_GPUS: _vital(lambda vital: vital.gpus),
-    conventions.HEARTBEAT: _vital(lambda vital: vital.heartbeat_s),
-    conventions.STOPPED: _vital(lambda vital: vital.stopped_s),
-    conventions.ROWS_DROPPED: _rows(lambda vital: vital.dropped_rows),
-    conventions.ROWS_WRITTEN: _rows(lambda vital: vital.written_rows),
-}
+def _gauge(name: str, unit: str, brief: str, read: _Reader) -> Metric:
+    return Metric(f"rlscope.{name}", unit, brief, read)
+
+
+def _counter(name: str, unit: str, brief: str, read: _Reader) -> Metric:
+    return Metric(f"rlscope.{name}", unit, brief, read, monotonic=True)
+
+
+METRICS = (
+    _gauge("engine.running", "{request}", "requests in the engine's last batch", _level("running")),
+    _gauge("engine.waiting", "{request}", "requests waiting in the engine at its last pass", _level("waiting")),
+    _gauge("engine.kv.used", "{token}", "tokens in the KV cache, last value", _level("kv_used_tokens")),
+    _gauge("engine.kv.capacity", "{token}", "capacity of the KV cache", _vital(lambda vital: vital.kv_capacity_tokens)),
+    _counter("engine.decode", "{token}", "output tokens produced by the engine", _count("decode_tokens")),
+    _gauge("queue.depth", "{sample}", "samples in the queue, last value", _queue_depths),
+    _gauge(
+        "queue.capacity", "{sample}", "maximum number of samples in the queue", _level("queue_capacity_samples", _QUEUE)
+    ),
+    _counter("deliveries", "{sample}", "samples that left the queue, by outcome", _count("deliveries", _OUTCOME)),
+    _counter("train.steps", "{step}", "optimizer steps of this worker", _count("train_steps")),
+    _gauge(
+        "train.last_step",
+        "s",
+        "end of this worker's last step, UTC epoch seconds",
+        lambda tallies: _known(tallies.last_step_s()),
+    ),
+    _gauge(
+        "train.period",
+        "s",
+        "median time between step ends over the last six hours; absent until there are three",
+        lambda tallies: _known(tallies.step_period_s()),
+    ),
+    _counter(
+        "train.staleness",
+        "{token}",
+        "tokens trained, by staleness, from the importance moments of the train steps",
+        _staleness,
+    ),
+    _counter(
+        "train.token_age",
+        "{version}",
+        "sum of the staleness of those tokens, to compute the mean",
+        _count("token_age"),
+    ),
+    _counter(
+        "train.over_cap",
+        "{token}",
+        "those tokens whose staleness exceeds the run's max_staleness; absent without a cap",
+        _count("over_cap"),
+    ),
+    _gauge("weights.latest", "{version}", "latest policy version", _level("version", _PHASE)),
+    _counter("weights.updates", "{update}", "completed weight updates", _count("updates", _PHASE)),
+    _counter("weights.update.time", "s", "total duration of those updates", _update_seconds),
+    _counter("worker.time", "s", "seconds by state, counting the innermost", _seconds),
+    _gauge("worker.gpus", "{gpu}", "GPUs owned by the worker", _vital(lambda vital: vital.gpus)),
+    _gauge(
+        "worker.heartbeat",
+        "s",
+        "last complete flush, UTC epoch seconds; absent once stopped",
+        _vital(lambda vital: vital.heartbeat_s),
+    ),
+    _gauge(
+        "worker.stopped",
+        "s",
+        "when the worker stopped, UTC epoch seconds; absent before",
+        _vital(lambda vital: vital.stopped_s),
+    ),
+    _counter(
+        "rows.dropped",
+        "{row}",
+        "rows lost: the buffer was full, or writing failed",
+        _rows(lambda vital: vital.dropped_rows),
+    ),
+    _counter("rows.written", "{row}", "rows written to disk", _rows(lambda vital: vital.written_rows)),
+)

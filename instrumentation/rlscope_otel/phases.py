@@ -9,7 +9,7 @@ from typing import Self
 
 from rlscope_otel import conventions as c
 from rlscope_otel.faults import Faults
-from rlscope_otel.span_rows import open_entry
+from rlscope_otel.spans import open_entry
 
 Moment = tuple[int, int, float, float]
 """Token staleness, number of tokens, and the sum and sum of squares of their importance ratio."""
@@ -63,11 +63,9 @@ class Phase:
 
     __slots__ = ("_attributes", "_name", "_source", "_start_ns")
 
-    def __init__(
-        self, source: PhaseSource, name: c.SpanName, values: Iterable[tuple[c.Attribute, object]] = ()
-    ) -> None:
+    def __init__(self, source: PhaseSource, name: str, values: Iterable[tuple[c.Attribute, object]] = ()) -> None:
         self._source = source
-        self._name = name.name
+        self._name = name
         self._start_ns: int | None = None
         self._attributes: dict[str, object] = {}
         if source.keep is not None:
@@ -143,19 +141,18 @@ class TrainStep(Phase):
         """Add values to the step's row; a later value replaces an earlier one."""
         if self._source.keep is None:
             return
-        self._keep(
-            (
-                (c.LOSS, loss),
-                (c.GRAD_NORM, grad_norm),
-                (c.ENTROPY, entropy),
-                (c.REWARD_MEAN, reward_mean),
-                (c.CLIP_RATIO, clip_ratio),
-                (c.TRUNCATED_RATIO, truncated_ratio),
-                (c.VERSION_OUT, version_out),
-                (c.SAMPLES, samples),
-                (c.TOKENS, tokens),
-            )
-        )
+        values = {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "entropy": entropy,
+            "reward_mean": reward_mean,
+            "clip_ratio": clip_ratio,
+            "truncated_ratio": truncated_ratio,
+            "version_out": version_out,
+            "samples": samples,
+            "tokens": tokens,
+        }
+        self._keep((c.TRAIN[column], value) for column, value in values.items())
         if importance is not None:
             self._keep_importance(importance)
         if fresh is not None:
@@ -173,13 +170,13 @@ class TrainStep(Phase):
         except Exception as error:  # A host may give anything.
             self._source.faults.note(f"{self._name} fresh", error)
             return
-        self._keep(((c.FRESH_TOKENS, tokens), (c.FRESH_SUM, sum_w), (c.FRESH_SQUARES, sum_w2)))
+        values = {"fresh_tokens": tokens, "fresh_sum_w": sum_w, "fresh_sum_w2": sum_w2}
+        self._keep((c.TRAIN[column], value) for column, value in values.items())
 
 
 def _importance_attributes(importance: Iterable[Moment]) -> Mapping[str, object]:
     moments = [(int(s), int(n), float(w), float(w2)) for s, n, w, w2 in importance]
-    keys = (c.IMPORTANCE_STALENESS, c.IMPORTANCE_TOKENS, c.IMPORTANCE_SUM, c.IMPORTANCE_SQUARES)
-    return {attribute.key: tuple(moment[at] for moment in moments) for at, attribute in enumerate(keys)}
+    return {key: tuple(moment[at] for moment in moments) for at, key in enumerate(c.IMPORTANCE)}
 
 
 class WeightUpdate(Phase):
@@ -197,11 +194,5 @@ class WeightUpdate(Phase):
     ) -> None:
         """Add values to the update's row; a later value replaces an earlier one."""
         if self._source.keep is not None:
-            self._keep(
-                (
-                    (c.WEIGHTS_BYTES, bytes),
-                    (c.WEIGHTS_LABEL, label),
-                    (c.WEIGHTS_PAUSED, paused),
-                    (c.WEIGHTS_KV, kv),
-                )
-            )
+            values = {"bytes": bytes, "label": label, "paused": paused, "kv": kv}
+            self._keep((c.WEIGHTS[column], value) for column, value in values.items())

@@ -3,7 +3,7 @@
 No hook raises into the host or does I/O on its thread.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -115,13 +115,9 @@ class Run:
         self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
     ) -> TrainStep:
         """One optimizer step. It covers compute: put waits outside, or in a nested `wait`."""
-        values = (
-            (conventions.STEP, step),
-            (conventions.VERSION_IN, version_in),
-            (conventions.SAMPLES, samples),
-            (conventions.TOKENS, tokens),
-        )
-        return TrainStep(self._phases, conventions.TRAIN_STEP, values)
+        values = {"step": step, "version_in": version_in, "samples": samples, "tokens": tokens}
+        pairs = ((conventions.TRAIN[column], value) for column, value in values.items())
+        return TrainStep(self._phases, conventions.TRAIN_STEP, pairs)
 
     def publish_weights(self, version: int, label: str | None = None, *, bytes: int | None = None) -> WeightUpdate:
         """The trainer makes a policy version available to the samplers."""
@@ -258,14 +254,5 @@ class Run:
         self.stop()
 
     def _weights(self, phase: str, version: int, **values: object) -> WeightUpdate:
-        attributes = {
-            "label": conventions.WEIGHTS_LABEL,
-            "bytes": conventions.WEIGHTS_BYTES,
-            "paused": conventions.WEIGHTS_PAUSED,
-            "kv": conventions.WEIGHTS_KV,
-        }
-        pairs: Iterable[tuple[conventions.Attribute, object]] = (
-            (conventions.WEIGHTS_VERSION, version),
-            *((attributes[name], value) for name, value in values.items()),
-        )
+        pairs = ((conventions.WEIGHTS[column], value) for column, value in {"version": version, **values}.items())
         return WeightUpdate(self._phases, conventions.WEIGHT_SPANS[phase], pairs)

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from opentelemetry.metrics import MeterProvider
 
-from rlscope_otel import conventions, gpu, metrics, schema
+from rlscope_otel import gpu, metrics, schema
 from rlscope_otel.batches import convert_once
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
@@ -141,7 +141,7 @@ class Recording:
             self.abandon()
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
-        attributes = {conventions.WORKER_ID.key: self.worker_id or "", conventions.ROLE.key: role}
+        attributes = {metrics.WORKER_ID: self.worker_id or "", metrics.ROLE: role}
         try:
             metrics.show(metrics.Mirrored(self._tallies, attributes), meter_provider)
         except Exception as error:  # The provider is the host's, and the trace does not need it.

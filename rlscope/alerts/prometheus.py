@@ -5,7 +5,7 @@ the limits of scrapes: a level is averaged over scrapes, and a wait counts once 
 suppression of hints are part of the expression. A rule that PromQL cannot express becomes a comment with the reason.
 There are no costs, no late rows, and no minimum evidence except for tokens and steps.
 
-Metric names are those of `rlscope_otel.conventions` as an OpenTelemetry exporter translates them (dots become
+Metric names are those of `rlscope_otel.metrics` as an OpenTelemetry exporter translates them (dots become
 underscores, with the unit and `_total` appended). A test compares them with a scrape of the hooks. `grafana.json` is
 the dashboard as Grafana imports it (Dashboards, New, Import): it asks for a Prometheus data source and shows one run.
 """

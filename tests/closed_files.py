@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-from rlscope_otel.parquet import open_writer
+from rlscope_otel.closing import open_writer
 
 
 def write_table(table: pa.Table, path: Path, stamp: Mapping[str, str | int] | None = None) -> int:

@@ -16,12 +16,13 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from rlscope_otel import forks, journal, parquet, schema
+from rlscope_otel import forks, journal, schema
 from rlscope_otel.faults import Faults
 from rlscope_otel.open_journal import OpenJournal
 
@@ -111,6 +112,40 @@ class Closing:
             self._faults.note(f"cannot close a journal of {closing.table}", error)
 
 
+def open_writer(
+    target: pa.NativeFile, arrow_schema: pa.Schema, stamp: Mapping[str, str | int] | None
+) -> pq.ParquetWriter:
+    """Return a writer of one file with the encodings of the format. stamp: its place, by `schema.STAMP_KEYS`.
+
+    The Arrow schema is not stored a second time: for small files it would be half of the bytes.
+    """
+    leaves = list(_leaves(arrow_schema))
+    texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
+    integers = [leaf for leaf, leaf_type in leaves if pa.types.is_integer(leaf_type)]
+    writer = pq.ParquetWriter(
+        target,
+        arrow_schema,
+        compression="zstd",
+        use_dictionary=texts,  # pyright: ignore[reportArgumentType]  # a bool or a list of columns, says its page
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        store_schema=False,
+        write_page_checksum=True,
+    )
+    writer.add_key_value_metadata(arrow_schema.metadata or {})
+    if stamp is not None:
+        writer.add_key_value_metadata({key: str(value) for key, value in stamp.items()})
+    return writer
+
+
+def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Every leaf column by the path that Parquet gives it, such as `versions.list.element.start`."""
+    for field in parents:
+        if pa.types.is_list(field.type):
+            yield from _leaves(field.type.value_type, f"{prefix}{field.name}.list.element.")
+        else:
+            yield prefix + field.name, field.type
+
+
 def _part(closing: OpenJournal) -> Path:
     return closing.closed_path.with_name(f".{closing.closed_path.name}.part")
 
@@ -124,7 +159,7 @@ def _written(closing: OpenJournal) -> Generator[int | None]:
     sink, rows = pa.BufferOutputStream(), 0
     stamp = {**closing.stamp, schema.FIRST_ROW_KEY: closing.first_row}
     with forks.writing():
-        writer = parquet.open_writer(sink, schema.arrow_schema(closing.table), stamp)
+        writer = open_writer(sink, schema.arrow_schema(closing.table), stamp)
     for group in _groups(closing):
         if group is not None:
             with forks.writing():

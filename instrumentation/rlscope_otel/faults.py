@@ -4,7 +4,10 @@
 """
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
+_T = TypeVar("_T")
 _logger = logging.getLogger("rlscope_otel")
 
 
@@ -20,6 +23,14 @@ class Faults:
         self.counts[kind] = seen + 1
         if not seen:
             _logger.warning("rlscope: %s: %s (the run continues; repeats are only counted)", kind, what)
+
+
+def or_none(read: Callable[[], _T]) -> _T | None:
+    """Return a value of the host or of a device; None if this one does not have it, or fails."""
+    try:
+        return read()
+    except Exception:  # What another version has may fail in any way.
+        return None
 
 
 def is_one_of(value: object, known: tuple[str, ...]) -> bool:

@@ -1,7 +1,8 @@
 """GPU readings: a thread that polls NVML and writes `gpu_samples`.
 
-Devices with GPM (Hopper and later) report the share of active SMs; others only whether any kernel ran. If sampling was
-requested and the library or the GPU is missing, one warning is logged.
+Devices with GPM, NVML's performance counters (Hopper and later), report the share of active SMs; others only whether
+any kernel ran. GPM needs no profiling permission, and does not tell MIG instances apart. If sampling was requested and
+the library or the GPU is missing, one warning is logged.
 """
 
 import importlib
@@ -9,52 +10,44 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Any
 
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults
+from rlscope_otel.faults import Faults, or_none
 
-_T = TypeVar("_T")
 _PERCENT = 100.0
 _MILLIWATTS_PER_WATT = 1000.0
 _STOP_TIMEOUT_S = 2.0
-Handle = object
+Nvml = Any
+"""The module pynvml, which has no types. Any of its functions may raise NVMLError."""
 
 
-class Utilization(Protocol):
-    """Result of nvmlDeviceGetUtilizationRates, in percent."""
+class Gpm:
+    """One device's performance counters; two samples are kept and swapped, so nothing is allocated after the start."""
 
-    gpu: int
-
-
-class Memory(Protocol):
-    """Result of nvmlDeviceGetMemoryInfo, in bytes."""
-
-    used: int
-    total: int
-
-
-class Nvml(Protocol):
-    """The calls of pynvml that are used, so that a test can stand in for a GPU. Any of them may raise NVMLError."""
-
-    def nvmlInit(self) -> None: ...  # noqa: D102
-    def nvmlShutdown(self) -> None: ...  # noqa: D102
-    def nvmlDeviceGetCount(self) -> int: ...  # noqa: D102
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle: ...  # noqa: D102
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Handle: ...  # noqa: D102
-    def nvmlDeviceGetUUID(self, device: Handle) -> str: ...  # noqa: D102
-    def nvmlDeviceGetName(self, device: Handle) -> str: ...  # noqa: D102
-    def nvmlDeviceGetUtilizationRates(self, device: Handle) -> Utilization: ...  # noqa: D102
-    def nvmlDeviceGetMemoryInfo(self, device: Handle) -> Memory: ...  # noqa: D102
-    def nvmlDeviceGetPowerUsage(self, device: Handle) -> int: ...  # noqa: D102
-
-
-class Gpm(Protocol):
-    """Performance counters of one device since the reading before."""
+    def __init__(self, nvml: Nvml, handle: object) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        self._has_before = False
 
     def sm_active_ratio(self) -> float | None:
-        """Share of the time and of the SMs with a warp resident, 0..1; None for the first reading."""
-        ...
+        """Share of the time and of the SMs with a warp resident since the last reading, 0..1; None for the first."""
+        self._nvml.nvmlGpmSampleGet(self._handle, self._now)
+        ratio = self._between_samples() if self._has_before else None
+        self._before, self._now = self._now, self._before
+        self._has_before = True
+        return ratio
+
+    def _between_samples(self) -> float | None:
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = 1
+        request.sample1, request.sample2 = self._before, self._now
+        metric = request.metrics[0]
+        metric.metricId = self._nvml.NVML_GPM_METRIC_SM_UTIL
+        self._nvml.nvmlGpmMetricsGet(request)
+        return metric.value / _PERCENT if metric.nvmlReturn == 0 else None
 
 
 @dataclass(slots=True)
@@ -62,7 +55,7 @@ class Gpu:
     """One GPU of this worker, by the name that its rows carry."""
 
     gpu_id: str
-    handle: Handle
+    handle: object
     gpm: Gpm | None
 
 
@@ -92,10 +85,10 @@ class GpuSampler:
     def read(self) -> None:
         """Write one row per GPU; None for what a device does not report."""
         for gpu in self._gpus:
-            sm_active_ratio = _or_none(gpu.gpm.sm_active_ratio) if gpu.gpm else None
-            utilization = _or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle))
-            memory = _or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle))
-            power_mw = _or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetPowerUsage(gpu.handle))
+            sm_active_ratio = or_none(gpu.gpm.sm_active_ratio) if gpu.gpm else None
+            utilization = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle))
+            memory = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle))
+            power_mw = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetPowerUsage(gpu.handle))
             self._buffer.add(
                 (
                     gpu.gpu_id,
@@ -111,16 +104,16 @@ class GpuSampler:
     def _loop(self) -> None:
         for gpu in self._gpus:
             if gpu.gpm:
-                _or_none(gpu.gpm.sm_active_ratio)
+                or_none(gpu.gpm.sm_active_ratio)
         while not self._stop.wait(self._interval_s):
             self.read()
-        _or_none(self._nvml.nvmlShutdown)
+        or_none(self._nvml.nvmlShutdown)
 
 
 def load_nvml(faults: Faults) -> Nvml | None:
     """Return the initialized library. None, with one warning, if the library or the driver is missing."""
     try:
-        nvml = cast(Nvml, importlib.import_module("pynvml"))
+        nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except ImportError:
         faults.note("gpu", "GPUs are not sampled: pynvml is not installed (pip install rlscope-otel[gpu])")
@@ -150,10 +143,10 @@ def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int, faults: Faults
 def description_of(nvml: Nvml, gpus: Sequence[Gpu]) -> Mapping[str, object]:
     """Return the devices' own description, as fields of the worker's identity."""
     first = gpus[0].handle
-    memory = _or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(first))
+    memory = or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(first))
     return {
         "gpu_ids": tuple(gpu.gpu_id for gpu in gpus),
-        "device_name": _or_none(lambda: nvml.nvmlDeviceGetName(first)),
+        "device_name": or_none(lambda: nvml.nvmlDeviceGetName(first)),
         "device_memory_bytes": memory.total if memory else None,
     }
 
@@ -161,21 +154,9 @@ def description_of(nvml: Nvml, gpus: Sequence[Gpu]) -> Mapping[str, object]:
 def _gpu(nvml: Nvml, name: str, *, keep_name: bool) -> Gpu:
     by_index = name.isdecimal()
     handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
-    gpu_id = name if keep_name else _or_none(lambda: nvml.nvmlDeviceGetUUID(handle)) or name
-    return Gpu(gpu_id, handle, _or_none(lambda: gpm_of(nvml, handle)))
+    gpu_id = name if keep_name else or_none(lambda: nvml.nvmlDeviceGetUUID(handle)) or name
+    return Gpu(gpu_id, handle, or_none(lambda: _gpm_of(nvml, handle)))
 
 
-def gpm_of(nvml: Nvml, handle: Handle) -> Gpm | None:
-    """Return the performance counters of a device. None if the device or its driver has none."""
-    from rlscope_otel.gpm import DeviceGpm, GpmNvml
-
-    library = cast(GpmNvml, nvml)
-    return DeviceGpm(library, handle) if library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice else None
-
-
-def _or_none(read: Callable[[], _T]) -> _T | None:
-    """Return a reading. None if the device does not support it or is being reset."""
-    try:
-        return read()
-    except Exception:  # NVMLError, which is known only once the library is.
-        return None
+def _gpm_of(nvml: Nvml, handle: object) -> Gpm | None:
+    return Gpm(nvml, handle) if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice else None

@@ -1,7 +1,7 @@
 """The trace format: every table that capture writes and analysis reads, with a unit and a description per column.
 
 This file is the contract: the recorder builds its Arrow batches from it, the store its typed empty tables, and
-`docs/trace-format.md` is generated from it. `parquet.py` defines how files are named and when they are written.
+`docs/trace-format.md` is generated from it. `closing.py` has the encodings of closed files.
 
 A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No data is NULL, never 0.
 """

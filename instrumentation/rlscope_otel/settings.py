@@ -19,10 +19,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl, unquote
 
 from rlscope_otel import schema
-from rlscope_otel.addresses import SCHEMES, address_fault
 from rlscope_otel.errors import SetupError
 from rlscope_otel.worker_file import Identity
 
@@ -32,6 +32,10 @@ WORKER_ID_VARIABLE = "RLSCOPE_WORKER_ID"
 GPU_COUNT_VARIABLE = "RLSCOPE_GPU_COUNT"
 GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
 UPLOAD_VARIABLE = "RLSCOPE_UPLOAD"
+
+_SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
+_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
+"""Matches names of parameters that may hold a secret."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -59,6 +63,31 @@ class Limits:
                 raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 
 
+def _address_fault(address: str) -> str | None:
+    """Return the reason that this is not the address of a folder to copy to, without secrets. None if it is valid."""
+    scheme, found, rest = address.partition("://")
+    if not found:
+        return "no address"
+    if scheme not in _SCHEMES:
+        return f"an address of the scheme {scheme[:20]}"
+    if not rest.strip("/"):
+        return "an address without a folder"
+    return "an address that holds credentials" if _holds_credentials(scheme, rest) else None
+
+
+def _holds_credentials(scheme: str, rest: str) -> bool:
+    """Return whether the address names a user or a secret before the host, or in a parameter."""
+    rest = unquote(rest)
+    # A secret may hold slashes and question marks; the name of a bucket holds no colon.
+    if re.match(r"[^/@?]*:.*@", rest):
+        return True
+    # In Azure's addresses the container stands before the @.
+    if not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest):
+        return True
+    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """Destination and interval of the copy. Raises SetupError if the address is invalid."""
@@ -67,9 +96,9 @@ class Upload:
     interval_s: float
 
     def __post_init__(self) -> None:
-        fault = address_fault(self.address)
+        fault = _address_fault(self.address)
         if fault is not None:
-            expected = [f"{', '.join(f'{scheme}://' for scheme in SCHEMES)} and the path of a folder"]
+            expected = [f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)} and the path of a folder"]
             next_step = f"Set {UPLOAD_VARIABLE} or upload_to. Clients find credentials in the environment."
             raise SetupError.unknown_value("upload_to", fault, expected, next_step)
         if not self.interval_s > 0:

@@ -6,7 +6,6 @@ warning and an inactive run.
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from typing import Any
@@ -60,14 +59,6 @@ def version_of(*distributions: str) -> str | None:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)
     return None
-
-
-def or_none(read: Callable[[], Any]) -> Any:
-    """Return a value of the host; None if this version lacks it or has another form."""
-    try:
-        return read()
-    except Exception:  # Another version's attributes may fail in any way.
-        return None
 
 
 def leave_samples_to_framework() -> None:

@@ -28,8 +28,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import engine_samples_wanted, host_run, or_none, recording_wanted
+from rlscope_otel.faults import Faults, or_none
+from rlscope_otel.integrations.host import engine_samples_wanted, host_run, recording_wanted
 from rlscope_otel.integrations.request_ids import name_of
 from rlscope_otel.integrations.seams import Call
 from rlscope_otel.integrations.weights import Weights

@@ -32,8 +32,8 @@ from functools import partial
 from typing import Any
 
 from rlscope_otel import settings
-from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import host_run, or_none, recording_wanted, version_of
+from rlscope_otel.faults import Faults, or_none
+from rlscope_otel.integrations.host import host_run, recording_wanted, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle
 from rlscope_otel.integrations.vllm_requests import Requests

@@ -18,43 +18,30 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rlscope_otel import forks
+
+if TYPE_CHECKING:
+    from rlscope_otel.recorder import Run
 
 # Maximum delay of a terminated process, well below the 30 s that schedulers usually grant.
 _SIGTERM_TIMEOUT_S = 5.0
 
 
-class LiveRun(Protocol):
-    """Methods of a run for the end of its process."""
-
-    def flush(self, timeout_s: float = ...) -> bool:
-        """Write all buffered rows."""
-        ...
-
-    def stop(self, timeout_s: float = ...) -> bool:
-        """Write everything and end."""
-        ...
-
-    def abandon(self) -> None:
-        """Become inert without writing: this process is a fork."""
-        ...
-
-
-_live: list[LiveRun] = []
+_live: "list[Run]" = []
 _hooked_pids: set[int] = set()
 _previous_sigterm: object = None
 
 
-def watch(run: LiveRun) -> None:
+def watch(run: "Run") -> None:
     """Stop the run when the process ends."""
     _live.append(run)
     _hook_process()
     _hook_sigterm()
 
 
-def unwatch(run: LiveRun) -> None:
+def unwatch(run: "Run") -> None:
     """Forget a stopped run. After the last one, restore the host's SIGTERM handler."""
     global _previous_sigterm
     if run in _live:
@@ -65,7 +52,7 @@ def unwatch(run: LiveRun) -> None:
         _previous_sigterm = None
 
 
-def live_runs() -> tuple[LiveRun, ...]:
+def live_runs() -> "tuple[Run, ...]":
     """Return the active runs of this process, oldest first."""
     return tuple(_live)
 

@@ -7,7 +7,6 @@ cannot know).
 
 import os
 from collections.abc import Sequence
-from typing import cast
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan
@@ -58,5 +57,4 @@ class ParquetSpanExporter(SpanExporter):
 
     def _present_run(self) -> Run | None:
         run_dir = settings.run_dir_of(None)
-        runs = cast("tuple[Run, ...]", exits.live_runs())
-        return next((run for run in runs if run.run_dir == run_dir), None)
+        return next((run for run in exits.live_runs() if run.run_dir == run_dir), None)

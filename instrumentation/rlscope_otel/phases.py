@@ -54,49 +54,37 @@ class PhaseSource:
             entered = tuple(self._entered)
         except RuntimeError:  # Another thread entered a phase meanwhile; the next flush looks again.
             return []
-        found = ((phase.since_ns, phase) for phase in entered)
-        return [open_entry(phase.name, since_ns, phase.attributes) for since_ns, phase in found if since_ns is not None]
+        begun = ((phase.since_ns, phase) for phase in entered)
+        return [open_entry(phase.name, since_ns, phase.attributes) for since_ns, phase in begun if since_ns is not None]
 
 
 class Phase:
     """An interval of a worker's time."""
 
-    __slots__ = ("_attributes", "_name", "_source", "_start_ns")
+    __slots__ = ("_source", "attributes", "name", "since_ns")
 
     def __init__(self, source: PhaseSource, name: str, values: Iterable[tuple[c.Attribute, object]] = ()) -> None:
         self._source = source
-        self._name = name
-        self._start_ns: int | None = None
-        self._attributes: dict[str, object] = {}
+        self.name = name
+        """Name of its span."""
+        self.since_ns: int | None = None
+        """When it began; None if it is not open."""
+        self.attributes: dict[str, object] = {}
+        """Attributes that are known so far."""
         if source.keep is not None:
             self._keep(values)
-
-    @property
-    def name(self) -> str:
-        """Name of its span."""
-        return self._name
-
-    @property
-    def since_ns(self) -> int | None:
-        """When it began; None if it is not open."""
-        return self._start_ns
-
-    @property
-    def attributes(self) -> Mapping[str, object]:
-        """Attributes that are known so far."""
-        return self._attributes
 
     def __enter__(self) -> Self:
         source = self._source
         if source.keep is not None:
-            self._start_ns = source.now_ns()
+            self.since_ns = source.now_ns()
             source.entered(self)
         return self
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        start_ns, self._start_ns = self._start_ns, None
+        start_ns, self.since_ns = self.since_ns, None
         if start_ns is not None:
             self._source.left(self)
             self.between(start_ns, self._source.now_ns())
@@ -105,7 +93,7 @@ class Phase:
         """Record an interval in the past, instead of a `with` block: for what the host reports only afterwards."""
         keep = self._source.keep
         if keep is not None:
-            keep(self._name, start_ns, end_ns, self._attributes)
+            keep(self.name, start_ns, end_ns, self.attributes)
 
     def _keep(self, values: Iterable[tuple[c.Attribute, object]]) -> None:
         """Hold attribute values of the convention's types; one that cannot be converted is left out and counted."""
@@ -113,9 +101,9 @@ class Phase:
             if value is None:
                 continue
             try:
-                self._attributes[attribute.key] = attribute.type(value)  # pyright: ignore[reportArgumentType]
+                self.attributes[attribute.key] = attribute.type(value)  # pyright: ignore[reportArgumentType]
             except Exception as error:  # A host's tensor may fail in any way.
-                self._source.faults.note(f"{self._name} {attribute.key}", error)
+                self._source.faults.note(f"{self.name} {attribute.key}", error)
 
 
 class TrainStep(Phase):
@@ -160,15 +148,15 @@ class TrainStep(Phase):
 
     def _keep_importance(self, importance: Iterable[Moment]) -> None:
         try:
-            self._attributes.update(_importance_attributes(importance))
+            self.attributes.update(_importance_attributes(importance))
         except Exception as error:  # A host's tensor may fail in any way.
-            self._source.faults.note(f"{self._name} importance", error)
+            self._source.faults.note(f"{self.name} importance", error)
 
     def _keep_fresh(self, fresh: FreshMoment) -> None:
         try:
             tokens, sum_w, sum_w2 = fresh
         except Exception as error:  # A host may give anything.
-            self._source.faults.note(f"{self._name} fresh", error)
+            self._source.faults.note(f"{self.name} fresh", error)
             return
         values = {"fresh_tokens": tokens, "fresh_sum_w": sum_w, "fresh_sum_w2": sum_w2}
         self._keep((c.TRAIN[column], value) for column, value in values.items())

@@ -4,11 +4,11 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from types import ModuleType, TracebackType
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from rlscope_otel import exits, settings
 from rlscope_otel.errors import SetupError
@@ -19,6 +19,7 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
 from rlscope_otel.start import start_run
 
+_T = TypeVar("_T")
 # AReaL gives the executor of its evaluations a cap that is none.
 _NO_CAP = 10**9
 
@@ -41,8 +42,7 @@ class Workers:
     def trainer(self) -> Run:
         """The trainer's run: the one that the script has started, else one from the environment."""
         if self._trainer is None or not self._trainer.active:
-            runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
-            live = [run for run in runs if run is not self._rollout]
+            live = [run for run in exits.live_runs() if run.active and run is not self._rollout]
             self._trainer = live[0] if live else self._started("trainer", None, {})
         return self._trainer
 
@@ -118,39 +118,25 @@ def watch_scopes(module: ModuleType) -> None:
     """Have every scope that is opened through AReaL's `stats_tracker` module recorded."""
     host: Callable[[str], AbstractContextManager[Any]] = module.record_timing
 
-    def record_timing(key: str) -> _Scope:
-        return _Scope(host(key), key)
+    @contextmanager
+    def record_timing(key: str) -> Generator[Any]:
+        """Open AReaL's scope, and record how long it took, unless it raised."""
+        started = _guarded(lambda: (WORKERS.version, WORKERS.trainer.now_ns()))
+        with host(key) as value:
+            yield value
+        if started is not None:
+            _guarded(lambda: _record(WORKERS.trainer, key, *started))
 
     module.record_timing = record_timing  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class _Scope:
-    """AReaL's scope, and how long it took as the state that it is."""
-
-    def __init__(self, host: AbstractContextManager[Any], name: str) -> None:
-        self._host = host
-        self._name = name
-        self._start_ns: int | None = None
-        self._version = 0
-
-    def __enter__(self) -> Any:
-        try:
-            self._start_ns, self._version = WORKERS.trainer.now_ns(), WORKERS.version
-        except Exception as error:  # Nothing of ours reaches the trainer.
-            WORKERS.faults.note("scope", repr(error))
-        return self._host.__enter__()
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        try:
-            return self._host.__exit__(error_type, error, traceback)
-        finally:
-            try:
-                if self._start_ns is not None and error is None:
-                    _record(WORKERS.trainer, self._name, self._version, self._start_ns)
-            except Exception as fault:  # Nothing of ours reaches the trainer.
-                WORKERS.faults.note("scope", repr(fault))
+def _guarded(action: Callable[[], _T]) -> _T | None:
+    """Do something of ours between what the trainer does: its errors are counted."""
+    try:
+        return action()
+    except Exception as error:  # Nothing of ours reaches the trainer.
+        WORKERS.faults.note("scope", repr(error))
+        return None
 
 
 def _record(run: Run, name: str, version: int, start_ns: int) -> None:

@@ -43,8 +43,7 @@ def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
 
 def live_run(worker_id: str | None = None) -> Run | None:
     """The run that this process is recording, of that worker when one is named; None without one."""
-    runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
-    return next((run for run in runs if worker_id in (None, run.worker_id)), None)
+    return next((run for run in exits.live_runs() if run.active and worker_id in (None, run.worker_id)), None)
 
 
 def now_ns() -> int:

@@ -32,10 +32,22 @@ def watch_modules(watched: WatchedModules, seams: Callable[[], Seams], faults: F
 
 
 def once_loaded(name: str, then: Then, faults: Faults) -> None:
-    """Call `then` with a module as soon as it is loaded, as `when_loaded` does, for the first caller in the process."""
-    if name not in _awaited:
-        _awaited.add(name)
-        when_loaded(name, then, faults)
+    """Call `then` with a module as soon as it is loaded: now, or when the host imports it.
+
+    Only the first caller in the process is heard for a module. Exceptions of `then` are counted and not propagated.
+    """
+    if name in _awaited:
+        return
+    _awaited.add(name)
+    module = sys.modules.get(name)
+    if module is not None:
+        _call(then, module, faults)
+        return
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    if finder is None:
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+    finder.waiting[name] = lambda loaded: _call(then, loaded, faults)
 
 
 def _watch(classes: Mapping[str, Mapping[str, Watch]], seams: Callable[[], Seams], module: ModuleType) -> None:
@@ -52,21 +64,6 @@ def _actor_class(found: Any) -> Any:
     return found if ray_metadata is None else ray_metadata.modified_class
 
 
-def when_loaded(name: str, then: Then, faults: Faults) -> None:
-    """Call `then` with a module as soon as it is loaded: now, or when the host imports it.
-
-    Exceptions of `then` are counted and not propagated.
-    """
-    module = sys.modules.get(name)
-    if module is not None:
-        _call(then, module, faults)
-        return
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    finder = next(finder for finder in sys.meta_path if isinstance(finder, _Finder))
-    finder.waiting.setdefault(name, []).append(lambda loaded: _call(then, loaded, faults))
-
-
 def _call(then: Then, module: ModuleType, faults: Faults) -> None:
     try:
         then(module)
@@ -78,7 +75,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Finds nothing itself: has the loader of an awaited module tell when it is done."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, list[Then]] = {}
+        self.waiting: dict[str, Then] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -97,7 +94,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """The host's loader; once the module is there, it is as if this one had never been."""
 
-    def __init__(self, host: Any, tell: Sequence[Then]) -> None:
+    def __init__(self, host: Any, tell: Then) -> None:
         self._host = host
         self._tell = tell
 
@@ -114,5 +111,4 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._host
         module.__loader__ = self._host
         self._host.exec_module(module)
-        for then in self._tell:
-            then(module)
+        self._tell(module)

@@ -110,30 +110,21 @@ class Seams:
         return functools.wraps(host)(wrap(host, watch))
 
     def _function(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
-        # Some of these run at every forward pass of an engine: nothing is looked up or called that need not be.
-        before, after, owner, now_ns, failed = watch.before, watch.after, watch.owner, self._now_ns, self.failed
+        owner = watch.owner
 
         def watched(*args: Any, **kwargs: Any) -> Any:
+            """Call the host's function, between what watches it."""
             if owner is not None and args[0] is not owner():
                 return host(*args, **kwargs)
-            call = Call(args, kwargs, now_ns())
-            if before is not None:
-                try:
-                    before(call)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    failed(before, error)
+            call = self._begin(watch, args, kwargs)
             try:
-                result = call.result = host(*args, **kwargs)
+                call.result = host(*args, **kwargs)
+                return call.result
             except BaseException as error:
                 call.error = error
-                self._end(watch, call)
                 raise
-            if after is not None:
-                try:
-                    after(call)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    failed(after, error)
-            return result
+            finally:
+                self._end(watch, call)
 
         return watched
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.loading import when_loaded
+from rlscope_otel.integrations import loading
+from rlscope_otel.integrations.loading import once_loaded
 
 
 @pytest.fixture
@@ -16,6 +17,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "hostpackage" / "engine.py").write_text("value = 1\ndef run(): return value\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(loading, "_awaited", set())
     yield "hostpackage.engine"
     for name in ("hostpackage", "hostpackage.engine"):
         sys.modules.pop(name, None)
@@ -23,7 +25,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host: str):
     seen: list[int] = []
-    when_loaded(host, lambda module: seen.append(module.run()), Faults())
+    once_loaded(host, lambda module: seen.append(module.run()), Faults())
     assert seen == []
     assert "hostpackage" not in sys.modules
     import hostpackage.engine
@@ -37,17 +39,17 @@ def test_a_module_that_is_loaded_already_is_given_at_once(host: str):
     import hostpackage.engine
 
     seen: list[object] = []
-    when_loaded(host, seen.append, Faults())
+    once_loaded(host, seen.append, Faults())
     assert seen == [hostpackage.engine]
 
 
-def test_all_that_wait_for_a_module_are_told(host: str):
+def test_only_the_first_that_waits_for_a_module_is_told(host: str):
     seen: list[str] = []
-    when_loaded(host, lambda module: seen.append("first"), Faults())
-    when_loaded(host, lambda module: seen.append("second"), Faults())
+    once_loaded(host, lambda module: seen.append("first"), Faults())
+    once_loaded(host, lambda module: seen.append("second"), Faults())
     import hostpackage.engine  # noqa: F401
 
-    assert seen == ["first", "second"]
+    assert seen == ["first"]
 
 
 def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
@@ -56,7 +58,7 @@ def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
     def fails(module: object) -> None:
         raise RuntimeError("ours")
 
-    when_loaded(host, fails, faults)
+    once_loaded(host, fails, faults)
     import hostpackage.engine
 
     assert hostpackage.engine.run() == 1
@@ -66,10 +68,10 @@ def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
 def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: Path):
     seen: list[object] = []
     (tmp_path / "hostpackage" / "broken.py").write_text("raise ValueError('of the host')")
-    when_loaded("hostpackage.broken", seen.append, Faults())
+    once_loaded("hostpackage.broken", seen.append, Faults())
     with pytest.raises(ValueError, match="of the host"):
         importlib.import_module("hostpackage.broken")
     with pytest.raises(ModuleNotFoundError):
-        when_loaded("hostpackage.missing", seen.append, Faults())
+        once_loaded("hostpackage.missing", seen.append, Faults())
         importlib.import_module("hostpackage.missing")
     assert seen == []

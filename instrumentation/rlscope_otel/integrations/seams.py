@@ -8,6 +8,7 @@ has less detail.
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -33,7 +34,7 @@ class Call:
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
-Watcher = Callable[[Call], None]
+Watcher = Callable[[Call], object]
 ItemWatcher = Callable[[Call, Any], None]
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes the function that is called instead of the host's, which it is given."""
@@ -48,6 +49,22 @@ class Watch:
     after: Watcher | None = None
     owner: Callable[[], object] | None = None
     """For a plain method, the only object whose calls are watched. None watches all objects."""
+
+
+def during(phase: Callable[[Call], AbstractContextManager[object]], owner: Callable[[], object] | None = None) -> Watch:
+    """Return a watch that enters a phase before each call and leaves it after the call."""
+
+    def begin(call: Call) -> None:
+        """Enter the phase."""
+        call.memo = phase(call).__enter__()
+
+    return Watch(begin, after=end_phase, owner=owner)
+
+
+def end_phase(call: Call) -> None:
+    """Leave the phase that was entered before the call and is its memo, if there is one."""
+    if call.memo is not None:
+        call.memo.__exit__(None, None, None)
 
 
 class Seams:

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run
-from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
+from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, end_phase
 from rlscope_otel.integrations.transformers_requests import Pass, Requests
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import VersionRun
@@ -208,7 +208,7 @@ class Engine:
 
     def created(self, call: Call) -> None:
         """The manager has its processor."""
-        call.memo.__exit__(None, None, None)
+        end_phase(call)
         if call.result is not None:
             self.bind(call.args[0], call.result)
 
@@ -375,6 +375,7 @@ def _of(method: str) -> Watcher:
     """Tell the engine that the called object belongs to."""
 
     def watcher(call: Call) -> None:
+        """Tell the engine, if it is recorded."""
         host = call.args[0]
         engine = _engines.get(id(host)) or _engines.get(id(getattr(host, "model", None)))
         if engine is not None:

@@ -36,9 +36,10 @@ import sys
 import urllib.request
 from typing import Any, NamedTuple
 
-from rlscope_otel.integrations.seams import Call, Watch
+from rlscope_otel.integrations.seams import Call, Watch, end_phase
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
-from rlscope_otel.integrations.trl_trainer import Host, Steps, add_config, end_phase, hook_of, model_facts
+from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, add_config, hook_of, model_facts
+from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
 # The importance ratio of each token between the trainer's policy and the one that sampled it, by token staleness.
@@ -133,14 +134,12 @@ class _Run(NamedTuple):
 _LABEL_TIMEOUT_S = 2.0
 
 
-class AsyncGrpoHook:
+class AsyncGrpoHook(TrainerHook):
     """One watched AsyncGRPOTrainer."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
-        self._trainer, self._run = trainer, run
-        self._host = Host(trainer, run)
-        self._steps = Steps(self._host)
-        self._importance = Importance(self._steps)
+        super().__init__(trainer, run)
+        self._importance = Importance(self.steps)
         self._is_main = trainer.accelerator.is_main_process
         self._bytes_sent: int | None = None
         self._syncs = 0
@@ -148,129 +147,125 @@ class AsyncGrpoHook:
         self._takings = Takings(run, _capacity(trainer))
         self._queue: WatchedQueue | None = None
         callbacks = trainer.callback_handler
-        self._host.watch(callbacks, "on_train_begin", self._begin, end_phase)
-        self._host.watch(callbacks, "on_train_end", self._end)
-        self._host.watch(trainer, "training_step", self._train)
-        self._host.watch(trainer, "compute_loss", self._importance.losing, self._lost)
+        self.watch(callbacks, "on_train_begin", self._begin, end_phase)
+        self.watch(callbacks, "on_train_end", self._end)
+        self.watch(trainer, "training_step", self._train)
+        self.watch(trainer, "compute_loss", self._importance.losing, self._lost)
         # Not `_sync_weight`, which TRL's own callback has held a reference to since before this.
         for sync in ("_sync_weight_merged", "_sync_weight_lora"):
-            self._host.watch(trainer, sync, self._sync, self._synced)
+            self.watch(trainer, sync, self._sync, self._synced)
         self._importance.listen(trainer.model)
         if self._is_main:
             self._watch_rollouts()
         else:
-            self._host.watch(trainer, "get_batch_samples", self._waiting, end_phase)
+            self.phase(trainer, "get_batch_samples", lambda call: run.wait("samples"))
 
     def close(self) -> None:
         """Restore the trainer's functions and its queue."""
-        _hooks.pop(id(self._trainer), None)
-        self._host.seams.close()
+        super().close()
         self._importance.close()
         if self._queue is not None:
             self._queue.is_watched = False
-            self._trainer.rollout_queue = self._queue.host_queue
+            self.trainer.rollout_queue = self._queue.host_queue
 
     @property
     def version(self) -> int:
         """The last version published: TRL counts it on its main process, the others count along."""
-        return self._trainer.model_version if self._is_main else self._syncs
+        return self.trainer.model_version if self._is_main else self._syncs
 
     def _watch_rollouts(self) -> None:
-        trainer = self._trainer
-        self._queue = trainer.rollout_queue = WatchedQueue(trainer.rollout_queue, self._run, self._takings)
-        self._host.seams.watch(_part_of(trainer, "RolloutQueueDataset"), "__iter__", Watch(each=self._kept))
-        self._host.seams.watch(
+        trainer = self.trainer
+        self._queue = trainer.rollout_queue = WatchedQueue(trainer.rollout_queue, self.run, self._takings)
+        self.seams.watch(_part_of(trainer, "RolloutQueueDataset"), "__iter__", Watch(each=self._kept))
+        self.seams.watch(
             _part_of(trainer, "DataCollatorForRollout"), "torch_call", Watch(self._packing, after=self._packed)
         )
         if trainer.weight_transfer is not None:
-            self._host.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
+            self.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
             for call, part in (("pause", "drain"), ("resume", "resume")):
-                self._host.watch(trainer.weight_transfer, call, functools.partial(self._part, part), end_phase)
+                self.phase(trainer.weight_transfer, call, functools.partial(self._part, part))
 
     def _begin(self, call: Call) -> None:
         """TRL waits for its server, sends it the weights and starts its rollout worker, which begins under watch."""
-        call.memo = self._run.startup().__enter__()
-        self._syncs = self._trainer.model_version
-        begun_at_step = self._trainer.state.global_step
+        call.memo = self.run.startup().__enter__()
+        self._syncs = self.trainer.model_version
+        begun_at_step = self.trainer.state.global_step
         self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""
-        add_config(self._run, self._config())
-        worker = self._trainer.rollout_worker
+        add_config(self.run, self._config())
+        worker = self.trainer.rollout_worker
         loop_class = getattr(worker, "_loop_cls", None)
-        if isinstance(loop_class, type) and self._run.run_dir is not None:
-            recording = Recording(str(self._run.run_dir), f"{self._run.worker_id}-rollouts", self._takings.prefix)
+        if isinstance(loop_class, type) and self.run.run_dir is not None:
+            recording = Recording(str(self.run.run_dir), f"{self.run.worker_id}-rollouts", self._takings.prefix)
             worker._loop_cls = functools.partial(start_loop, loop_class, recording)
 
     def _end(self, call: Call) -> None:
         if self._queue is not None:
             self._queue.is_watched = False
         self._takings.abandon()
-        add_config(self._run, self._config())
+        add_config(self.run, self._config())
 
     def _kept(self, call: Call, item: Any) -> None:
         if call.args[0].queue is self._queue:
-            args = self._trainer.args
+            args = self.trainer.args
             longest = args.token_budget if args.token_budget and args.token_budget > 0 else None
             self._takings.keep(item, longest)
 
     def _packing(self, call: Call) -> None:
         if self._is_ours(call.args[0]):
-            call.memo = self._run.activity("other").__enter__()
+            call.memo = self.run.activity("other").__enter__()
 
     def _packed(self, call: Call) -> None:
         end_phase(call)
         if self._is_ours(call.args[0]) and call.error is None:
             (rows,) = call.args[1]
-            self._takings.pack(rows, self._trainer.accelerator.process_index)
+            self._takings.pack(rows, self.trainer.accelerator.process_index)
 
     def _is_ours(self, collator: Any) -> bool:
-        return collator.metrics is self._trainer._metrics["train"]
-
-    def _waiting(self, call: Call) -> None:
-        call.memo = self._run.wait("samples").__enter__()
+        return collator.metrics is self.trainer._metrics["train"]
 
     def _train(self, call: Call) -> None:
         """A micro-batch is trained on; the first of a step begins it."""
-        step, version = self._steps.number, self.version
-        publishes = step % self._trainer.args.weight_sync_steps == 0
-        self._steps.begin(version, version + publishes)
+        step, version = self.steps.number, self.version
+        publishes = step % self.trainer.args.weight_sync_steps == 0
+        self.steps.begin(version, version + publishes)
         batch = self._takings.next_batch()
-        self._importance.begin(version, batch, is_published=self._trainer.state.global_step == self._synced_at_step)
+        self._importance.begin(version, batch, is_published=self.trainer.state.global_step == self._synced_at_step)
         if batch is not None:
             rewards = [taken.reward for taken in batch.own if taken.reward is not None]
-            self._steps.add(len(batch.own), batch.own_tokens, rewards)
+            self.steps.add(len(batch.own), batch.own_tokens, rewards)
             self._takings.train(batch, step, version)
 
     def _lost(self, call: Call) -> None:
         self._importance.lost(call)
         if not self._is_main and call.error is None:
             inputs = self._importance.inputs_of(call)
-            self._steps.add(int(inputs["segment_id"].max()) + 1, int(inputs["attention_mask"].sum()))
+            self.steps.add(int(inputs["segment_id"].max()) + 1, int(inputs["attention_mask"].sum()))
 
     def _sync(self, call: Call) -> None:
-        call.memo = self._run.publish_weights(self.version + 1).__enter__()
+        call.memo = self.run.publish_weights(self.version + 1).__enter__()
 
     def _synced(self, call: Call) -> None:
         end_phase(call)
         self._syncs += call.error is None
-        self._synced_at_step = self._trainer.state.global_step
+        self._synced_at_step = self.trainer.state.global_step
 
-    def _part(self, part: str, call: Call) -> None:
-        call.memo = self._run.weight_update_part(part, self.version + 1).__enter__()
+    def _part(self, part: str, call: Call) -> Phase:
+        return self.run.weight_update_part(part, self.version + 1)
 
     def _send(self, call: Call) -> None:
         if self._bytes_sent is None:
-            self._bytes_sent = _bytes_of(self._trainer)
-        call.memo = self._run.transfer_weights(self.version + 1, bytes=self._bytes_sent).__enter__()
+            self._bytes_sent = _bytes_of(self.trainer)
+        call.memo = self.run.transfer_weights(self.version + 1, bytes=self._bytes_sent).__enter__()
 
     def _sent(self, call: Call) -> None:
         client = getattr(call.args[0], "vllm", None)
         is_own = type(call.args[0]).__module__.startswith("trl.")
         if call.error is None and is_own and client is not None:
-            _label(client.server_url, self.version + 1, self._run)
+            _label(client.server_url, self.version + 1, self.run)
         end_phase(call)
 
     def _config(self) -> dict[str, object]:
-        args, processes = self._trainer.args, self._trainer.accelerator.num_processes
+        args, processes = self.trainer.args, self.trainer.accelerator.num_processes
         per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
         return {
             "framework": "trl",
@@ -278,7 +273,7 @@ class AsyncGrpoHook:
             "group_size": args.num_generations,
             "max_staleness": args.max_staleness,
             "staleness_policy": "drop",
-            **limits_of(self._trainer.rollout_worker, _capacity(self._trainer), args.num_generations),
+            **limits_of(self.trainer.rollout_worker, _capacity(self.trainer), args.num_generations),
             "queue_policy": "wait",
             "queue_order": "fifo",
             "dispatch": "least_loaded",
@@ -286,12 +281,9 @@ class AsyncGrpoHook:
             "batches_ahead": 1 / args.gradient_accumulation_steps,
             "max_output_tokens": args.max_completion_length,
             "gpus_per_trainer_replica": processes,
-            "total_steps": self._trainer.state.max_steps,
-            "model": model_facts(self._trainer.accelerator.unwrap_model(self._trainer.model)),
+            "total_steps": self.trainer.state.max_steps,
+            "model": model_facts(self.trainer.accelerator.unwrap_model(self.trainer.model)),
         }
-
-
-_hooks: dict[int, AsyncGrpoHook] = {}
 
 
 def instrument(trainer: Any, run: Run | None = None) -> AsyncGrpoHook | None:
@@ -299,7 +291,7 @@ def instrument(trainer: Any, run: Run | None = None) -> AsyncGrpoHook | None:
 
     The run is `run`, else this process's run, else one started from the environment, as a trainer.
     """
-    return hook_of(trainer, "trainer", run, AsyncGrpoHook, _hooks)
+    return hook_of(trainer, "trainer", run, AsyncGrpoHook)
 
 
 def _part_of(trainer: Any, name: str) -> Any:

@@ -23,16 +23,8 @@ Run with TRL 1.16.0, transformers 5.23.0, one process on CPU, `generate()`. Not 
 from dataclasses import dataclass
 from typing import Any
 
-from rlscope_otel.integrations.seams import Call
-from rlscope_otel.integrations.trl_trainer import (
-    Host,
-    Steps,
-    add_config,
-    end_phase,
-    finite,
-    hook_of,
-    model_facts,
-)
+from rlscope_otel.integrations.seams import Call, end_phase
+from rlscope_otel.integrations.trl_trainer import TrainerHook, add_config, finite, hook_of, model_facts
 from rlscope_otel.recorder import Run
 
 ROWS_KEY = "rlscope_rows"
@@ -49,13 +41,11 @@ class _Row:
     advantage: float | None = None
 
 
-class GrpoHook:
+class GrpoHook(TrainerHook):
     """One watched GRPOTrainer."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
-        self._trainer, self._run = trainer, run
-        self._host = Host(trainer, run)
-        self._steps = Steps(self._host)
+        super().__init__(trainer, run)
         self._rows: list[_Row] = []
         self._generations = 0
         self._generated_at = 0
@@ -64,18 +54,13 @@ class GrpoHook:
         self._rewards: Any = None
         self._loss_inputs: Any = None
         callbacks = trainer.callback_handler
-        self._host.watch(callbacks, "on_train_begin", self._begin)
-        self._host.watch(callbacks, "on_optimizer_step", self._publish)
-        self._host.watch(callbacks, "on_train_end", lambda call: add_config(self._run, self._config()))
+        self.watch(callbacks, "on_train_begin", self._begin)
+        self.watch(callbacks, "on_optimizer_step", self._publish)
+        self.watch(callbacks, "on_train_end", lambda call: add_config(self.run, self._config()))
         self._watch_phases()
 
-    def close(self) -> None:
-        """Restore the trainer's functions."""
-        _hooks.pop(id(self._trainer), None)
-        self._host.seams.close()
-
     def _watch_phases(self) -> None:
-        trainer, watch = self._trainer, self._host.watch
+        trainer, watch = self.trainer, self.watch
         watch(trainer, "_generate_and_score_completions", self._scoring, self._scored)
         watch(trainer, "_generate", self._generating, self._generated)
         watch(trainer, "_calculate_rewards", self._rewarding, self._rewarded)
@@ -83,46 +68,47 @@ class GrpoHook:
         watch(trainer, "_prepare_inputs", after=self._prepared)
         watch(trainer, "_compute_loss", self._losing, self._lost)
         if getattr(trainer, "use_vllm", False):
-            watch(trainer.vllm_generation, "sync_weights", self._loading, end_phase)
+            self.phase(
+                trainer.vllm_generation,
+                "sync_weights",
+                lambda call: self.run.apply_weights(self._version, paused=True, kv="recomputed"),
+            )
 
     @property
     def _version(self) -> int:
         """Optimizer steps behind the present weights."""
-        return self._trainer.state.global_step
+        return self.trainer.state.global_step
 
     def _begin(self, call: Call) -> None:
         self._begun_at_step = self._version
-        add_config(self._run, self._config())
+        add_config(self.run, self._config())
 
     def _publish(self, call: Call) -> None:
-        now_ns = self._run.now_ns()
-        self._run.publish_weights(self._steps.number).between(now_ns, now_ns)
-
-    def _loading(self, call: Call) -> None:
-        call.memo = self._run.apply_weights(self._version, paused=True, kv="recomputed").__enter__()
+        now_ns = self.run.now_ns()
+        self.run.publish_weights(self.steps.number).between(now_ns, now_ns)
 
     def _scoring(self, call: Call) -> None:
         self._is_scoring = True
 
     def _generating(self, call: Call) -> None:
-        call.memo = self._run.generate().__enter__()
+        call.memo = self.run.generate().__enter__()
 
     def _generated(self, call: Call) -> None:
         end_phase(call)
-        if call.error is not None or not self._trainer.model.training:
+        if call.error is not None or not self.trainer.model.training:
             return
         prompts, completions, tool_masks = call.result[:3]
-        end_ns = self._run.now_ns()
-        first = self._trainer.accelerator.process_index * len(prompts)
+        end_ns = self.run.now_ns()
+        first = self.trainer.accelerator.process_index * len(prompts)
         generation = f"{self._begun_at_step}+{self._generations}" if self._begun_at_step else str(self._generations)
         self._generations += 1
         self._generated_at = self._version
         self._rows = []
         for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             tokens = len(completion) if tool_masks is None else sum(tool_masks[index])
-            group_id = f"{generation}-{(first + index) // self._trainer.num_generations}"
+            group_id = f"{generation}-{(first + index) // self.trainer.num_generations}"
             self._rows.append(_Row(f"{generation}-{first + index}", len(prompt) + tokens))
-            sample = self._run.sample(
+            sample = self.run.sample(
                 self._rows[-1].sample_id, group_id, prompt_tokens=len(prompt), submitted_ns=call.started_ns
             )
             sample.started(call.started_ns)
@@ -130,10 +116,10 @@ class GrpoHook:
             sample.finish(self._reason_of(completion), end_ns)
 
     def _reason_of(self, completion: list[int]) -> str:
-        return "stop" if completion and completion[-1] in self._trainer.eos_token_ids else "length"
+        return "stop" if completion and completion[-1] in self.trainer.eos_token_ids else "length"
 
     def _rewarding(self, call: Call) -> None:
-        call.memo = self._run.reward().__enter__()
+        call.memo = self.run.reward().__enter__()
 
     def _rewarded(self, call: Call) -> None:
         end_phase(call)
@@ -142,12 +128,12 @@ class GrpoHook:
     def _scored(self, call: Call) -> None:
         """Rewards and advantages are known: each row keeps its own, and its number goes with its tensors."""
         self._is_scoring = False
-        if call.error is not None or not self._trainer.model.training:
+        if call.error is not None or not self.trainer.model.training:
             return
         count = len(self._rows)
-        first = self._trainer.accelerator.process_index * count
+        first = self.trainer.accelerator.process_index * count
         of_functions = self._rewards[first : first + count].tolist()
-        weights = self._trainer.reward_weights.tolist()
+        weights = self.trainer.reward_weights.tolist()
         advantages = call.result["advantages"].tolist()
         for row, values, advantage in zip(self._rows, of_functions, advantages, strict=True):
             row.reward, row.advantage = _weighted(values, weights), finite(advantage)
@@ -155,15 +141,15 @@ class GrpoHook:
 
     def _prepared(self, call: Call) -> None:
         """A micro-batch is ready: compute begins, and its samples are used."""
-        if call.error is not None or not self._trainer.model.training:
+        if call.error is not None or not self.trainer.model.training:
             return
         rows = [self._rows[number] for number in call.result.get(ROWS_KEY, ())]
-        step = self._steps.number
-        self._steps.begin(self._version, step)
+        step = self.steps.number
+        self.steps.begin(self._version, step)
         rewards = [row.reward for row in rows if row.reward is not None]
-        self._steps.add(len(rows), sum(row.tokens for row in rows), rewards)
+        self.steps.add(len(rows), sum(row.tokens for row in rows), rewards)
         for row in rows:
-            self._run.delivery(
+            self.run.delivery(
                 row.sample_id,
                 "trained",
                 step=step,
@@ -174,7 +160,7 @@ class GrpoHook:
 
     def _logprobs_begin(self, call: Call) -> None:
         if self._is_scoring:
-            call.memo = self._run.logprobs().__enter__()
+            call.memo = self.run.logprobs().__enter__()
 
     def _logprobs_end(self, call: Call) -> None:
         end_phase(call)
@@ -182,7 +168,7 @@ class GrpoHook:
             self._note_importance(call.result[0].detach(), self._loss_inputs)
 
     def _losing(self, call: Call) -> None:
-        if self._trainer.model.training:
+        if self.trainer.model.training:
             self._loss_inputs = call.argument(2, "inputs")
 
     def _lost(self, call: Call) -> None:
@@ -197,23 +183,20 @@ class GrpoHook:
         ratios = (logprobs - sampled).exp()[mask.bool() & ~sampled.isnan()].double()
         tokens, total, squares = ratios.numel(), float(ratios.sum()), float((ratios**2).sum())
         age = self._version - self._generated_at
-        self._steps.add_moment((age, tokens, total, squares), is_fresh=age == 0)
+        self.steps.add_moment((age, tokens, total, squares), is_fresh=age == 0)
 
     def _config(self) -> dict[str, object]:
-        args, processes = self._trainer.args, self._trainer.accelerator.num_processes
+        args, processes = self.trainer.args, self.trainer.accelerator.num_processes
         return {
             "framework": "trl",
             "samples_per_step": args.per_device_train_batch_size * args.gradient_accumulation_steps * processes,
-            "group_size": self._trainer.num_generations,
+            "group_size": self.trainer.num_generations,
             "staleness_policy": "none",
             "max_output_tokens": args.max_completion_length,
             "gpus_per_trainer_replica": processes,
-            "total_steps": self._trainer.state.max_steps,
-            "model": model_facts(self._trainer.model),
+            "total_steps": self.trainer.state.max_steps,
+            "model": model_facts(self.trainer.model),
         }
-
-
-_hooks: dict[int, GrpoHook] = {}
 
 
 def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
@@ -221,7 +204,7 @@ def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
 
     The run is `run`, else this process's run, else one started from the environment, as `colocated`.
     """
-    return hook_of(trainer, "colocated", run, GrpoHook, _hooks)
+    return hook_of(trainer, "colocated", run, GrpoHook)
 
 
 def _weighted(values: list[float], weights: list[float]) -> float | None:

@@ -34,8 +34,8 @@ from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import engine_samples_wanted
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
-from rlscope_otel.integrations.seams import Call, Seams, Watch
-from rlscope_otel.integrations.trl_trainer import end_phase, finite
+from rlscope_otel.integrations.seams import Call, Seams, Watch, during, end_phase
+from rlscope_otel.integrations.trl_trainer import finite
 from rlscope_otel.integrations.versions import VersionTimes
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import VersionRun
@@ -162,12 +162,9 @@ class Rollouts:
         watch(loop_class, "_generate_one", Watch(self._open, after=self._close))
         watch(loop_class, "_post", Watch(self._send, after=self._answered))
         watch(loop_class, "_score_group", Watch(self._scoring, after=self._scored))
-        watch(loop_class, "_execute_tool_calls", Watch(self._using_tools, after=end_phase))
+        watch(loop_class, "_execute_tool_calls", during(lambda call: self._run.wait("environment")))
         watch(loop_class, "_push_metrics", Watch(self._measured))
-        watch(loop_class, "run", Watch(after=lambda call: self._end()))
-
-    def _end(self) -> None:
-        self._run.stop()
+        watch(loop_class, "run", Watch(after=lambda call: self._run.stop()))
 
     def _open(self, call: Call) -> None:
         loop, group = call.args[0], call.argument(4, "group_id", 0)
@@ -239,9 +236,6 @@ class Rollouts:
             for row in itertools.islice(rows, len(sequences)):
                 if rollout is not None:
                     tag(row.metrics, rollout.number, _as_runs(rollout.tokens))
-
-    def _using_tools(self, call: Call) -> None:
-        call.memo = self._run.wait("environment").__enter__()
 
     def _measured(self, call: Call) -> None:
         """Record TRL's own measurement of the time that the queue to the trainer was full."""

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from rlscope_otel import run_file
 from rlscope_otel.errors import SetupError
 from rlscope_otel.integrations.host import host_run
-from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
-from rlscope_otel.phases import Moment
+from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, during
+from rlscope_otel.phases import Moment, Phase
 from rlscope_otel.recorder import Run
 
 _LOGGED = {
@@ -44,31 +44,33 @@ class _Step:
     fresh: list[Moment] = field(default_factory=list[Moment])
 
 
-class Host:
+class TrainerHook:
     """One watched trainer: calls on other trainers of the process are ignored."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
         self.trainer = trainer
         self.run = run
         self.seams = Seams(run.faults, run.now_ns)
+        self.steps = Steps(self)
+
+    def close(self) -> None:
+        """Restore the trainer's functions."""
+        _hooks.pop(id(self.trainer), None)
+        self.seams.close()
 
     def watch(self, owner: Any, name: str, before: Watcher | None = None, after: Watcher | None = None) -> bool:
         """Watch a method of the trainer, or of an object that it holds, for that object alone."""
-        return self.seams.watch(type(owner), name, Watch(_only(owner, before), after=_only(owner, after)))
+        return self.seams.watch(type(owner), name, Watch(before, after=after, owner=lambda: owner))
 
-    def phase(self, owner: Any, name: str, activity: str) -> bool:
-        """A call of the method is one activity."""
-
-        def begin(call: Call) -> None:
-            call.memo = self.run.activity(activity).__enter__()
-
-        return self.watch(owner, name, begin, end_phase)
+    def phase(self, owner: Any, name: str, phase: Callable[[Call], Phase]) -> bool:
+        """Record a call of the method as one phase, which is made when the call begins."""
+        return self.seams.watch(type(owner), name, during(phase, owner=lambda: owner))
 
 
 class Steps:
     """The optimizer steps of one trainer. A step's row is written once the log after it has come, or the next step."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerHook) -> None:
         self._run, self._trainer = host.run, host.trainer
         self._step: _Step | None = None
         self._logged_step = 0
@@ -77,8 +79,8 @@ class Steps:
         host.watch(callbacks, "on_optimizer_step", self._end)
         host.watch(callbacks, "on_log", self._log)
         host.watch(callbacks, "on_train_end", after=self._write)
-        host.phase(host.trainer, "_save_checkpoint", "checkpoint")
-        host.phase(host.trainer, "evaluate", "eval")
+        host.phase(host.trainer, "_save_checkpoint", lambda call: host.run.checkpoint())
+        host.phase(host.trainer, "evaluate", lambda call: host.run.evaluation())
 
     @property
     def number(self) -> int:
@@ -134,22 +136,22 @@ class Steps:
         row.between(step.start_ns, step.end_ns)
 
 
-_Hook = TypeVar("_Hook")
+_Hook = TypeVar("_Hook", bound=TrainerHook)
+_hooks: dict[int, Any] = {}
+"""By the trainer's identity."""
 
 
-def hook_of(
-    trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run], _Hook], hooks: dict[int, _Hook]
-) -> _Hook | None:
+def hook_of(trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run], _Hook]) -> _Hook | None:
     """The hook of a trainer, made at the first call: in `run`, else in the process's run. None without a run."""
-    if id(trainer) in hooks:
-        return hooks[id(trainer)]
+    if id(trainer) in _hooks:
+        return _hooks[id(trainer)]
     if run is None:
         version = getattr(sys.modules.get("trl"), "__version__", None)
         run = host_run(role, framework="trl", framework_version=version)
     if not run.active:
         return None
     try:
-        hook = hooks[id(trainer)] = make(trainer, run)
+        hook = _hooks[id(trainer)] = make(trainer, run)
     except Exception as error:  # Another version's trainer may be anything.
         run.faults.note(f"trl {role}", repr(error))
         return None
@@ -192,21 +194,3 @@ def merged(moments: Iterable[Moment]) -> list[Moment]:
 def finite(value: Any) -> float | None:
     """A number, or None for what is none: TRL writes NaN for a reward that no function gave."""
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-def end_phase(call: Call) -> None:
-    """Leave the phase that was entered before the call."""
-    if call.memo is not None:
-        call.memo.__exit__(None, None, None)
-
-
-def _only(owner: Any, watcher: Watcher | None) -> Watcher | None:
-    if watcher is None:
-        return None
-
-    def chosen(call: Call) -> None:
-        if call.args and call.args[0] is owner:
-            watcher(call)
-
-    chosen.__qualname__ = getattr(watcher, "__qualname__", "watcher")
-    return chosen

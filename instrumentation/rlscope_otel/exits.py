@@ -24,6 +24,7 @@ from rlscope_otel import forks
 
 if TYPE_CHECKING:
     from rlscope_otel.recorder import Run
+    from rlscope_otel.recording import Recording
 
 # Maximum delay of a terminated process, well below the 30 s that schedulers usually grant.
 _SIGTERM_TIMEOUT_S = 5.0
@@ -41,11 +42,10 @@ def watch(run: "Run") -> None:
     _hook_sigterm()
 
 
-def unwatch(run: "Run") -> None:
+def unwatch(run: "Recording") -> None:
     """Forget a stopped run. After the last one, restore the host's SIGTERM handler."""
     global _previous_sigterm
-    if run in _live:
-        _live.remove(run)
+    _live[:] = [each for each in _live if each is not run]
     ours = signal.getsignal(signal.SIGTERM) is _on_sigterm
     if not _live and ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _previous_sigterm)  # pyright: ignore[reportArgumentType]  # as getsignal gave it

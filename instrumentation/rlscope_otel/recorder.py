@@ -3,73 +3,26 @@
 No hook raises into the host or does I/O on its thread.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from opentelemetry.metrics import MeterProvider
 
-from opentelemetry.sdk.trace import SpanProcessor
-
-from rlscope_otel import conventions, exits, schema
-from rlscope_otel.faults import Faults, is_one_of, shown
+from rlscope_otel import conventions, schema
+from rlscope_otel.clock import RunClock
+from rlscope_otel.faults import is_one_of, shown
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
 from rlscope_otel.samples import Sample
+from rlscope_otel.settings import Settings
 
-_FLUSH_TIMEOUT_S = 10.0
 
-
-class Run:
+class Run(Recording):
     """One worker's recording. Started without a run folder it is inactive: every hook is a cheap no-op."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._phases = recording.phases
-        self._faults = recording.faults
-        self._engine_steps = recording.buffers["engine_steps"]
-        self._deliveries = recording.buffers["deliveries"]
-        self._queue_depths = recording.buffers["queue_depths"]
-        self._stop_callbacks: list[Callable[[], None]] = []
-        self.now_ns = recording.clock.now_ns
-
-    @property
-    def active(self) -> bool:
-        """Whether this records: False without a run folder, after `stop`, and in a forked child."""
-        return self._recording.active
-
-    @property
-    def run_id(self) -> str | None:
-        """The id in run.json; None while the folder cannot be written, or if inactive."""
-        return self._recording.run_id
-
-    @property
-    def run_dir(self) -> Path | None:
-        """The run folder; None if inactive."""
-        return self._recording.run_dir
-
-    @property
-    def worker_id(self) -> str | None:
-        """The worker's name, with a suffix if the requested one was taken; None if inactive."""
-        return self._recording.worker_id
-
-    @property
-    def role(self) -> str | None:
-        """The worker's role; None if inactive."""
-        return self._recording.role
-
-    @property
-    def faults(self) -> Faults:
-        """Errors in the hooks of this run, counted by kind."""
-        return self._faults
-
-    @property
-    def span_processor(self) -> SpanProcessor:
-        """Add it to a TracerProvider of yours to record that provider's spans too."""
-        return self._recording.processor
-
-    def describe(self, **identity: object) -> None:
-        """Set what was not known at the start, such as `kv_capacity_tokens` or `max_running`."""
-        self._recording.describe(identity)
+    def __init__(self, settings: Settings | None, clock: RunClock, meter_provider: MeterProvider | None = None) -> None:
+        super().__init__(settings, clock, meter_provider)
+        # Looked up once, for hooks that are called at every step.
+        self._engine_steps = self._buffers["engine_steps"]
+        self._deliveries = self._buffers["deliveries"]
+        self._queue_depths = self._buffers["queue_depths"]
 
     def startup(self) -> Phase:
         """The worker is starting: loading weights, compiling, warming up."""
@@ -78,7 +31,7 @@ class Run:
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
         if not is_one_of(reason, schema.WAIT_REASONS):
-            self._faults.note(
+            self.faults.note(
                 "wait", f"unknown reason {shown(reason)}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
             )
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
@@ -107,7 +60,7 @@ class Run:
         """Any activity of `schema.ACTIVITIES`; an unknown one is recorded as `other`."""
         if not is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
             known = ", ".join(schema.ACTIVITIES)
-            self._faults.note("activity", f"unknown activity {shown(activity)}, recorded as 'other'; known: {known}")
+            self.faults.note("activity", f"unknown activity {shown(activity)}, recorded as 'other'; known: {known}")
             activity = "other"
         return Phase(self._phases, conventions.ACTIVITY_SPANS[activity])
 
@@ -137,7 +90,7 @@ class Run:
         """A part of a publication or application, recorded inside or beside it: one of `schema.UPDATE_PARTS`."""
         if not is_one_of(part, schema.UPDATE_PARTS):
             known = ", ".join(schema.UPDATE_PARTS)
-            self._faults.note("weight update", f"unknown part {shown(part)}, recorded as other; known: {known}")
+            self.faults.note("weight update", f"unknown part {shown(part)}, recorded as other; known: {known}")
             return self.activity("other")
         return self._weights(part, version)
 
@@ -151,9 +104,7 @@ class Run:
         version_source: str = "engine",
     ) -> Sample:
         """A handle for one segment of a sample; report its tokens to it as they are generated."""
-        return Sample(
-            self._recording.samples, sample_id, group_id, segment, prompt_tokens, submitted_ns, version_source
-        )
+        return Sample(self._samples, sample_id, group_id, segment, prompt_tokens, submitted_ns, version_source)
 
     def engine_step(
         self,
@@ -176,7 +127,7 @@ class Run:
         try:
             busy_ns = end_ns - start_ns if busy_ns is None and source != "sampled" else busy_ns
         except Exception as error:  # A host's own number type may fail in any way.
-            self._faults.note("engine step", error)
+            self.faults.note("engine step", error)
             self._engine_steps.drop()
             return
         self._engine_steps.add(
@@ -209,7 +160,7 @@ class Run:
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
         if not is_one_of(outcome, schema.DELIVERY_OUTCOMES):
             self._deliveries.drop()
-            self._faults.note(
+            self.faults.note(
                 "delivery",
                 f"unknown outcome {shown(outcome)}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}",
             )
@@ -220,38 +171,6 @@ class Run:
     def queue_depth(self, queue: str, depth: int, capacity: int | None = None) -> None:
         """The number of samples in a queue now, and its capacity."""
         self._queue_depths.add((queue, self.now_ns(), depth, capacity))
-
-    def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
-        """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""
-        return self._recording.flush(timeout_s)
-
-    def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
-        """Write everything, running samples as `unfinished`, and stop recording. Called at exit if not before."""
-        while self.active and self._stop_callbacks:
-            try:
-                self._stop_callbacks.pop()()
-            except Exception as error:  # Nothing of ours reaches the host.
-                self._faults.note("stop", error)
-        try:
-            return self._recording.stop(timeout_s)
-        finally:
-            exits.unwatch(self)
-
-    def before_stop(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the run stops, while it still records."""
-        self._stop_callbacks.append(callback)
-
-    def abandon(self) -> None:
-        """Stop recording without writing: in a forked child, the buffered rows belong to the parent."""
-        self._recording.abandon()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _weights(self, phase: str, version: int, **values: object) -> WeightUpdate:
         pairs = ((conventions.WEIGHTS[column], value) for column, value in {"version": version, **values}.items())

@@ -1,12 +1,15 @@
 """The parts of one worker's recording and the order in which they start and stop."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
+from types import TracebackType
+from typing import Self
 
 from opentelemetry.metrics import MeterProvider
+from opentelemetry.sdk.trace import SpanProcessor
 
-from rlscope_otel import gpu, metrics, schema
+from rlscope_otel import exits, gpu, metrics, schema
 from rlscope_otel.batches import convert_once
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
@@ -21,26 +24,34 @@ from rlscope_otel.uploader import Uploader
 from rlscope_otel.worker_file import Identity
 from rlscope_otel.writer import Writer
 
+_FLUSH_TIMEOUT_S = 10.0
+
 
 class Recording:
     """Buffers, clock, spans, and, when there are settings, the thread that writes; without settings it is inert."""
 
     def __init__(self, settings: Settings | None, clock: RunClock, meter_provider: MeterProvider | None = None) -> None:
         self.active = settings is not None
+        """Whether this records: False without a run folder, after `stop`, and in a forked child."""
         self.run_dir = settings.run_dir if settings else None
+        """The run folder; None if inactive."""
         self.role = settings.identity.role if settings else None
-        self.clock = clock
+        """The worker's role; None if inactive."""
         self.faults = Faults()
+        """Errors in the hooks of this run, counted by kind."""
+        self.now_ns = clock.now_ns
+        self._clock = clock
         limit = settings.limits.max_buffered_rows if settings else 0
         pressed_at = settings.limits.max_rows_per_batch if settings else 0
-        self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
-        self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
-        self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
-        self.phases = PhaseSource(None, clock.now_ns, self.faults)
+        self._buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
+        self._samples = SampleSink(self._buffers["samples"], clock.now_ns, self.faults, limit)
+        self._processor = RowSpanProcessor(self._buffers, self.faults, self.flush)
+        self._phases = PhaseSource(None, clock.now_ns, self.faults)
         self._writer: Writer | None = None
         self._thread: FlushThread | None = None
         self._uploader: Uploader | None = None
         self._gpu_sampler: gpu.GpuSampler | None = None
+        self._stop_callbacks: list[Callable[[], None]] = []
         self._stopped_ns: int | None = None
         self._tallies = Tallies()
         if settings is None:
@@ -54,16 +65,21 @@ class Recording:
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run that the folder holds, once that is known."""
+        """The id in run.json; None while the folder cannot be written, or if inactive."""
         return self._writer.run_id if self._writer else None
 
     @property
     def worker_id(self) -> str | None:
-        """The name that rows are written under."""
+        """The worker's name, with a suffix if the requested one was taken; None if inactive."""
         return self._writer.worker_id if self._writer else None
 
-    def describe(self, identity: Mapping[str, object]) -> None:
-        """Set fields of the worker's identity; an unknown name is a fault."""
+    @property
+    def span_processor(self) -> SpanProcessor:
+        """Add it to a TracerProvider of yours to record that provider's spans too."""
+        return self._processor
+
+    def describe(self, **identity: object) -> None:
+        """Set what was not known at the start, such as `kv_capacity_tokens` or `max_running`."""
         if self._writer is None:
             return
         known = {field.name for field in fields(Identity)} - {"role"}
@@ -72,12 +88,51 @@ class Recording:
         changes = {name: value for name, value in identity.items() if name in known}
         self._writer.identity = replace(self._writer.identity, **changes)
 
-    def flush(self, timeout_s: float) -> bool:
-        """Write all that is held; True when it is on disk, or when there is nothing to write."""
+    def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
+        """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""
         return self._thread.flush(timeout_s) if self._thread and self.active else True
 
-    def stop(self, timeout_s: float) -> bool:
-        """Write everything and end the thread; True when it ended in time. A later call waits for the first."""
+    def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
+        """Write everything, running samples as `unfinished`, and stop recording. Called at exit if not before.
+
+        Returns whether it was done in time. A later call waits for the first.
+        """
+        while self.active and self._stop_callbacks:
+            try:
+                self._stop_callbacks.pop()()
+            except Exception as error:  # Nothing of ours reaches the host.
+                self.faults.note("stop", error)
+        try:
+            return self._stop(timeout_s)
+        finally:
+            exits.unwatch(self)
+
+    def before_stop(self, callback: Callable[[], None]) -> None:
+        """Register a function to call when the run stops, while it still records."""
+        self._stop_callbacks.append(callback)
+
+    def abandon(self) -> None:
+        """Stop recording without writing: in a forked child, the buffered rows belong to the parent."""
+        self.active = False
+        self._close()
+        self._samples.running.clear()
+        for buffer in self._buffers.values():
+            buffer.abandon()
+        if self._uploader is not None:
+            self._uploader.abandon()
+        # The totals go with the rest: the metrics of this process would show the parent's a second time.
+        self._thread = self._writer = self._gpu_sampler = self._uploader = None
+        self._tallies = Tallies()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _stop(self, timeout_s: float) -> bool:
         if self._thread is None:
             return True
         if self.active:
@@ -93,44 +148,20 @@ class Recording:
         self.active = False
         if self._gpu_sampler is not None:
             self._gpu_sampler.stop()
-        self._stopped_ns = self.clock.now_ns()
-        self.samples.finish_running()
+        self._stopped_ns = self.now_ns()
+        self._samples.finish_running()
         self._close()
-
-    def abandon(self) -> None:
-        """Forget everything: this process is a fork, and the rows are its parent's."""
-        self.active = False
-        self._close()
-        self.samples.running.clear()
-        for buffer in self.buffers.values():
-            buffer.abandon()
-        if self._uploader is not None:
-            self._uploader.abandon()
-        # The totals go with the rest: the metrics of this process would show the parent's a second time.
-        self._thread = self._writer = self._gpu_sampler = self._uploader = None
-        self._tallies = Tallies()
 
     def _open(self, settings: Settings) -> None:
         # Before the worker's time begins: else the half second counts as time that no hook accounts for.
         convert_once()
-        self._writer = Writer(
-            settings.run_dir,
-            settings.worker_id,
-            settings.identity,
-            self.buffers,
-            self.clock,
-            self.faults,
-            settings.limits,
-            self._tallies,
-            self.phases.open,
-        )
-        self._writer.join(settings.run_id, settings.config)
+        self._writer = Writer(settings, self._buffers, self._clock, self.faults, self._tallies, self._phases.open)
         if settings.upload is not None:
             self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
-        self.phases.keep = self.processor.phase_ended
+        self._phases.keep = self._processor.phase_ended
         if settings.identity.role == "auxiliary":
             # Its hook sees responses, but they are not samples of the policy.
-            self.buffers["samples"].close()
+            self._buffers["samples"].close()
         self._thread = FlushThread(
             self._write, settings.limits.flush_interval_s, self.faults, self._close_some, self._close_all
         )
@@ -153,8 +184,8 @@ class Recording:
         if nvml is None or not gpus:
             return
         described = gpu.description_of(nvml, gpus)
-        self.describe({name: value for name, value in described.items() if not getattr(identity, name)})
-        sampler = gpu.GpuSampler(nvml, gpus, self.buffers["gpu_samples"], self.clock.now_ns, interval_s)
+        self.describe(**{name: value for name, value in described.items() if not getattr(identity, name)})
+        sampler = gpu.GpuSampler(nvml, gpus, self._buffers["gpu_samples"], self.now_ns, interval_s)
         try:
             sampler.start()
         except RuntimeError as error:
@@ -163,8 +194,8 @@ class Recording:
             self._gpu_sampler = sampler
 
     def _close(self) -> None:
-        self.phases.keep = None
-        for buffer in self.buffers.values():
+        self._phases.keep = None
+        for buffer in self._buffers.values():
             buffer.close()
 
     def _press(self) -> None:

@@ -8,7 +8,6 @@ from opentelemetry.metrics import MeterProvider
 from rlscope_otel import exits, settings
 from rlscope_otel.clock import Clock, RunClock, SystemClock
 from rlscope_otel.recorder import Run
-from rlscope_otel.recording import Recording
 from rlscope_otel.worker_file import Identity
 
 
@@ -52,7 +51,7 @@ def start_run(
     """
     run_clock = RunClock(clock or SystemClock())
     if (folder := settings.run_dir_of(run_dir)) is None:
-        return Run(Recording(None, run_clock))
+        return Run(None, run_clock)
     limits = settings.Limits(flush_interval_s, max_rows_per_batch, max_buffered_rows, max_journal_bytes)
     role, ids = settings.role_of(role), tuple(str(gpu_id) for gpu_id in gpu_ids)
     device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
@@ -60,7 +59,7 @@ def start_run(
     upload = settings.upload_of(upload_to, upload_interval_s)
     name, sampled_s = settings.name_of(worker_id, role, upload), settings.gpu_interval_of(gpu_interval_s)
     chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s, upload)
-    run = Run(Recording(chosen, run_clock, meter_provider))
+    run = Run(chosen, run_clock, meter_provider)
     if run.active:
         exits.watch(run)
     return run

@@ -5,7 +5,6 @@ fit are counted as dropped; once writing succeeds again, the next flush writes e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from rlscope_otel import run_file, schema
 from rlscope_otel.batches import Values, batch_of, coerced
@@ -15,9 +14,9 @@ from rlscope_otel.closing import Closing
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.open_journal import Journals, Owner
-from rlscope_otel.settings import Limits
+from rlscope_otel.settings import Settings
 from rlscope_otel.tallies import Tallies, Vital
-from rlscope_otel.worker_file import Identity, Progress, WorkerFile
+from rlscope_otel.worker_file import Progress, WorkerFile
 
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
@@ -30,33 +29,37 @@ class Writer:
 
     def __init__(
         self,
-        run_dir: Path,
-        worker_id: str,
-        identity: Identity,
+        settings: Settings,
         buffers: Mapping[str, RowBuffer],
         clock: RunClock,
         faults: Faults,
-        limits: Limits,
         tallies: Tallies,
         open_phases: Callable[[], Sequence[Mapping[str, object]]],
     ) -> None:
-        self.identity = identity
+        """Join the folder's run and claim a worker name. Raises SetupError for a folder that holds another run.
+
+        If the folder cannot be written, that is a fault, and every flush tries again.
+        """
+        self.identity = settings.identity
         self.run_id: str | None = None
-        self._run_dir = run_dir
+        self._settings = settings
+        self._run_dir = settings.run_dir
         self._buffers = buffers
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
         self._open_phases = open_phases
-        self._limits = limits
         self._closing = Closing(faults)
-        self._config: Mapping[str, object] = {}
-        self._given_config: Mapping[str, object] = {}
-        self._wanted_run_id: str | None = None
+        self._config = settings.config
+        """The settings that may not be in run.json yet."""
         self._started_ns = clock.now_ns()
         self._stopped_ns: int | None = None
-        self._worker_file = WorkerFile(run_dir, worker_id, self._started_ns)
-        self._journals = {table: Journals(run_dir / table) for table in schema.TABLES}
+        self._worker_file = WorkerFile(settings.run_dir, settings.worker_id, self._started_ns)
+        self._journals = {table: Journals(settings.run_dir / table) for table in schema.TABLES}
+        try:
+            self._enter()
+        except OSError as error:
+            self._note_unwritable(error)
 
     @property
     def worker_id(self) -> str:
@@ -67,18 +70,6 @@ class Writer:
     def is_claimed(self) -> bool:
         """Whether the name is final, and the worker's file there."""
         return self._worker_file.claimed
-
-    def join(self, run_id: str | None, config: Mapping[str, object]) -> None:
-        """Join the folder's run and claim a worker name. Raises SetupError for a folder that holds another run.
-
-        If the folder cannot be written, that is a fault, and every flush tries again.
-        """
-        self._config = self._given_config = config
-        self._wanted_run_id = run_id
-        try:
-            self._enter()
-        except OSError as error:
-            self._faults.note(f"cannot write {self._run_dir}", error)
 
     def flush(self, stopped_ns: int | None = None) -> bool:
         """Write everything that is buffered; False if some of it could not be written."""
@@ -93,7 +84,7 @@ class Writer:
             self._state()
         except (OSError, SetupError) as error:
             complete = False
-            self._faults.note(f"cannot write {self._run_dir}", error)
+            self._note_unwritable(error)
         if complete:
             self._close_ended()
         else:
@@ -116,7 +107,7 @@ class Writer:
             self._enter()
             self._state()
         except (OSError, SetupError) as error:
-            self._faults.note(f"cannot write {self._run_dir}", error)
+            self._note_unwritable(error)
 
     def give_up(self) -> int:
         """Count all buffered rows as dropped; returns how many."""
@@ -133,13 +124,16 @@ class Writer:
 
     def _close_ended(self) -> None:
         for journals in self._journals.values():
-            self._closing.add(journals.ended(self._limits.max_journal_bytes))
+            self._closing.add(journals.ended(self._settings.limits.max_journal_bytes))
+
+    def _note_unwritable(self, error: Exception) -> None:
+        self._faults.note(f"cannot write {self._run_dir}", error)
 
     def _enter(self) -> None:
         # The folder may be removed while it is recorded: what comes after would belong to no run.
         if self.run_id is None or not run_file.exists(self._run_dir):
-            run_id = self.run_id or self._wanted_run_id
-            joined = run_file.join_run(self._run_dir, run_id, self._given_config, self._started_ns)
+            run_id = self.run_id or self._settings.run_id
+            joined = run_file.join_run(self._run_dir, run_id, self._settings.config, self._started_ns)
             self.run_id = joined.run_id
             if joined.conflicts:
                 self._faults.note(
@@ -170,11 +164,11 @@ class Writer:
         buffer = self._buffers[table]
         held = len(buffer)
         while held > 0:
-            rows = buffer.oldest(min(held, self._limits.max_rows_per_batch))
+            rows = buffer.oldest(min(held, self._settings.limits.max_rows_per_batch))
             try:
                 written = self._write(table, rows)
             except OSError as error:
-                self._faults.note(f"cannot write {self._run_dir}", error)
+                self._note_unwritable(error)
                 return False
             except Exception as error:  # A batch that nothing can save must not stand in the way of the next.
                 self._faults.note(f"rows of {table} lost", error)
@@ -247,5 +241,5 @@ class Writer:
             closed=self._closing.closed,
             dropped=self._dropped,
             open=self._open_phases() if self._stopped_ns is None else (),
-            config=self._given_config,
+            config=self._settings.config,
         )

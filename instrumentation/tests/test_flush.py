@@ -92,7 +92,7 @@ def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
 def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that_it_does_not_have(run: Run) -> None:
     run.delivery("s", "trained")
     run.delivery("s", "eaten")
-    buffers = run._recording.buffers
+    buffers = run._buffers
     held, go_on = threading.Event(), threading.Event()
 
     def count() -> None:

@@ -103,7 +103,7 @@ class Seams:
         self._put(owner, name, found, functools.wraps(found)(wrapper(found)))
         return True
 
-    def failed(self, watcher: Callable[..., None], error: Exception) -> None:
+    def failed(self, watcher: Callable[..., object], error: Exception) -> None:
         """Count an error of a watcher."""
         self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
 

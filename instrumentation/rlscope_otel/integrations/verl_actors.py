@@ -75,6 +75,19 @@ def _settings(config: Any) -> dict[str, Any]:
     }
 
 
+class _Pass:
+    """Records each call as an activity, unless the trainer has switched it off. A class, so that it can be pickled."""
+
+    def __init__(self, activity: str, switch: str | None = None) -> None:
+        self._activity = activity
+        self._switch = switch
+
+    def __call__(self, call: Call) -> None:
+        run = live_run()
+        if run is not None and (self._switch is None or getattr(call.args[0], self._switch)):
+            run.activity(self._activity).between(call.started_ns, run.now_ns())
+
+
 # The samples of verl's agent loops: each request to a server is a segment, with the version that the server reports.
 #
 # `AgentLoopWorker.generate_sequences` runs one task for each row of its batch, in order, so the order in which they
@@ -336,18 +349,12 @@ def _end_generation(call: Call) -> None:
     _stretch.since_ns = None
 
 
-def _evaluated(call: Call) -> None:
-    run = live_run()
-    if run is not None:
-        run.evaluation().between(call.started_ns, run.now_ns())
-
-
 ROLLOUTER = {
     "__init__": Watch(before=_begin_rollouter),
     "_streaming_generation_main": Watch(before=_begin_generation, after=_end_generation),
     "_should_pause_generation": Watch(after=_judge_pause),
     "reset_staleness": Watch(before=_new_weights),
-    "do_validate": Watch(after=_evaluated),
+    "do_validate": Watch(after=_Pass("eval")),
 }
 
 
@@ -475,19 +482,6 @@ def _published(call: Call) -> None:
     if run is not None and call.result is not None:
         version = call.args[0].current_param_version
         run.publish_weights(version, str(version)).between(call.started_ns, run.now_ns())
-
-
-class _Pass:
-    """Records a pass of every step, unless the trainer has switched it off. A class, so that it can be pickled."""
-
-    def __init__(self, activity: str, switch: str | None = None) -> None:
-        self._activity = activity
-        self._switch = switch
-
-    def __call__(self, call: Call) -> None:
-        run = live_run()
-        if run is not None and (self._switch is None or getattr(call.args[0], self._switch)):
-            run.activity(self._activity).between(call.started_ns, run.now_ns())
 
 
 def _validated(call: Call) -> None:

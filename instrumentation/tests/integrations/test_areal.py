@@ -229,7 +229,7 @@ def test_the_versions_of_a_response_become_runs_and_each_request_a_segment(host:
 
 def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host: SimpleNamespace, tmp_path: Path):
     other = start_run(tmp_path / "other", "trainer", "gone")
-    other._recording.abandon()
+    other.abandon()
     WORKERS.trainer.stop()
     assert WORKERS.trainer.worker_id == "t.r1"
     other.stop()

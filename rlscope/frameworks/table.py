@@ -141,8 +141,9 @@ class PhaseMetric:
     """Metrics of other phases whose time lies inside this one."""
     is_cumulative: bool = False
     """Whether the metric counts from the start of the run."""
-    where: Literal["inside", "before", "after", "auto"] = "inside"
-    """Position relative to the time of the step's metric. auto: inside if the sums then close better, else before."""
+    where: Literal["inside", "before", "after", "auto", "auto_after"] = "inside"
+    """Position relative to the time of the step's metric. auto: inside if the sums then close better, else before.
+    auto_after: inside if the sums then close better, else after."""
     also: Names = ()
     """Names of this metric in other releases."""
     when: Literal["always", "separate", "colocated"] = "always"

@@ -6,6 +6,7 @@ step that no phase covers stays empty, and the ledger shows it as unattributed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from statistics import median
 from typing import Final
 
@@ -15,6 +16,8 @@ from rlscope.importers.steps import ProcessSteps, Step, phase_value
 _LATE_RATIO: Final = 0.05
 """Tolerance for rows written late: the steps may last longer than the time between their rows by this share."""
 _LATE_NS: Final = 60 * 10**9
+_OUTSIDE: Final = {"auto": "before", "auto_after": "after"}
+"""Where phases lie that some releases time inside the step, if this one does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class _Durations:
 
 def placed_steps(steps: ProcessSteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
     """Place each step after the previous one. Without times, the first starts at the origin."""
-    return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_is_inside(steps)))
+    return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_inside(steps)))
 
 
 def _counted(steps: ProcessSteps, is_separate: bool) -> ProcessSteps:
@@ -70,7 +73,7 @@ def _counted(steps: ProcessSteps, is_separate: bool) -> ProcessSteps:
 def open_ratio(steps: ProcessSteps, is_separate: bool) -> float | None:
     """Return the median share of a step that its phases leave, negative if they exceed it; None without any steps."""
     ratios: list[float] = []
-    auto_inside, steps = _auto_is_inside(steps), _counted(steps, is_separate)
+    auto_inside, steps = _auto_inside(steps), _counted(steps, is_separate)
     for step in steps.steps:
         durations = _durations(steps.process, step, auto_inside, None)
         if durations.step_s > 0.0 and durations.inside:
@@ -78,11 +81,11 @@ def open_ratio(steps: ProcessSteps, is_separate: bool) -> float | None:
     return median(ratios) if ratios else None
 
 
-def _durations(process: Process, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
+def _durations(process: Process, step: Step, auto_inside: frozenset[str], previous: Step | None) -> _Durations:
     parts: dict[str, list[tuple[PhaseKind, float]]] = {"before": [], "inside": [], "after": []}
     rest: tuple[int, PhaseKind] | None = None
     for phase in process.order:
-        where = phase.where if phase.where != "auto" else ("inside" if auto_inside else "before")
+        where = "inside" if phase.metric in auto_inside else _OUTSIDE.get(phase.where, phase.where)
         seconds = _phase_s(phase, step, previous)
         if phase.metric is None:
             rest = len(parts["inside"]), phase.kind
@@ -105,20 +108,24 @@ def _phase_s(phase: PhaseMetric, step: Step, previous: Step | None) -> float | N
     return max(0.0, seconds - (before or 0.0))
 
 
-def _auto_is_inside(steps: ProcessSteps) -> bool:
-    """Return whether phases whose place differs between releases lie inside the step: the sums then close better."""
-    if not any(phase.where == "auto" for phase in steps.process.order):
-        return True
-    inside, outside = list[float](), list[float]()
-    for step in steps.steps:
-        as_inside = _durations(steps.process, step, True, None)
-        inside.append(abs(as_inside.step_s - as_inside.inside_s))
-        as_before = _durations(steps.process, step, False, None)
-        outside.append(abs(as_before.step_s - as_before.inside_s))
-    return sum(inside) <= sum(outside)
+def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
+    """Return the metrics of those phases whose place differs between releases that lie inside the step here.
+
+    They are the phases with which the sums close best; without a difference, all of them.
+    """
+    phases = [phase for phase in steps.process.order if phase.where in _OUTSIDE]
+    found = [step for step in steps.steps if any(phase_value(phase, step.values) for phase in phases)]
+    names = [phase.metric or "" for phase in phases if any(phase_value(phase, step.values) for step in found)]
+
+    def open_s(inside: frozenset[str]) -> float:
+        durations = (_durations(steps.process, step, inside, None) for step in found)
+        return sum(abs(each.step_s - each.inside_s) for each in durations)
+
+    sizes = range(len(names), -1, -1)
+    return min((frozenset(each) for size in sizes for each in combinations(names, size)), key=open_s)
 
 
-def _place(steps: ProcessSteps, origin_ns: int, auto_inside: bool) -> Iterator[PlacedStep]:
+def _place(steps: ProcessSteps, origin_ns: int, auto_inside: frozenset[str]) -> Iterator[PlacedStep]:
     durations: list[_Durations] = []
     previous: Step | None = None
     for step in steps.steps:
@@ -154,7 +161,7 @@ def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> 
 
 def contradicts_times(steps: ProcessSteps, is_separate: bool) -> bool:
     """Return whether the steps last longer than the time between their rows, so that the row times mean nothing."""
-    counted, auto_inside = _counted(steps, is_separate), _auto_is_inside(steps)
+    counted, auto_inside = _counted(steps, is_separate), _auto_inside(steps)
     lengths_ns = [sum(_durations(counted.process, step, auto_inside, None).lengths_ns()) for step in counted.steps]
     stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]
     if len(stamps) < 2:

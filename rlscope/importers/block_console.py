@@ -161,31 +161,41 @@ def _read(
 
 
 def _steps(layout: _Layout, log: LogFile, clock: LogClock | None, config: PrintedConfig) -> Iterator[_Step]:
-    """Yield the blocks in file order, including incomplete ones. The config is printed before the first."""
-    step: _Step | None = None
+    """Yield the blocks in file order, including incomplete ones. The config is printed before the first.
+
+    Some blocks have no heading: those of NeMo-RL's single controller, or the first one of a log that is cut off. Such a
+    block follows a complete one and begins with its total or with a number that the complete one has.
+    """
+    step, has_begun, has_heading = _Step(1), False, False
     for line in log:
         try:
             if opening := layout.heading.search(line.text):
                 number = whole(opening["step"], MOST_STEPS)
-                if step is not None:
+                if has_begun:
+                    step.step = step.step if has_heading else max(step.step, number - 1)
                     yield step
-                step = _Step(number)
-            elif step is None:
+                step, has_begun, has_heading = _Step(number), True, True
+                continue
+            total = layout.total.search(line.text)
+            if step.total_s and (total or _is_stated_again(layout, step, line.text)):
+                yield step
+                step = _Step(step.step + 1)
+            if total:
+                step.numbers[_TOTAL], has_begun = seconds(total["s"]), True
+                continue
+            _take(layout, step, line.text)
+            if not has_begun:
                 config.read(line)
-            elif total := layout.total.search(line.text):
-                if step.total_s:
-                    # The heading of a step is missing.
-                    yield step
-                    step = _Step(step.step + 1)
-                step.numbers[_TOTAL] = seconds(total["s"])
-            else:
-                _take(layout, step, line.text)
-                if step.stamped_ns is None and clock and not line.merged and (found := layout.stamp.search(line.text)):
-                    step.stamped_ns = clock.time_ns(found["ts"])
+            elif step.stamped_ns is None and clock and not line.merged and (found := layout.stamp.search(line.text)):
+                step.stamped_ns = clock.time_ns(found["ts"])
         except RefusedNumberError:
             log.bad_lines += 1
-    if step is not None:
+    if has_begun:
         yield step
+
+
+def _is_stated_again(layout: _Layout, step: _Step, text: str) -> bool:
+    return any(name in step.numbers and pattern.search(text) for name, pattern in layout.numbers.items())
 
 
 def _take(layout: _Layout, step: _Step, text: str) -> None:
@@ -314,8 +324,9 @@ def _train_step(run: _Run, step: _Step) -> dict[str, object]:
     row: dict[str, object] = {"worker_id": run.trainer, "step": step.step}
     row |= {"version_in": step.step - 1, "version_out": step.step}
     for column, products in run.layout.console.columns.items():
-        factors = ([step.numbers.get(name) for name in product.split(" * ")] for product in products)
-        value = next((math.prod(filter(None, each)) for each in factors if None not in each), None)
+        factors = (product.split(" * ") for product in products)
+        stated = (names for names in factors if step.numbers.keys() >= {*names})
+        value = next((math.prod(step.numbers[name] for name in names) for names in stated), None)
         row[column] = round(value) if value is not None and column in ("tokens", "samples") else value
     return row
 

@@ -83,3 +83,42 @@ def test_steps_that_train_only_the_critic_are_read(tmp_path: Path) -> None:
     imported(tmp_path, verl(4, phases))
     assert spent_s(tmp_path / "run") == {"trainer logprobs": 44.0, "trainer train": 116.0}
     assert length_s(tmp_path / "run") == 161.0
+
+
+def nemo_rl(total_s: float, generation_s: float, training_s: float, loss: float, heading: str = "") -> str:
+    return f"""{heading}
+📊 Training Results:
+  • Loss: {loss:.4f}
+  • Avg Reward: 0.0000
+
+⏱️  Timing:
+  • Total step time: {total_s:.2f}s
+  • exposed_generation: {generation_s:.2f}s (50.0%)
+  • policy_training: {training_s:.2f}s (48.0%)
+  • weight_sync: {total_s - generation_s - training_s:.2f}s (2.0%)
+"""
+
+
+def test_blocks_without_a_heading_are_steps(tmp_path: Path) -> None:
+    """Pull request 1052 of NVIDIA-NeMo/RL (2025-09-03) quotes one such block, and a page about NeMo-RL on GKE another.
+
+    The single controller of NeMo-RL prints no headings (7ea279ab, 2026-08-22). Zero is a loss and a reward.
+    """
+    blocks = nemo_rl(20, 10, 9, 0.0), nemo_rl(30, 18, 10, 0.25), nemo_rl(40, 20, 18, 0.5)
+    assert imported(tmp_path, "".join(blocks)).framework == "nemo-rl"
+    rows = "SELECT step, (end_ns - start_ns) / 1e9, loss, reward_mean FROM train_steps ORDER BY 1"
+    assert asked(tmp_path / "run", rows) == [(1, 9.0, 0.0, 0.0), (2, 10.0, 0.25, 0.0), (3, 18.0, 0.5, 0.0)]
+    spent = spent_s(tmp_path / "run")
+    assert (spent["policy samples"], spent["policy publish"]) == (48.0, 1.0 + 2.0 + 2.0)
+
+
+def test_the_first_block_of_a_log_that_is_cut_off_is_the_step_before_the_next_one(tmp_path: Path) -> None:
+    imported(tmp_path, nemo_rl(20, 10, 9, 0.5) + nemo_rl(20, 10, 9, 0.25, "===== Step 37/100 ====="))
+    assert asked(tmp_path / "run", "SELECT step, loss FROM train_steps ORDER BY 1") == [(36, 0.5), (37, 0.25)]
+
+
+def test_a_validation_before_the_first_heading_is_no_step(tmp_path: Path) -> None:
+    before = "📊 Validation Results:\n    • Total validation time: 12.00s\n"
+    imported(tmp_path, before + nemo_rl(20, 10, 9, 0.5, "===== Step 1/2 ====="))
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps") == [(1,)]
+    assert "policy eval" not in spent_s(tmp_path / "run")

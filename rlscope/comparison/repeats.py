@@ -55,7 +55,7 @@ class RepeatedSetting:
 
 
 def repeated_settings(runs: Sequence[ComparedRun]) -> tuple[RepeatedSetting, ...]:
-    """Compare every other setting with that of the first run; only pairs of settings of which one was repeated."""
+    """Compare every other setting with that of the first run, if one of the two was repeated."""
     first, *others = _by_setting(runs)
     return tuple(_compared(runs, first, other) for other in others if len(first) + len(other) > 2)
 

@@ -98,7 +98,7 @@ class Check:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What it would add and how, below what was found."""
+        """Gain and means of the missing piece, to be shown below the findings."""
         return (f"would add: {self.adds}", f"to get it: {self.how}") if self.how else ()
 
 

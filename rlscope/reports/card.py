@@ -37,7 +37,7 @@ from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import (
     auxiliary_sentence,
-    publication_wait_sentence,
+    row_notes,
     startup_words,
     unrecorded_sentence,
 )
@@ -101,7 +101,8 @@ def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
         f"The rows add up to {fmt.gpu_time(ledger.total_gpu_s)}. Indented rows and dropped samples are included in the "
         "rows above them."
     )
-    notes = (total, unrecorded_sentence(ledger), auxiliary_sentence(run), publication_wait_sentence(ledger))
+    rows = row_notes(ledger, has_steady=window is not None)
+    notes = (total, *rows, unrecorded_sentence(ledger), auxiliary_sentence(run))
     yield Paragraph(f"Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}", "note")
     yield Paragraph(" ".join(filter(None, notes)), "note")
 

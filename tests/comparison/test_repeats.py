@@ -43,9 +43,9 @@ def test_the_spread_between_runs_is_the_error_and_not_that_between_steps() -> No
     error = math.log(1.1) / math.sqrt(2.0)
     assert rate.before == pytest.approx(math.sqrt(1000 * 1100))
     assert rate.change == pytest.approx(1.0)
-    assert rate.interval is not None
-    assert math.log1p(rate.interval.low) == pytest.approx(math.log(2.0) - 4.30265 * error, rel=1e-5)
-    assert math.log1p(rate.interval.high) == pytest.approx(math.log(2.0) + 4.30265 * error, rel=1e-5)
+    assert rate.low is not None and rate.high is not None
+    assert math.log1p(rate.low) == pytest.approx(math.log(2.0) - 4.30265 * error, rel=1e-5)
+    assert math.log1p(rate.high) == pytest.approx(math.log(2.0) + 4.30265 * error, rel=1e-5)
     assert rate.is_significant
 
 
@@ -60,7 +60,7 @@ def test_rewards_are_compared_at_the_step_and_at_the_gpu_hours_that_every_run_re
     reward = found.learning[0].difference
     assert (reward.before, reward.after) == (pytest.approx(0.6), pytest.approx(0.3))
     # One degree of freedom: 0.3 is 12.706 standard errors of sqrt(0.02 * 1.5) or less.
-    assert reward.interval is not None and reward.interval.high == pytest.approx(-0.3 + 12.7062 * 0.03**0.5, rel=1e-4)
+    assert reward.high == pytest.approx(-0.3 + 12.7062 * 0.03**0.5, rel=1e-4)
     assert not reward.is_significant
 
 
@@ -75,7 +75,7 @@ def test_rewards_that_one_run_did_not_record_are_left_out() -> None:
 )
 def test_nothing_is_tested_without_a_value_of_every_run_or_without_a_repeat(before, after, scale) -> None:
     found = difference_of_runs(before, after, scale)
-    assert (found.after, found.interval, found.p_value, found.is_significant) == (2.0, None, None, False)
+    assert (found.after, found.low, found.p_value, found.is_significant) == (2.0, None, None, False)
 
 
 def test_repeated_runs_are_a_part_of_the_comparison() -> None:

@@ -15,7 +15,7 @@ from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
-from rlscope.reports.text.price import costly_words, dropped_words, longest_words, saved_words
+from rlscope.reports.text.price import costly_words, dropped_words, longest_words, saved_words, share
 
 Cost = Literal["restart", "engine_restart", "engineering"]
 """restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
@@ -249,9 +249,16 @@ def _cap_words(action: Action, cap: int | None) -> str:
         return ""
     period = fmt.counted(round(_number(action.after)), "step", "steps")
     versions, (old, new) = fmt.counted(cap, "version", "versions"), map(fmt.count, caps)
-    helps = ", so it limits throughput less" if action.cause == "staleness_cap" else ""
     allowed = f"allows {new} optimizer steps of staleness instead of {old}"
-    return f". With {period} per version, the cap of {versions} {allowed}{helps}"
+    return f". With {period} per version, the cap of {versions} {allowed}{_fewer_drops(action)}"
+
+
+def _fewer_drops(action: Action) -> str:
+    """Return what a wider cap spares, as a clause after a comma; empty if it drops as much as before."""
+    before, dropped, now = action.price_before, action.price.dropped_ratio, action.price_before.dropped_ratio
+    if dropped is None or now is None or dropped.value >= now.value or not action.price.changes_drops(before):
+        return ""
+    return f", so {share(dropped.value)} of generated tokens are dropped instead of {share(now.value)}"
 
 
 def _versions_last(action: Action, own: StalenessForecast | None, period_steps: float | None) -> str:
@@ -260,12 +267,14 @@ def _versions_last(action: Action, own: StalenessForecast | None, period_steps: 
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
     lengths = (staleness.steps_per_version * (period_steps or 1.0) for staleness in (own, after))
-    old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
+    old, new = ("1 step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old} on average)"
-    delay = "for less time" if after.steps_per_version < own.steps_per_version else "for longer"
+    delay = "less" if after.steps_per_version < own.steps_per_version else "more"
+    versions = fmt.counted(after.sample_p95, "version", "versions")
     return (
-        f": the cap then delays publishing {delay}, so weights are published every {new}, not every {old}, on average"
+        f": {versions} of {new} instead of {fmt.count(own.sample_p95)} of {old}, because the cap delays publishing "
+        f"{delay}"
     )
 
 

@@ -141,8 +141,8 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
 def made_with(run: RunFacts) -> tuple[str, ...]:
     """Return the framework and the name of the trained model, as run.json has them; without what it lacks."""
     model = run.settings.get("model")
-    names = (run.settings.get("framework"), model.get("name") if isinstance(model, Mapping) else None)
-    return tuple(name for name in names if isinstance(name, str) and name)
+    names = {"": run.settings.get("framework"), "model: ": model.get("name") if isinstance(model, Mapping) else None}
+    return tuple(f"{label}{name}" for label, name in names.items() if isinstance(name, str) and name)
 
 
 def extent_words(run: RunFacts) -> tuple[str, ...]:

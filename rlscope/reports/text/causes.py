@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="The staleness cap keeps GPUs waiting {share} of the time",
+        headline="Waiting at the staleness cap takes {share} of the GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
@@ -94,7 +94,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 _SPENT: Final[Mapping[Bottleneck, str]] = {
     "samplers": "trainers spent {gpu_time} waiting for samples",
     "lockstep": "trainers and samplers spent {gpu_time} waiting for each other",
-    "staleness_cap": "the staleness cap blocked GPUs for {gpu_time}",
+    "staleness_cap": "GPUs spent {gpu_time} waiting at the staleness cap",
     "weight_updates": "weight updates took {gpu_time}",
     "environment": "GPUs spent {gpu_time} waiting for the environment",
     "checkpoints": "checkpoints and evaluation took {gpu_time}",
@@ -150,8 +150,8 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     parts = _sampler_losses(loss)
     if not parts:
         # Idle time that the sides share as waits for each other is no part of this loss.
-        more = "another " if beside == "lockstep" else ""
-        return f"samplers were idle for {more}{gpu_time} ({share})"
+        besides = "besides those waits, " if beside == "lockstep" else ""
+        return f"{besides}samplers were idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

@@ -24,8 +24,10 @@ REASONS: Final[Mapping[Reason, str]] = {
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other GPU split or request limit is faster.",
-    "small_gain": "No other GPU split or request limit is likely to gain even 5%.",
+    "best_already": "No other GPU split, and no other limit on running requests, is faster.",
+    "small_gain": (
+        "Moving GPUs to the other side, or changing the limit on running requests, would probably gain less than 5%."
+    ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."

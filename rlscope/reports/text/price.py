@@ -34,7 +34,8 @@ def saved_words(price: Price, before: Price) -> str:
     if longest is None or trained is None or not price.changes_longest(before):
         return fall
     now_trained, then_trained = share(trained.value), share(longest.value)
-    return f"{fall}. Of the longest tenth of responses, {then_trained} are trained on instead of {now_trained}"
+    way = "up" if longest.value > trained.value else "down"
+    return f"{fall}. {then_trained} of the longest tenth of responses are trained on, {way} from {now_trained}"
 
 
 def dropped_words(price: Price, before: Price) -> str:

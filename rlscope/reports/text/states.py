@@ -107,11 +107,17 @@ def startup_words(ledger: Ledger) -> str:
     return f"; startup took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
 
 
-def publication_wait_sentence(ledger: Ledger) -> str:
-    """Explain waiting to publish, as a sentence; empty if no worker did."""
-    waits = any(state.state == "waiting_for_staleness_cap" and state.gpu_ns > 0 for state in ledger.states)
+def row_notes(ledger: Ledger, *, has_steady: bool) -> list[str]:
+    """Explain the rows of the ledger that their labels do not, a sentence each."""
+    seen = {state.state for state in ledger.states if state.gpu_ns > 0}
     wait = state_of("waiting_for_staleness_cap")
-    return f"{wait.label.capitalize()}: {wait.meaning}." if waits else ""
+    is_split = has_steady and any(state.underfilled_gpu_ns is not None for state in ledger.states)
+    notes = {
+        f"Time {UNDERFILLED} is known for the whole run only.": is_split,
+        f"{wait.label.capitalize()}: {wait.meaning}.": wait.name in seen,
+        "Publishing weights does not include their transfer.": {"publishing_weights", "transferring_weights"} <= seen,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:

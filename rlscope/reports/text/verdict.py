@@ -18,7 +18,7 @@ from rlscope.reports.text.origin import next_data, origin_lines, thinned_sentenc
 from rlscope.reports.text.sampling import sampling_words
 
 # Smaller losses are not listed beside the largest.
-_LEAST_NAMED_RATIO: Final = 0.005
+_LEAST_NAMED_RATIO: Final = 0.02
 _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     "samplers": "Speed up sampling: more requests per engine, faster engines, or more of them.",
     "trainers": "Make the training step faster, or give training more GPUs.",
@@ -112,9 +112,8 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
     if not all(gains):
         return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
-    first_named, *others_named = (f"{name} (+{gain}" for name, gain in zip(named, gains, strict=True))
-    helping = fmt.listed([f"{first_named} throughput)", *(f"{each})" for each in others_named)], last="and")
-    return f"{helping} would help about equally"
+    alike = [f"{name} (+{gain})" for name, gain in zip(named[1:], gains[1:], strict=True)]
+    return f"{named[0]} would add {gains[0]} throughput, about as much as {fmt.listed(alike, last='or')}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -297,7 +296,7 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
         "The steady state is too short to check the model's predictions. On other runs, they were usually within "
-        f"{most} of the measured throughput. If this one is {most} too high as well, the gain is still {left}."
+        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is {left}."
     )
 
 
@@ -354,7 +353,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
     if first.kind in ("fresher", "cheaper"):
-        return "No setting removes the bottleneck."
+        return "This saves work but does not remove the bottleneck."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 

@@ -159,7 +159,7 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"framework": "trl", "model": {"name": "Qwen/Qwen3-8B", "layers": 36}}, ("trl", "Qwen/Qwen3-8B")),
+        ({"framework": "trl", "model": {"name": "Qwen/Qwen3-8B", "layers": 36}}, ("trl", "model: Qwen/Qwen3-8B")),
         ({"framework": None, "model": {"name": 8}}, ()),
         ({"model": "Qwen3"}, ()),
     ],

@@ -153,15 +153,15 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: the cap then delays publishing for less "
-            "time, so weights are published every 1.4 steps, not every 4.6 steps, on average",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: 3 versions of 1.4 steps instead of 1 of "
+            "4.6 steps, because the cap delays publishing less",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: the cap then delays publishing for longer, so "
-            "weights are published every 8.6 steps, not every step, on average",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: 1 version of 8.6 steps instead of 1 of "
+            "1 step, because the cap delays publishing more",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
@@ -214,8 +214,7 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     assert actions.what_to_do(lower) == words
     assert actions.effect(lower) == (
         "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). The dropped share "
-        "of generated tokens falls from 70% to 11%. Of the longest tenth of responses, 75% are trained on instead of "
-        "22%"
+        "of generated tokens falls from 70% to 11%. 75% of the longest tenth of responses are trained on, up from 22%"
     )
     faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
@@ -314,9 +313,13 @@ def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(settin
     assert actions.action_row(rarer, full_analysis(), aged(2), cap).staleness == cell
 
 
-def test_rarer_publications_against_the_cap_limit_throughput_less():
+def test_rarer_publications_against_the_cap_say_how_much_less_is_dropped():
     rarer = action("publish_every", "staleness_cap", before=1.0, after=2.0)
-    assert actions.staleness_words(rarer, aged(2), 4).endswith(" instead of 4, so it limits throughput less")
+    dropped, fewer = Estimate(0.32, 0.3, 0.34), Estimate(0.039, 0.0, 0.08)
+    rarer = replace(rarer, price=replace(rarer.price, dropped_ratio=fewer), price_before=Price(None, dropped))
+    assert actions.staleness_words(rarer, aged(2), 4).endswith(
+        " instead of 4, so 3.9% of generated tokens are dropped instead of 32%"
+    )
 
 
 @pytest.mark.parametrize(

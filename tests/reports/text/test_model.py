@@ -361,7 +361,7 @@ def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
     shared = replace(made.ranking.actions[0], what="colocated", kind="fix")
     kept = with_reason("small_gain")
     told = advice.why(replace(kept, ranking=replace(made.ranking, actions=(shared,))))
-    assert told.startswith("No other GPU split or request limit")
+    assert told.startswith("Moving GPUs to the other side")
     assert advice.headline(replace(kept, ranking=replace(made.ranking, actions=(shared,)))).startswith(
         "If you skip action 1, keep "
     )

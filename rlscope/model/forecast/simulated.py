@@ -230,12 +230,16 @@ def simulation_noise(simulated: Simulated, draws: int) -> Reals:
 
 def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:
     """Simulate a layout with the best estimate; None if its limits never let a step start."""
-    workload = calibration.system.workload
-    batch = workload.samples_per_step
-    steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // batch), min(_MORE_STEPS, _FEW_SAMPLES // batch))
+    steps = steps_to_simulate(calibration.system.workload.samples_per_step)
     engines = layout.sampler_gpus // calibration.system.engine.gpus
     settings = replace(settings, engine_slowness=slowness_at(calibration.engine_slowness, engines))
     return _simulated(calibration.system, layout, steps, settings)
+
+
+def steps_to_simulate(samples_per_step: int) -> int:
+    """Return the steps of a simulation, which are fewer if they have many samples."""
+    most, more = _MOST_SAMPLES // samples_per_step, _FEW_SAMPLES // samples_per_step
+    return max(_FEWEST_STEPS, min(_STEPS, most), min(_MORE_STEPS, more))
 
 
 @lru_cache(maxsize=8)

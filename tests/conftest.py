@@ -16,6 +16,7 @@ SLOW: Final = (
     "tests/reports/sections/test_flow.py",
     "tests/reports/test_formats.py",
     "tests/reports/text/test_model.py",
+    "tests/reports/text/test_panel.py",
     "tests/reports/text/test_rules.py",
     "tests/cli",
     # They open or analyse many runs, recorded or made.

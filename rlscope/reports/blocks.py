@@ -3,7 +3,7 @@
 Texts may have code between backticks. Everything else that a format needs, such as escapes, is the renderer's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -387,3 +387,61 @@ class Axes(Block):
     def blocks(self) -> Sequence[Block]:
         """Both charts."""
         return (self.by_step, self.by_gpu_hours)
+
+
+class Option(NamedTuple):
+    """One value of a control of the panel."""
+
+    value: str
+    """Part of the keys of its points; empty for the current value of a setting."""
+    label: str
+    mark: str = ""
+    """current, recommended or to try; empty for the rest."""
+
+
+class Control(NamedTuple):
+    """A setting that the panel changes."""
+
+    name: str
+    title: str
+    options: Sequence[Option]
+
+
+class Curve(NamedTuple):
+    """Throughput against trainer GPUs, in the pixels of its SVG."""
+
+    band: str
+    """Corners of the polygon of the 90% interval."""
+    line: str
+    """Corners of the line of the medians."""
+    x_ticks: Sequence[tuple[float, str]]
+    y_ticks: Sequence[tuple[float, str]]
+    marks: Sequence[tuple[float, float, str]]
+    """Center and name of each marked layout."""
+
+
+class Offer(NamedTuple):
+    """Everything that the panel shows."""
+
+    notes: Sequence[str]
+    controls: Sequence[Control]
+    names: Sequence[str]
+    """Names of the figures of a point."""
+    current: Sequence[str]
+    """The figures of the current layout."""
+    curve: Curve | None
+    """None if there is one split."""
+    table: Table
+    """The splits, for print and for viewers without scripts."""
+    points: str
+    """JSON of every point by its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel(Block):
+    """Controls that show the what-if of other settings, folded."""
+
+    anchor: str
+    title: str
+    solve: Callable[[], Offer | None]
+    """Solves the what-ifs, which takes a second, when the page is written; None if there is no alternative."""

@@ -95,7 +95,7 @@ def _staleness_fact(analysis: AnalysisResult, cap: str) -> Fact:
     return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
 
 
-SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
+SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
 
 

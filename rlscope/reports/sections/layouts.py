@@ -1,6 +1,7 @@
 """Predicted throughput and staleness of other layouts, time to finish, and assumptions."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -9,11 +10,12 @@ from rlscope import format as fmt
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Part
+from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Panel, Part
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
+from rlscope.reports.text import panel as panel_words
 from rlscope.reports.text.step_bounds import bounds_part
 
 
@@ -38,7 +40,11 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
     charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
     remarks = Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])
     more = [model_words.finish_part(result, run), remarks]
-    return [*charts, Fold("layouts-more", "Time to finish and assumptions", more)]
+    return [
+        *charts,
+        Panel("try", panel_words.TITLE, partial(panel_words.panel, result, run.currency)),
+        Fold("layouts-more", "Time to finish and assumptions", more),
+    ]
 
 
 def sweep_reading(frame: pl.DataFrame) -> str:

@@ -54,7 +54,7 @@ def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """Return the choices, assumptions and unknowns behind the answer."""
-    lines = [_warning(warning, model) for warning in answer.warnings]
+    lines = [warning_line(warning, model) for warning in answer.warnings]
     target, drawn = answer.asked.target_tokens_per_s, answer.predicted.drawn_tokens_per_s
     if target is not None and drawn is not None:
         lines.insert(0, _target_line(target, drawn))
@@ -82,7 +82,8 @@ def _target_line(target_tokens_per_s: float, drawn_tokens_per_s: Reals) -> str:
     return f"{fewest} Probability of reaching it: {probability}."
 
 
-def _warning(warning: ModelWarning, model: ModelResult) -> str:
+def warning_line(warning: ModelWarning, model: ModelResult) -> str:
+    """Return the sentence of a warning about the change."""
     seen_elsewhere = model.calibration.training.scaling_seen_at
     return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 

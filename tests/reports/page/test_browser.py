@@ -218,6 +218,10 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     assert page.locator("#figure-ledger tbody tr").first.is_visible()
     page.locator("#glossary summary").click()
     assert page.locator("#glossary dl").is_visible()
+    page.locator("#try > summary").click()
+    assert page.locator("#try input:visible").count() == 0
+    splits = page.locator("#try .splits tbody th").all_inner_texts()
+    assert splits == ["1 : 7", "2 : 6, current", "3 : 5", "4 : 4, recommended", "5 : 3"]
     page.locator(".spent input[value=whole]").check()
     assert page.locator(".spent .of-whole").is_visible() and not page.locator(".spent .of-steady").is_visible()
     assert troubles == []

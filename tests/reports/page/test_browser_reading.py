@@ -1,5 +1,6 @@
 """The page as a reader meets it: its length, what folds and opens again, and whether labels and colours can be read."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -202,6 +203,71 @@ def test_the_keyboard_switches_the_bars_to_the_whole_run_and_back(drawn):
     assert [each.is_visible() for each in bars] == [False, True]
     page.keyboard.press("ArrowLeft")
     assert [each.is_visible() for each in bars] == [True, False]
+
+
+def solved_points(page):
+    return json.loads(page.locator("#try-points").text_content())
+
+
+def shown_point(page):
+    """The figures, the answer and the command that the panel shows, in the order of its points."""
+    figures = page.locator("#try .figure").all_inner_texts()
+    return [page.locator(f"#try {place}").inner_text() for place in (".said", "code")], figures
+
+
+def choose(page, setting, value):
+    page.locator(f"#try label:has([name=try-{setting}][value='{value}'])").click()
+
+
+def chosen(page):
+    return page.evaluate("() => [...document.querySelectorAll('#try :checked')].map(each => each.value)")
+
+
+def test_the_keyboard_moves_the_panel_from_one_solved_point_to_the_next(drawn):
+    page = drawn("made")
+    page.locator("#try > summary").press("Enter")
+    points, seen = solved_points(page), []
+    choose(page, "split", "1")
+    page.locator("#try > summary").focus()
+    page.keyboard.press("Tab")
+    assert chosen(page) == ["1", "", "", "", ""]
+    # Two splits on, then to the limit of running requests, and back to where its values are not solved.
+    for keys, key in (("", "1"), ("ArrowRight", "2"), ("ArrowRight", "3"), ("Tab ArrowLeft", "3/max_running/16"),
+                      ("Shift+Tab ArrowLeft", "2")):  # fmt: skip
+        for pressed in keys.split():
+            page.keyboard.press(pressed)
+        said, _, command, figures, place = points[key]
+        assert shown_point(page) == ([said, command], figures)
+        assert page.locator("#try .at circle").get_attribute("cy") == f"{place[1]:g}"
+        seen.append(figures[0])
+    assert chosen(page) == ["2", "", "", "", ""] and len(set(seen)) == 4
+    assert page.locator("#try .said").get_attribute("role") == "status"
+
+
+def test_one_setting_changes_with_the_split_and_only_where_it_was_solved(drawn):
+    page = drawn("made")
+    page.locator("#try > summary").click()
+    points = solved_points(page)
+    for setting, value in (("split", "1"), ("max_running", "64"), ("publish_every", "4")):
+        choose(page, setting, value)
+    assert chosen(page) == ["1", "", "", "4", ""]
+    assert shown_point(page)[1] == points["1/publish_every/4"][3]
+    choose(page, "split", "0")
+    assert chosen(page) == ["0", "", "", "", ""]
+    assert page.locator("#try input[name=try-publish_every]:disabled").count() == 2
+    choose(page, "split", "3")
+    assert page.locator("#try input:disabled").count() == 0
+    choose(page, "split", "1")
+    assert shown_point(page)[0][0] == "Current settings"
+
+
+def test_the_panel_prints_as_its_table(drawn):
+    page = drawn("made")
+    page.emulate_media(media="print")
+    assert page.locator("#try .splits td").first.is_visible() and not page.locator("#try .tried").is_visible()
+    page.emulate_media(media="screen")
+    unfold(page, is_open=True)
+    assert page.locator("#try .tried").is_visible() and not page.locator("#try .splits").is_visible()
 
 
 def test_the_tab_key_reaches_every_control_in_sight(drawn):

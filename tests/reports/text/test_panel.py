@@ -1,0 +1,131 @@
+"""The panel of what-ifs: each point says what its command says, and nothing in it can end its script."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from rlscope import format as fmt
+from rlscope.model.forecast import grid
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.what_if import what_if
+from rlscope.reports.page.html import render
+from rlscope.reports.text import advice, panel
+from rlscope.reports.text.what_if import headline
+from tests.kept import analysed
+from tests.reports.analysis_fixture import HOSTILE, full_analysis
+from tests.reports.model_fixture import changing_model
+
+MOST_BYTES = 250_000
+
+
+def points_of(offer):
+    return {
+        key: dict(zip(("said", "note", "command", "figures", "place"), point, strict=True))
+        for key, point in json.loads(offer.points).items()
+    }
+
+
+def options_of(offer):
+    return {control.name: [option[1:] for option in control.options] for control in offer.controls}
+
+
+def few(monkeypatch, **values):
+    """Solve the splits and these values only."""
+    monkeypatch.setattr(grid, "_values", lambda _: values)
+
+
+def test_every_point_has_the_figures_that_its_command_prints():
+    model = analysed("starved_trainer").model
+    points = points_of(panel.panel(model, None))
+    assert len(points) == 11
+    for key, point in points.items():
+        words = shlex.split(point["command"])
+        assert (words[:3] == ["rlscope", "what-if", "RUN_DIR"]) == (key != "0")
+        names = [name.removeprefix("--").replace("-", "_") for name in words[3::2]]
+        answer = what_if(model, Change(**dict(zip(names, map(int, words[4::2]), strict=True))))
+        rate = advice.rate_of(answer.predicted, answer.now)
+        assert point["said"] == (headline(answer) if words else "Current settings")
+        assert point["figures"][0] == fmt.with_interval(fmt.si, *rate)
+
+
+def test_the_controls_ascend_and_mark_the_current_and_the_recommended_layout():
+    controls = options_of(panel.panel(analysed("fleet").model, None))
+    assert list(controls) == ["split", "max_running", "max_staleness", "publish_every", "max_in_flight_samples"]
+    assert controls["split"] == [("3 : 7", ""), ("4 : 6", "to try"), ("5 : 5", "current"), ("6 : 4", ""), ("7 : 3", "")]
+    assert controls["max_running"] == [("16", "to try"), ("32", "current"), ("64", "")]
+    assert controls["max_in_flight_samples"] == [("192", ""), ("384", ""), ("none", "current")]
+
+
+def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_one():
+    controls = options_of(panel.panel(analysed("starved_trainer").model, None))
+    assert controls["split"] == [("1 : 2", "current"), ("2 : 1", "")]
+    assert controls["max_running"] == [("4", ""), ("8", "current"), ("16", ""), ("32", "recommended")]
+
+
+def test_a_run_with_one_split_has_no_curve_and_a_table_of_its_settings():
+    offer = panel.panel(analysed("synchronous").model, None)
+    assert offer.curve is None and list(options_of(offer)) == ["max_running", "publish_every"]
+    assert [row[0] for row in offer.table.rows] == [
+        "1 : 1, current",
+        *[f"1 : 1, max running per engine: {value}" for value in (32, 128)],
+        *[f"1 : 1, steps per weight update: {value}" for value in (2, 4)],
+    ]
+    assert offer.notes[1:] == ["One setting changes at a time.", "The run is synchronous and is assumed to stay so."]
+
+
+def test_settings_that_cannot_run_are_not_predicted_and_say_why(monkeypatch):
+    few(monkeypatch, max_in_flight_samples=[1])
+    offer = panel.panel(changing_model(), None)
+    points = points_of(offer)
+    stuck = points["1/max_in_flight_samples/1"]
+    assert stuck["said"] == "Infeasible: the in-flight cap allows fewer complete groups than a step needs"
+    assert stuck["figures"] == ["no data", "no data", "no data", "8", "no data"] and stuck["place"] is None
+    assert all(point["place"] for key, point in points.items() if "/" not in key)
+
+
+@pytest.mark.parametrize(
+    ("price", "currency", "name", "cost"),
+    [(None, None, "GPU-h per 1M trained tokens", "0.758"), (2.5, "EUR", "cost per 1M trained tokens", "1.89 EUR")],
+)
+def test_a_million_tokens_cost_gpu_hours_or_money_if_the_run_has_a_price(monkeypatch, price, currency, name, cost):
+    few(monkeypatch)
+    made = changing_model()
+    config = replace(made.model_config, gpu_hour_price=price, auxiliary_gpus=0)
+    offer = panel.panel(replace(made, model_config=config), currency)
+    # 8 GPUs train 2.93k tokens per second: 2,728 GPU-seconds.
+    assert (offer.names[-1], offer.current[-1]) == (name, cost)
+
+
+def test_every_gpu_of_the_run_is_paid_for(monkeypatch):
+    few(monkeypatch)
+    made = changing_model()
+    judged = replace(made, model_config=replace(made.model_config, auxiliary_gpus=8))
+    offers = [panel.panel(model, "EUR") for model in (made, judged)]
+    assert [offer.current[-2:] for offer in offers] == [["8", "1.89 EUR"], ["16", "3.79 EUR"]]
+
+
+def test_the_curve_has_the_splits_and_both_marks_inside_its_frame(monkeypatch):
+    few(monkeypatch)
+    curve = panel.panel(changing_model(), None).curve
+    assert [label for _, label in curve.x_ticks] == ["1", "2", "3", "4", "5"]
+    assert [label for _, label in curve.y_ticks] == ["0", "2k", "4k"]
+    assert [name for *_, name in curve.marks] == ["current", "recommended"]
+    corners = [tuple(map(float, corner.split(","))) for corner in f"{curve.band} {curve.line}".split(" ")]
+    assert len(corners) == 15 and all(0 <= x <= 360 and 0 <= y <= 182 for x, y in corners)
+
+
+def test_the_points_are_small_and_cannot_end_their_script():
+    offer = panel.panel(analysed("fleet").model, HOSTILE)
+    assert len(offer.points.encode()) <= MOST_BYTES and "<" not in offer.points
+    priced = replace(changing_model(), model_config=replace(changing_model().model_config, gpu_hour_price=2.5))
+    analysis = replace(full_analysis(), model=priced)
+    html = render(replace(analysis, run=replace(analysis.run, currency=HOSTILE)))
+    assert "<img src=x" not in html
+
+
+def test_a_run_without_an_alternative_has_no_panel(monkeypatch):
+    monkeypatch.setattr(grid, "_MOST_SAMPLES", 0)
+    assert panel.panel(changing_model(), None) is None
+    assert 'id="try' not in render(replace(full_analysis(), model=changing_model()))

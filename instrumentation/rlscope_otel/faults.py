@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -23,6 +24,14 @@ class Faults:
         self.counts[kind] = seen + 1
         if not seen:
             _logger.warning("rlscope: %s: %s (the run continues; repeats are only counted)", kind, what)
+
+    def attempt(self, kind: str, action: Callable[..., _T], *arguments: object) -> _T | None:
+        """Return what an action of ours returns; None if it raises, which is counted and does not reach the host."""
+        try:
+            return action(*arguments)
+        except Exception as error:  # What the host gives us may fail in any way.
+            self.note(kind, or_none(partial(repr, error)) or type(error).__name__)
+            return None
 
 
 def or_none(read: Callable[[], _T]) -> _T | None:

@@ -93,7 +93,7 @@ class FlushThread:
         due_s = time.monotonic() + self._interval_s
         while True:
             order = self._next_order(due_s)
-            complete = self._write_safely(order is not None and order.last)
+            complete = self._faults.attempt("flush", self._write, order is not None and order.last) or False
             # Only now, because the rows being written still fill the buffer and would request a nearly empty file.
             self._pressed = not complete
             due_s = time.monotonic() + self._interval_s
@@ -101,10 +101,8 @@ class FlushThread:
                 order.reply.put(complete)
             if order is not None and order.last:
                 break
-        try:
-            self._finish()
-        except Exception as error:  # Everything is on disk.
-            self._faults.note("closing", error)
+        # Everything is on disk.
+        self._faults.attempt("closing", self._finish)
 
     def _next_order(self, due_s: float) -> _Order | None:
         """Return the next request, or None when it is time to write. Does background work until then."""
@@ -122,16 +120,5 @@ class FlushThread:
     def _work_aside(self) -> float | None:
         """Do a slice of background work and return the rest after it, in seconds. None if no work is left."""
         began_s = time.monotonic()
-        try:
-            has_more = self._aside()
-        except Exception as error:  # The thread must outlive whatever it ran into.
-            self._faults.note("closing", error)
-            return None
+        has_more = self._faults.attempt("closing", self._aside)
         return _REST * (time.monotonic() - began_s) if has_more else None
-
-    def _write_safely(self, last: bool) -> bool:
-        try:
-            return self._write(last)
-        except Exception as error:  # The thread must outlive whatever one flush ran into.
-            self._faults.note("flush", error)
-            return False

@@ -98,10 +98,7 @@ class Recording:
         Returns whether it was done in time. A later call waits for the first.
         """
         while self.active and self._stop_callbacks:
-            try:
-                self._stop_callbacks.pop()()
-            except Exception as error:  # Nothing of ours reaches the host.
-                self.faults.note("stop", error)
+            self.faults.attempt("stop", self._stop_callbacks.pop())
         try:
             return self._stop(timeout_s)
         finally:
@@ -173,10 +170,8 @@ class Recording:
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
         attributes = {metrics.WORKER_ID: self.worker_id or "", metrics.ROLE: role}
-        try:
-            metrics.show(metrics.Mirrored(self._tallies, attributes), meter_provider)
-        except Exception as error:  # The provider is the host's, and the trace does not need it.
-            self.faults.note("metrics", error)
+        # The provider is the host's, and the trace does not need it.
+        self.faults.attempt("metrics", metrics.show, metrics.Mirrored(self._tallies, attributes), meter_provider)
 
     def _sample_gpus(self, identity: Identity, interval_s: float) -> None:
         nvml = gpu.load_nvml(self.faults)

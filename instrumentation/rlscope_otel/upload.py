@@ -82,36 +82,28 @@ def _opened(address: str) -> Store:
     return ObjectStore(address)
 
 
-class _Opening:
-    """A copy whose store is opened by its first round, and again until that succeeds."""
-
-    def __init__(self, run_dir: Path, worker_id: str, address: str) -> None:
-        self._copy: WorkerCopy | None = None
-        self._of = (run_dir, worker_id)
-        self._address = address
-
-    def round(self) -> bool:
-        """A round of the copy."""
-        if self._copy is None:
-            self._copy = WorkerCopy(*self._of, _opened(self._address))
-        return self._copy.round()
-
-
 def main() -> int:
     """The process. Its signals are those of the host, which says by its own end when to end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     run_dir, worker_id, address, interval_s = sys.argv[1:]
-    opening = _Opening(Path(run_dir), worker_id, address)
+    copies: list[WorkerCopy] = []
+
+    def copy_new_files() -> bool:
+        """Do a round of the copy. The first opens the store, and the next does if that fails."""
+        if not copies:
+            copies.append(WorkerCopy(Path(run_dir), worker_id, _opened(address)))
+        return copies[0].round()
 
     def is_over(seconds: float) -> bool:
+        """Wait for the end of the recording, after which this process is not to last for long."""
         over = _input_ends_within(seconds)
         if over:
             # Whatever a client is doing then: a request that hangs holds nobody up for longer.
             signal.alarm(round(LONGEST_END_S) + 5)
         return over
 
-    return 0 if copy_until_the_end(opening.round, float(interval_s), is_over, _say) else 1
+    return 0 if copy_until_the_end(copy_new_files, float(interval_s), is_over, _say) else 1
 
 
 if __name__ == "__main__":

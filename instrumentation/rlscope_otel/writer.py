@@ -189,14 +189,9 @@ class Writer:
                 return 0
             batch = batch_of(table, columns)
         self._journals[table].append(batch, Owner(self.run_id or "", self.worker_id))
-        self._tally(table, columns)
+        # The rows are on disk: a total that cannot take them in is no reason to lose them.
+        self._faults.attempt("metrics", self._tallies.batch, table, columns)
         return batch.num_rows
-
-    def _tally(self, table: str, columns: list[Values]) -> None:
-        try:
-            self._tallies.batch(table, columns)
-        except Exception as error:  # The rows are on disk: a total that cannot take them in is no reason to lose them.
-            self._faults.note("metrics", error)
 
     def _columns(self, table: str, rows: list[Row]) -> list[Values]:
         columns: list[Values] = list(zip(*rows, strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from rlscope_otel import exits, settings
 from rlscope_otel.errors import SetupError
@@ -19,7 +19,6 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
 from rlscope_otel.start import start_run
 
-_T = TypeVar("_T")
 # AReaL gives the executor of its evaluations a cap that is none.
 _NO_CAP = 10**9
 
@@ -121,22 +120,13 @@ def watch_scopes(module: ModuleType) -> None:
     @contextmanager
     def record_timing(key: str) -> Generator[Any]:
         """Open AReaL's scope, and record how long it took, unless it raised."""
-        started = _guarded(lambda: (WORKERS.version, WORKERS.trainer.now_ns()))
+        started = WORKERS.faults.attempt("scope", lambda: (WORKERS.version, WORKERS.trainer.now_ns()))
         with host(key) as value:
             yield value
         if started is not None:
-            _guarded(lambda: _record(WORKERS.trainer, key, *started))
+            WORKERS.faults.attempt("scope", lambda: _record(WORKERS.trainer, key, *started))
 
     module.record_timing = record_timing  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _guarded(action: Callable[[], _T]) -> _T | None:
-    """Do something of ours between what the trainer does: its errors are counted."""
-    try:
-        return action()
-    except Exception as error:  # Nothing of ours reaches the trainer.
-        WORKERS.faults.note("scope", repr(error))
-        return None
 
 
 def _record(run: Run, name: str, version: int, start_ns: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.seams import Seams, Watch
 
-Then = Callable[[ModuleType], None]
+Then = Callable[[ModuleType], object]
 WatchedModules = Mapping[str, Mapping[str, Mapping[str, Watch]]]
 """By module and class (none: the module itself) the functions to watch."""
 
@@ -39,15 +39,16 @@ def once_loaded(name: str, then: Then, faults: Faults) -> None:
     if name in _awaited:
         return
     _awaited.add(name)
+    tell = partial(faults.attempt, f"loading {name}", then)
     module = sys.modules.get(name)
     if module is not None:
-        _call(then, module, faults)
+        tell(module)
         return
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-    finder.waiting[name] = lambda loaded: _call(then, loaded, faults)
+    finder.waiting[name] = tell
 
 
 def _watch(classes: Mapping[str, Mapping[str, Watch]], seams: Callable[[], Seams], module: ModuleType) -> None:
@@ -62,13 +63,6 @@ def _actor_class(found: Any) -> Any:
     """The class whose methods an actor runs: Ray's decorator leaves a handle in its place."""
     ray_metadata = getattr(found, "__ray_metadata__", None)
     return found if ray_metadata is None else ray_metadata.modified_class
-
-
-def _call(then: Then, module: ModuleType, faults: Faults) -> None:
-    try:
-        then(module)
-    except Exception as error:  # The host is importing: nothing of ours may stop it.
-        faults.note(f"loading {module.__name__}", repr(error))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -22,9 +22,11 @@ prefix sharing. Not run: a GPU, and with it `use_async_batching` and offloading 
 import importlib
 import sys
 from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any
 
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run
@@ -35,8 +37,8 @@ from rlscope_otel.samples import VersionRun
 
 # The policy version that transformers' continuous batching samples with, and the duration of each weight update.
 #
-# The user writes the weights in a block (`Apply`), on any thread. Only the generation loop's thread knows whether and
-# how long the loop is paused meanwhile, so a paused update is recorded when the loop resumes.
+# The user writes the weights in a block (`Engine.apply`), on any thread. Only the thread of the generation loop knows
+# whether and how long the loop is paused meanwhile, so a paused update is recorded when the loop resumes.
 
 
 @dataclass(slots=True)
@@ -112,27 +114,6 @@ class Weights:
         update.between(applied.start_ns, applied.end_ns)
 
 
-class Apply:
-    """The block in which weights are written."""
-
-    def __init__(self, weights: Weights, version: int, label: str | None) -> None:
-        self._weights, self._version, self._label = weights, version, label
-        self._start_ns = 0
-        self._paused: bool | None = None
-
-    def __enter__(self) -> Self:
-        self._start_ns, self._paused = self._weights.run.now_ns(), self._weights.begin()
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._weights.end(self._version, self._label, self._start_ns, self._paused)
-        else:
-            self._weights.fail()
-
-
 _API = "transformers.generation.continuous_batching.continuous_api"
 _HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
 
@@ -168,12 +149,19 @@ class Engine:
         """The current policy version."""
         return self._weights.version
 
-    def apply(self, version: int, label: str | None = None) -> Apply:
+    @contextmanager
+    def apply(self, version: int, label: str | None = None) -> Generator[None]:
         """A block that writes the weights of a version; tokens sampled after it have that version.
 
         Inside `manager.pause()` the update lasts as long as the pause does.
         """
-        return Apply(self._weights, version, label)
+        start_ns, paused = self.run.now_ns(), self._weights.begin()
+        try:
+            yield
+        except BaseException:
+            self._weights.fail()
+            raise
+        self._weights.end(version, label, start_ns, paused)
 
     def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
         """Return the versions that sampled the tokens of a finished request. Works once per request."""

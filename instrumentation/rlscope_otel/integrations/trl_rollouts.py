@@ -413,7 +413,7 @@ class WatchedQueue:
         """The queue's `get`; that of an empty queue is a wait for samples."""
         if not self.is_watched:
             return self.host_queue.get(*args, **kwargs)
-        self._guarded(self._takings.settle)
+        self._run.faults.attempt("rollout queue", self._takings.settle)
         was_empty, start_ns = self._depth() in (None, 0), self._run.now_ns()
         try:
             row = self.host_queue.get(*args, **kwargs)
@@ -422,7 +422,7 @@ class WatchedQueue:
             raise
         if was_empty:
             self._run.wait("samples").between(start_ns, self._run.now_ns())
-        self._guarded(self._takings.take, row, self._depth())
+        self._run.faults.attempt("rollout queue", self._takings.take, row, self._depth())
         return row
 
     def _depth(self) -> int | None:
@@ -430,12 +430,6 @@ class WatchedQueue:
             return self.host_queue.qsize()
         except NotImplementedError:  # multiprocessing's queue on macOS.
             return None
-
-    def _guarded(self, action: Any, *arguments: object) -> None:
-        try:
-            action(*arguments)
-        except Exception as error:  # Nothing of ours reaches the host.
-            self._run.faults.note("rollout queue", repr(error))
 
 
 def _forget_oldest(remembered: dict[Any, Any]) -> None:

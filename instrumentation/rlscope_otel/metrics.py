@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from rlscope_otel import conventions
-from rlscope_otel.tallies import Tallies, Vital
+from rlscope_otel.tallies import Report, Tallies
+from rlscope_otel.worker_file import Progress
 
 Attributes = dict[str, str]
 _Readings = Iterable[tuple[float, Attributes]]
@@ -39,13 +40,6 @@ class Metric(NamedTuple):
     monotonic: bool = False
 
 
-class Mirrored(NamedTuple):
-    """The totals of one worker, and the attributes that identify it."""
-
-    tallies: Tallies
-    attributes: Attributes
-
-
 class _Mirror:
     """The instruments on one meter, and the workers whose totals they show for as long as those are alive."""
 
@@ -55,12 +49,13 @@ class _Mirror:
             create = meter.create_observable_counter if metric.monotonic else meter.create_observable_gauge
             create(metric.name, [self._callback(metric.read)], unit=metric.unit, description=metric.brief)
 
-    def show(self, mirrored: Mirrored) -> None:
-        """Show one more worker."""
-        self._workers[mirrored.tallies] = mirrored.attributes
+    def show(self, tallies: Tallies, attributes: Attributes) -> None:
+        """Show one more worker, which the attributes identify."""
+        self._workers[tallies] = attributes
 
     def _callback(self, read: _Reader) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
+            """Yield the values of all workers."""
             for tallies, attributes in list(self._workers.items()):
                 worker = {**attributes, **_run_of(tallies)}
                 for value, own in read(tallies):
@@ -73,7 +68,7 @@ _mirrors: "WeakKeyDictionary[MeterProvider, _Mirror]" = WeakKeyDictionary()
 _global_mirror: list[_Mirror] = []
 
 
-def show(mirrored: Mirrored, meter_provider: MeterProvider | None = None) -> None:
+def show(tallies: Tallies, attributes: Attributes, meter_provider: MeterProvider | None = None) -> None:
     """Show a worker's totals on a provider; on the global one by default, even when the host sets that later."""
     if meter_provider is None or meter_provider is get_meter_provider():
         if not _global_mirror:
@@ -83,15 +78,15 @@ def show(mirrored: Mirrored, meter_provider: MeterProvider | None = None) -> Non
         mirror = _mirrors.get(meter_provider)
         if mirror is None:
             mirror = _mirrors[meter_provider] = _Mirror(meter_provider.get_meter(conventions.SCOPE_NAME))
-    mirror.show(mirrored)
+    mirror.show(tallies, attributes)
 
 
 def _run_of(tallies: Tallies) -> Attributes:
     """The run, and the worker's name there: both can change while the run folder cannot be written."""
-    vital = tallies.vital()
-    if vital is None:
+    report = tallies.report()
+    if report is None:
         return {RUN_ID: ""}
-    return {RUN_ID: vital.run_id, WORKER_ID: vital.worker_id}
+    return {RUN_ID: report.progress.run_id or "", WORKER_ID: report.worker_id}
 
 
 def _staleness(tallies: Tallies) -> _Readings:
@@ -127,10 +122,11 @@ def _update_seconds(tallies: Tallies) -> _Readings:
         yield spent_ns / _NS_PER_S, attributes
 
 
-def _vital(read: Callable[[Vital], float | None]) -> _Reader:
+def _reported(read: Callable[[Report], float | None]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
-        vital = tallies.vital()
-        return _known(None if vital is None else read(vital))
+        """Read a value of the worker's last report."""
+        report = tallies.report()
+        return _known(None if report is None else read(report))
 
     return readings
 
@@ -139,13 +135,23 @@ def _known(value: float | None) -> _Readings:
     return [] if value is None else [(value, {})]
 
 
-def _rows(read: Callable[[Vital], Mapping[str, int]]) -> _Reader:
+def _rows(read: Callable[[Progress], Mapping[str, int]]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
-        vital = tallies.vital()
-        by_table = {} if vital is None else read(vital)
+        """Read a number of rows by table."""
+        report = tallies.report()
+        by_table = {} if report is None else read(report.progress)
         return [(rows, {_TABLE: table}) for table, rows in by_table.items()]
 
     return readings
+
+
+def _heartbeat_s(report: Report) -> float | None:
+    return None if report.progress.stopped_ns is not None else report.progress.last_flush_ns / _NS_PER_S
+
+
+def _stopped_s(report: Report) -> float | None:
+    stopped_ns = report.progress.stopped_ns
+    return None if stopped_ns is None else stopped_ns / _NS_PER_S
 
 
 def _gauge(name: str, unit: str, brief: str, read: _Reader) -> Metric:
@@ -160,7 +166,12 @@ METRICS = (
     _gauge("engine.running", "{request}", "requests in the engine's last batch", _level("running")),
     _gauge("engine.waiting", "{request}", "requests waiting in the engine at its last pass", _level("waiting")),
     _gauge("engine.kv.used", "{token}", "tokens in the KV cache, last value", _level("kv_used_tokens")),
-    _gauge("engine.kv.capacity", "{token}", "capacity of the KV cache", _vital(lambda vital: vital.kv_capacity_tokens)),
+    _gauge(
+        "engine.kv.capacity",
+        "{token}",
+        "capacity of the KV cache",
+        _reported(lambda report: report.identity.kv_capacity_tokens),
+    ),
     _counter("engine.decode", "{token}", "output tokens produced by the engine", _count("decode_tokens")),
     _gauge("queue.depth", "{sample}", "samples in the queue, last value", _queue_depths),
     _gauge(
@@ -202,24 +213,24 @@ METRICS = (
     _counter("weights.updates", "{update}", "completed weight updates", _count("updates", _PHASE)),
     _counter("weights.update.time", "s", "total duration of those updates", _update_seconds),
     _counter("worker.time", "s", "seconds by state, counting the innermost", _seconds),
-    _gauge("worker.gpus", "{gpu}", "GPUs owned by the worker", _vital(lambda vital: vital.gpus)),
+    _gauge("worker.gpus", "{gpu}", "GPUs owned by the worker", _reported(lambda report: report.identity.gpu_count)),
     _gauge(
         "worker.heartbeat",
         "s",
         "last complete flush, UTC epoch seconds; absent once stopped",
-        _vital(lambda vital: vital.heartbeat_s),
+        _reported(_heartbeat_s),
     ),
     _gauge(
         "worker.stopped",
         "s",
         "when the worker stopped, UTC epoch seconds; absent before",
-        _vital(lambda vital: vital.stopped_s),
+        _reported(_stopped_s),
     ),
     _counter(
         "rows.dropped",
         "{row}",
         "rows lost: the buffer was full, or writing failed",
-        _rows(lambda vital: vital.dropped_rows),
+        _rows(lambda progress: progress.dropped),
     ),
-    _counter("rows.written", "{row}", "rows written to disk", _rows(lambda vital: vital.written_rows)),
+    _counter("rows.written", "{row}", "rows written to disk", _rows(lambda progress: progress.rows)),
 )

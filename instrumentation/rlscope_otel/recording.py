@@ -171,7 +171,7 @@ class Recording:
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
         attributes = {metrics.WORKER_ID: self.worker_id or "", metrics.ROLE: role}
         # The provider is the host's, and the trace does not need it.
-        self.faults.attempt("metrics", metrics.show, metrics.Mirrored(self._tallies, attributes), meter_provider)
+        self.faults.attempt("metrics", metrics.show, self._tallies, attributes, meter_provider)
 
     def _sample_gpus(self, identity: Identity, interval_s: float) -> None:
         nvml = gpu.load_nvml(self.faults)

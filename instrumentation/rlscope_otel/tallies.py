@@ -11,6 +11,7 @@ from statistics import median
 from typing import NamedTuple, cast
 
 from rlscope_otel import schema
+from rlscope_otel.worker_file import Identity, Progress
 
 _NS_PER_S = 1e9
 # Upper ends of the staleness buckets: a few series whatever the run does, fine where it matters.
@@ -33,21 +34,12 @@ class State(NamedTuple):
     reason: str | None = None
 
 
-class Vital(NamedTuple):
-    """A worker's report about itself at a flush. Unknown values are None."""
+class Report(NamedTuple):
+    """A worker's report about itself at a flush, as in its file."""
 
-    run_id: str
     worker_id: str
-    gpus: int
-    kv_capacity_tokens: int | None
-    heartbeat_s: float | None
-    """UTC epoch seconds; None once the worker has stopped."""
-    stopped_s: float | None
-    """UTC epoch seconds; None while the worker goes on."""
-    dropped_rows: Mapping[str, int]
-    """By table."""
-    written_rows: Mapping[str, int]
-    """By table."""
+    identity: Identity
+    progress: Progress
 
 
 class Totals(NamedTuple):
@@ -75,7 +67,7 @@ class Tallies:
         self._queue_depths: dict[str, int] = {}
         self._levels: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = defaultdict(int)
-        self._vital: Vital | None = None
+        self._report: Report | None = None
         self._max_staleness: int | None = None
         self._step_ends_ns: deque[int] = deque(maxlen=_MOST_STEP_ENDS)
         self._new: list[_Interval] = []
@@ -100,13 +92,13 @@ class Tallies:
             # Shown before there is one: what appears with a value has not risen in anybody's eyes.
             self._counts["over_cap", ""] += 0
 
-    def flushed(self, vital: Vital | None = None) -> None:
+    def flushed(self, report: Report | None = None) -> None:
         """All tables of one flush have been counted, so nested intervals can be separated.
 
-        vital is None if part of the flush could not be written; the last values then stay.
+        report: None if part of the flush could not be written; the last values then stay.
         """
         with self._lock:
-            self._vital = vital or self._vital
+            self._report = report or self._report
             for interval in sorted(self._new, key=_inner_first):
                 self._settle(interval)
             self._new.clear()
@@ -144,10 +136,10 @@ class Tallies:
         with self._lock:
             return Totals(dict(self._levels), dict(self._counts))
 
-    def vital(self) -> Vital | None:
+    def report(self) -> Report | None:
         """Return the worker's report at its last complete flush. None before the first."""
         with self._lock:
-            return self._vital
+            return self._report
 
     def _take(self, table: str, columns: dict[str, Values]) -> None:
         if table == "engine_steps":

@@ -15,7 +15,7 @@ from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.open_journal import Journals, Owner
 from rlscope_otel.settings import Settings
-from rlscope_otel.tallies import Tallies, Vital
+from rlscope_otel.tallies import Report, Tallies
 from rlscope_otel.worker_file import Progress, WorkerFile
 
 _WORKER_COLUMN = {
@@ -79,7 +79,7 @@ class Writer:
             self._enter()
             self._learn_cap()
             complete = all([self._drain(table) for table in self._buffers])
-            self._tallies.flushed(self._vital() if complete else None)
+            self._tallies.flushed(Report(self.worker_id, self.identity, self._progress()) if complete else None)
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
             self._state()
         except (OSError, SetupError) as error:
@@ -206,35 +206,15 @@ class Writer:
             self._faults.note(f"rows of {table} lost", error)
         return list(zip(*kept, strict=True))
 
-    @property
-    def _rows(self) -> dict[str, int]:
-        return {table: journals.rows for table, journals in self._journals.items()}
-
-    @property
-    def _dropped(self) -> dict[str, int]:
-        return {table: buffer.dropped for table, buffer in self._buffers.items()}
-
-    def _vital(self) -> Vital:
-        return Vital(
-            run_id=self.run_id or "",
-            worker_id=self.worker_id,
-            gpus=self.identity.gpu_count,
-            kv_capacity_tokens=self.identity.kv_capacity_tokens,
-            heartbeat_s=self._clock.now_ns() / 1e9 if self._stopped_ns is None else None,
-            stopped_s=self._stopped_ns / 1e9 if self._stopped_ns is not None else None,
-            dropped_rows=self._dropped,
-            written_rows=self._rows,
-        )
-
     def _progress(self) -> Progress:
         return Progress(
             run_id=self.run_id,
             clock=self._clock.anchors(),
             last_flush_ns=self._clock.now_ns(),
             stopped_ns=self._stopped_ns,
-            rows=self._rows,
+            rows={table: journals.rows for table, journals in self._journals.items()},
             closed=self._closing.closed,
-            dropped=self._dropped,
+            dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
             open=self._open_phases() if self._stopped_ns is None else (),
             config=self._settings.config,
         )

@@ -110,14 +110,17 @@ class _Values:
         self._points = points
 
     def total(self, name: str, wanted: _Filter = lambda _: True) -> float | None:
+        """Return the sum of the series of a name whose labels are wanted. None if there is none."""
         found = [point.value for point in self._points if point.name == name and wanted(point.labels)]
         return sum(found) if found else None
 
     def count(self, name: str, wanted: _Filter = lambda _: True) -> int | None:
+        """Return the sum as a whole number. None if there is none."""
         total = self.total(name, wanted)
         return None if total is None else round(total)
 
     def label(self, name: str, label: str) -> int | None:
+        """Return a number that a series has as a label. None if it has none."""
         texts = [point.labels.get(label, "") for point in self._points if point.name == name]
         return int(texts[0]) if texts and texts[0].isdecimal() else None
 

@@ -51,6 +51,7 @@ class _Window(NamedTuple):
 
     @property
     def length_ns(self) -> int:
+        """Return the time between the two readings."""
         return self.end_ns - self.start_ns
 
     @property
@@ -210,6 +211,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
+        """Return the request to the new address. Raises HTTPError if that is on another host."""
         host = urlsplit(newurl).hostname
         if host != urlsplit(req.full_url).hostname:
             raise HTTPError(newurl, code, f"the page is on another host, {host!r}, which is not asked", headers, fp)
@@ -242,6 +244,7 @@ def _pieces(answer: HTTPResponse, timeout_s: float) -> Iterator[bytes]:
 
 def _starter(options: argparse.Namespace) -> StartRun:
     def start(engine: str, reading: Reading) -> Run:
+        """Start the recording of one engine. Raises SetupError if there is nowhere to record."""
         run = start_run(
             options.run_dir,
             "sampler",

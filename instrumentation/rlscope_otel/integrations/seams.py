@@ -147,6 +147,7 @@ class Seams:
 
     def _coroutine(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> Any:
+            """Await the host's coroutine, between what watches it."""
             call = self._begin(watch, args, kwargs)
             try:
                 call.result = await host(*args, **kwargs)
@@ -161,6 +162,7 @@ class Seams:
 
     def _generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            """Yield the host's items, each of which is seen, between what watches the whole."""
             call = self._begin(watch, args, kwargs)
             items = host(*args, **kwargs)
             try:
@@ -179,6 +181,7 @@ class Seams:
 
     def _async_generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            """Yield the host's items, each of which is seen, between what watches the whole."""
             call = self._begin(watch, args, kwargs)
             items = host(*args, **kwargs)
             try:

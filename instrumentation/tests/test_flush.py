@@ -325,7 +325,7 @@ def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_
     assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
 
 
-def test_an_error_that_cannot_be_shown_is_counted_too() -> None:
+def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ValueError(Raising())
 
@@ -333,6 +333,7 @@ def test_an_error_that_cannot_be_shown_is_counted_too() -> None:
     assert faults.attempt("hook", fail) is None
     assert faults.attempt("hook", lambda: 3) == 3
     assert faults.counts == {"hook": 1}
+    assert "rlscope: hook: ValueError (" in caplog.text
 
 
 def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(tmp_path: Path) -> None:

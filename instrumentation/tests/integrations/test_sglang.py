@@ -333,9 +333,10 @@ def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn
     updater.update_weights_from_tensor(update(None))
     step(scheduler, batch, clock, launch_ms=0)
     updater.update_weights_from_tensor(update("1"))
+    clock.advance(MS)
     updater.end_weight_update(SimpleNamespace())
     step(scheduler, batch, clock, req, launch_ms=0)
-    assert taken(rows, "weight_updates", "version", "paused", "start_ns", "end_ns") == [(1, False, 6 * MS, 51 * MS)]
+    assert taken(rows, "weight_updates", "version", "paused", "start_ns", "end_ns") == [(1, False, 6 * MS, 52 * MS)]
     (sample,) = rows("samples")
     assert (runs_of(sample), sample["torn_tokens"]) == ([(0, 0, 2), (1, 2, 3)], 1)
 
@@ -351,9 +352,12 @@ def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_p
     updater.end_weight_update(SimpleNamespace())
     scheduler.record_weight_version_change(new_version="2")
     step(scheduler, Batch(Req("b")), clock)
+    updater.update_weights_from_disk(update(None))
+    step(scheduler, Batch(Req("c")), clock)
     run.stop()
-    assert taken(rows, "weight_updates", "version", "label") == [(1, None), (2, "2")]
-    assert taken(rows, "samples", "sample_id", "version_source") == [("a", "time_join"), ("b", "engine")]
+    assert taken(rows, "weight_updates", "version", "label") == [(1, None), (2, "2"), (3, None)]
+    sources = taken(rows, "samples", "sample_id", "version_source", "torn_tokens")
+    assert sources == [("a", "time_join", None), ("b", "engine", None), ("c", "time_join", None)]
 
 
 def test_a_load_that_failed_is_no_version(scheduler, run: Run, clock: ManualClock, rows) -> None:

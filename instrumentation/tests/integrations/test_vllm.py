@@ -46,6 +46,7 @@ class FakeRequest:
         self.num_prompt_tokens = prompt_tokens
         self.num_output_tokens = 0
         self.num_preemptions = 0
+        self.drafts = 0
         self.arrival_time = 0.0
         self.sampling_params: Any = SimpleNamespace(stop=list(stop))
         self.finished_reason: str | None = None
@@ -85,6 +86,7 @@ def make_core(clock: ManualClock) -> Any:
             self.kv_cache_manager = SimpleNamespace(usage=0.25)
             self.state = PauseState.UNPAUSED
             self.scheduled: set[str] = set()
+            self.finished_req_ids: set[str] = set()
 
         def add_request(self, request: FakeRequest) -> None:
             self.requests[request.request_id] = request
@@ -102,8 +104,10 @@ def make_core(clock: ManualClock) -> Any:
             new = [request for request in batch if request.request_id not in self.scheduled]
             old = [request for request in batch if request.request_id in self.scheduled]
             tokens = {request.request_id: request.num_prompt_tokens for request in new}
-            tokens |= {request.request_id: 1 for request in old}
+            tokens |= {request.request_id: 1 + request.drafts for request in old}
+            drafts = {request.request_id: [7] * request.drafts for request in old if request.drafts}
             self.scheduled |= {request.request_id for request in new}
+            self.finished_req_ids = set()
             return SchedulerOutput(
                 [NewRequestData(request.request_id) for request in new],
                 CachedRequestData(
@@ -111,6 +115,7 @@ def make_core(clock: ManualClock) -> Any:
                 ),
                 tokens,
                 sum(tokens.values()),
+                drafts,
             )
 
         def update_from_output(self, scheduler_output: SchedulerOutput, ended: dict[str, str]) -> dict[int, Any]:
@@ -119,11 +124,13 @@ def make_core(clock: ManualClock) -> Any:
                 request = self.requests.get(request_id)
                 if request is None:
                     continue
-                request.num_output_tokens += 1
+                sampled = [7, *scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())]
+                request.num_output_tokens += len(sampled)
                 if request_id in ended:
                     del self.requests[request_id]
+                    self.finished_req_ids.add(request_id)
                 outputs.append(
-                    SimpleNamespace(request_id=request_id, new_token_ids=[7], finish_reason=ended.get(request_id))
+                    SimpleNamespace(request_id=request_id, new_token_ids=sampled, finish_reason=ended.get(request_id))
                 )
             clock.advance(OUTPUT_NS)
             return {0: SimpleNamespace(outputs=outputs)}
@@ -283,8 +290,11 @@ def loads(rows: Rows) -> list[tuple[int, ...]]:
 
 STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
     "a row reaches from the output before and is busy from scheduling to output": (
-        "add a b; step; step a=stop b=length",
-        {steps: [(0, 110, 100), (110, 225, 100)], loads: [(2, 0, 2, 6, 250), (2, 0, 2, 0, 250)]},
+        "add a b; step; step; step a=stop b=length",
+        {
+            steps: [(0, 110, 100), (110, 225, 100), (225, 340, 100)],
+            loads: [(2, 0, 2, 6, 250), (2, 0, 2, 0, 250), (2, 0, 2, 0, 250)],
+        },
     ),
     "requests beyond the batch wait": (
         "add a b c d e f g h i; step a=stop; step",
@@ -394,6 +404,26 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
     "a sample of which one version was counted is not the engine's": (
         "add a; step; update; step; update; label 2; step a=stop",
         {versions: {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}},
+    ),
+    "calls without a beginning are one update until there is a label": (
+        "add a; step; update_weights; wait 10; update_weights; label 1; update_weights; label 2; step a=stop",
+        {updates: [("apply", 1, "1", 115, 165), ("apply", 2, "2", 165, 185)]},
+    ),
+    "a label within an update is that of the whole update": (
+        "add a; step; start_weight_update; label 1; update_weights; finish_weight_update; step a=stop",
+        {updates: [("apply", 1, "1", 115, 175)]},
+    ),
+    "an update of the draft model between passes takes the engine's time and tears nothing": (
+        "add a; update; label 1; step; start_draft_weight_update; finish_weight_update; step; label 2; step a=stop",
+        {
+            updates: [("apply", 1, "1", 0, 60), ("apply", 2, "2", 330, 330)],
+            torn: {"a": None},
+            spans: [
+                ("weight_update", None, 175, 195),
+                ("weight_update", None, 195, 215),
+                ("wait", "requests", 440, 445),
+            ],
+        },
     ),
     "an update of the draft model is no policy version": (
         "add a; start_draft_weight_update; step; finish_weight_update; step a=stop",
@@ -605,6 +635,22 @@ def test_in_process_a_row_is_the_engine_s_step_and_the_rest_is_the_host_s(engine
     clock.advance(9)
     assert steps(rows) == [(1000, 1122, 100), (2122, 2244, 100)]
     assert spans(rows) == [("wait", "requests", 2244, 2253)]
+
+
+def test_in_process_a_step_of_two_passes_ends_with_the_second(engine, clock, rows):
+    add(engine.core, "a")
+    once = engine.core.step
+    engine.core.step = lambda: (once(), once())
+    engine.step()
+    assert steps(rows) == [(0, 113, 100), (128, 237, 100)]
+
+
+def test_accepted_drafts_are_tokens(core, rows):
+    add(core, "a")
+    core.step()
+    core.scheduler.requests["a"].drafts = 3
+    core.step()
+    assert [row["decode_tokens"] for row in rows("engine_steps")] == [1, 4]
 
 
 def test_in_process_a_call_without_a_pass_gives_no_time_to_the_next_one(engine, clock, rows):

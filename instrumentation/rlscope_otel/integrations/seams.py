@@ -162,7 +162,7 @@ class Seams:
 
     def _generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            """Yield the host's items, each of which is seen, between what watches the whole."""
+            """Yield the host's items, and show each of them, between what watches the whole."""
             call = self._begin(watch, args, kwargs)
             items = host(*args, **kwargs)
             try:
@@ -181,7 +181,7 @@ class Seams:
 
     def _async_generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            """Yield the host's items, each of which is seen, between what watches the whole."""
+            """Yield the host's items, and show each of them, between what watches the whole."""
             call = self._begin(watch, args, kwargs)
             items = host(*args, **kwargs)
             try:

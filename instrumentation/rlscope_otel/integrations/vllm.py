@@ -140,9 +140,9 @@ class Recorder:
         self._weights = Weights(run, getattr(core, "_weight_version", None), source, label_follows=True)
         self._requests = Requests(run, self._weights, ids_have_suffix())
         records_idleness = owns_its_process or run.role in ("sampler", "auxiliary")
-        cache = (capacity_tokens, 0 if capacity_tokens is None else blocks_of(core.scheduler))
-        self._steps = Steps(run, records_idleness, owns_its_process, *cache)
-        self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps, *cache)
+        blocks = 0 if capacity_tokens is None else blocks_of(core.scheduler)
+        self._steps = Steps(run, records_idleness, owns_its_process, capacity_tokens, blocks)
+        self._passes = Passes(run, self._scheduler, self._weights, self._requests, self._steps)
         self._watch(core)
         self._steps.has_none(run.now_ns())
         for request in list(getattr(core.scheduler, "requests", {}).values()):

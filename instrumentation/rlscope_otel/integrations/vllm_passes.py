@@ -68,7 +68,7 @@ class Steps:
         self._records_idleness = records_idleness
         self._owns_its_process = owns_its_process
         """Whether time between passes is vLLM's; else it is the host program's, but for what a step encloses."""
-        self._capacity_tokens, self._blocks = capacity_tokens, blocks
+        self.capacity_tokens, self.blocks = capacity_tokens, blocks
         self._recorded_ns: int | None = None
         """Up to where time is accounted for, when what follows belongs to the next pass."""
         self._last_output_ns = 0
@@ -156,8 +156,8 @@ class Steps:
         row, self._row = self._row, None
         if row is not None:
             start_ns, _, busy_ns, (_, running, waiting, prefill, kv_used, preemptions, _), decode = row
-            if self._blocks and kv_used is not None and self._capacity_tokens is not None:
-                kv_used = round((1.0 - kv_used / self._blocks) * self._capacity_tokens)
+            if self.blocks and kv_used is not None and self.capacity_tokens is not None:
+                kv_used = round((1.0 - kv_used / self.blocks) * self.capacity_tokens)
             self._run.engine_step(
                 start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill or 0, kv_used, preemptions
             )
@@ -183,40 +183,15 @@ _LONGEST_NOTED_NS = 250_000_000
 class Passes:
     """Records the passes of the one scheduler that `scheduler` gives."""
 
-    # Slots: an attribute is one place in memory, not a dictionary's.
-    __slots__ = (
-        "_batches",
-        "_began_ns",
-        "_blocks",
-        "_capacity_tokens",
-        "_failed",
-        "_in_step",
-        "_last",
-        "_may_be_last",
-        "_notes",
-        "_now_ns",
-        "_own",
-        "_requests",
-        "_steps",
-        "_weights",
-    )
-
     def __init__(
-        self,
-        run: Run,
-        scheduler: Callable[[], Any],
-        weights: Weights,
-        requests: Requests,
-        steps: Steps,
-        capacity_tokens: int | None,
-        blocks: int,
+        self, run: Run, scheduler: Callable[[], Any], weights: Weights, requests: Requests, steps: Steps
     ) -> None:
         self._now_ns = run.now_ns
         self._own = scheduler
         self._weights = weights
         self._requests = requests
         self._steps = steps
-        self._capacity_tokens, self._blocks = capacity_tokens, blocks
+        self._blocks = steps.blocks
         self._batches: dict[int, Batch] = {}
         self._notes: list[Note] = []
         self._began_ns: int | None = None
@@ -327,9 +302,8 @@ class Passes:
             self._requests.scheduled(new, now_ns)
 
     def _kv_used_tokens(self, scheduler: Any) -> int | None:
-        if self._capacity_tokens is None:
-            return None
-        return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
+        capacity_tokens = self._steps.capacity_tokens
+        return None if capacity_tokens is None else round(scheduler.kv_cache_manager.usage * capacity_tokens)
 
     def _put_out(self, scheduler: Any, scheduled: Any, outputs: Any, at_ns: int) -> None:
         batch = self._batches.pop(id(scheduled), None)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import rlscope_otel
 from rlscope_otel import ManualClock
 from rlscope_otel.integrations import trl_grpo
 
@@ -209,17 +208,3 @@ def test_a_resumed_run_gives_its_samples_names_of_their_own(trainer, hook, run, 
     trainer.callback_handler.on_train_begin(trainer.args, trainer.state, None)
     trainer.step()
     assert rows("samples")[0]["sample_id"] == "8+0-0"
-
-
-def test_a_trainer_is_watched_once_and_given_back(trainer, run):
-    host = GRPOTrainer._generate
-    hook = trl_grpo.instrument(trainer, run)
-    assert trl_grpo.instrument(trainer, run) is hook
-    hook.close()
-    assert GRPOTrainer._generate is host
-
-
-def test_without_a_run_folder_nothing_is_watched(trainer):
-    host = GRPOTrainer._generate
-    assert trl_grpo.instrument(trainer, rlscope_otel.start_run(None)) is None
-    assert GRPOTrainer._generate is host

@@ -22,22 +22,29 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, clean, tallied_lines
+from rlscope.importers.lines import ConsoleLine, clean, tallied_lines, without_time
 from rlscope.importers.quantities import number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
+_OPENS: Final = re.compile(r"(?<![\w/])step:\d+(?: -|$)")
+_REST: Final = re.compile(r"\s*- \S+:|(?!step:)(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]+$")
+"""The rest of such a line that was wrapped before a metric, or cut inside a name or a number."""
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
-_OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
+_OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
+_CRASH: Final = "Error executing job with overrides: ["
+"""Beginning of the line in which Hydra lists the settings of the command after a crash."""
 _COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _PRINTED_VALUE: Final = re.compile(r"""(?!\[\d+[-:])\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
 """Start of a line inside a dictionary that is printed over several lines. A logger's timestamp in brackets is none."""
 _STRAY: Final = re.compile(r"(?!.*(?:\[\]|\{\}|\(\)))[\s\[\](){},-]+")
 """A line that no printed dictionary has: brackets come with the first item behind them, or the last before them."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
+_ABRIDGED: Final = re.compile(r",\s*(?:\.\.\.|…)\s*\}$")
+"""The end of a dictionary that somebody cut short for a page or an issue."""
 _TABLES: Final = (
     (
         "StatsLogger INFO: ",
@@ -63,9 +70,11 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
-_ANY_PAIR: Final = re.compile(rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}})\s?[:=]\s?{_NUMBER}(?:ms|s)?(?![\w.])")
+_ANY_PAIR: Final = re.compile(
+    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)\s?[:=]\s?{_NUMBER}(?:ms|s)?(?![\w.])"
+)
 _DURATION: Final = re.compile(
-    r"(?i)^(?!.*per_).*(?:(?:^|[/_.-])(?:time|secs?|seconds|duration|elapsed)(?:$|[/_.-])|_s$)"
+    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
 )
 _LEAST_LINES: Final = 3
 _LONGEST_DICTIONARY: Final = 64 * 1024
@@ -89,8 +98,7 @@ def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -
 def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    for raw, time_ns in lines:
-        line = clean(raw.decode("utf-8", errors="replace").rstrip())
+    for line, time_ns in _unwrapped(lines):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -105,7 +113,7 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads:
             yield from table.finished
             continue
         config.read(line)
-        if is_head and "=" in text and _COMMAND.search(text):
+        if text.startswith(_CRASH) or (is_head and "=" in text and _COMMAND.search(text)):
             tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(text))
         row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
         if row is not None:
@@ -113,6 +121,26 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads:
     tally.config = tally.config or config.settings
     tally.is_config_unread = config.is_unread and not tally.config
     yield from table.last()
+
+
+def _unwrapped(lines: Iterable[tuple[bytes, int | None]]) -> Iterator[tuple[ConsoleLine, int | None]]:
+    """Yield the lines, with the parts of a wrapped `step:12 - name:1.5` line joined."""
+    held: tuple[ConsoleLine, int | None] | None = None
+    for raw, time_ns in lines:
+        line = clean(raw.decode("utf-8", errors="replace").rstrip())
+        if held is not None and line.printer in ("", held[0].printer) and _REST.match(line.text):
+            start, rest = held[0].text, line.text.lstrip()
+            if len(start) < _LONGEST_DICTIONARY:
+                gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
+                held = replace(held[0], text=start + gap + rest), held[1]
+                continue
+        if held is not None:
+            yield held
+        held = (line, time_ns) if "step:" in line.text and _OPENS.search(line.text) else None
+        if held is None:
+            yield line, time_ns
+    if held is not None:
+        yield held
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:
@@ -147,7 +175,7 @@ def _literal(text: str) -> object:
     if len(text) > _LONGEST_DICTIONARY:
         return None
     try:
-        return ast.literal_eval(_WRAPPED.sub(r"\1", text))
+        return ast.literal_eval(_WRAPPED.sub(r"\1", _ABRIDGED.sub("}", text)))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return parsed_json(text)
 
@@ -202,9 +230,11 @@ class PrintedConfig:
         """Read one line."""
         if self.settings:
             return
+        line = without_time(line)
         if not self._lines:
-            if line.text.startswith(("{'", '{"')) and not line.text.endswith("}") and self._starts < _MOST_STARTS:
-                self._printer, self._lines, self._size = line.printer, [line.text], len(line.text)
+            text = line.text.lstrip()
+            if text.startswith(("{'", '{"')) and not text.endswith("}") and self._starts < _MOST_STARTS:
+                self._printer, self._lines, self._size = line.printer, [text], len(text)
                 self._starts += 1
         elif line.printer == self._printer and _PRINTED_VALUE.match(line.text) and not _STRAY.fullmatch(line.text):
             self._add(line.text)
@@ -243,14 +273,17 @@ def console_of(framework: Framework) -> Carrier:
     return CONSOLE if lead is None else replace(CONSOLE, rows=partial(_rows, leads=_leads_of([lead]) + _LEADS))
 
 
-def pairs_of(names: Collection[str]) -> Carrier:
+def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
     """Return the carrier of a console that prints these metrics as `name: 1.5` or `name=1.5`, on one line or several.
 
-    A row ends where a name comes again. Its step is the last `step 12`, `step: 12` or `step=12` before that.
+    prefixes: those of further metrics. A row ends where a name comes again. Its step is the last `step 12`, `step: 12`
+    or `step=12` before that, or the next one if the log begins with values and names the step on a line without any.
     """
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    others = "".join(rf"|{re.escape(prefix)}[\w/@.-]*" for prefix in prefixes)
+    between = r"(?:\s*[:=]\s*|\s*[│|]\s*|\s+(?=\S+\s*$))"
     pair = re.compile(
-        rf"(?<![\w/.])['\"]?({known})['\"]?(?:\s*[:=]\s*|\s*[│|]\s*)['\"]?({_NUMBER})\s*(ms\b|s\b)?(?![\w.])"
+        rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}(?:['\"]|np\.\w+\()?({_NUMBER})\s*(ms\b|s\b)?(?![\w.])"
     )
     return replace(CONSOLE, rows=partial(_pair_rows, pair))
 
@@ -258,10 +291,18 @@ def pairs_of(names: Collection[str]) -> Carrier:
 def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
     step: float | None = None
     values: dict[str, float] = {}
+    is_after: bool | None = None
     for raw in tallied_lines(path, tally, progress):
         text = clean(raw.decode("utf-8", errors="replace")).text
         stated = _PAIR_STEP.search(text)
         found = [(name, real(value) / (1e3 if unit == "ms" else 1.0)) for name, value, unit in pair.findall(text)]
+        if stated and is_after is None:
+            is_after = bool(values) and not found
+        if stated and is_after and not found:
+            if values:
+                yield MetricRow(None, real(stated[1]), values)
+            values = {}
+            continue
         if values and ((stated and real(stated[1]) != step) or any(name in values for name, _ in found)):
             yield MetricRow(None, step, values)
             step, values = (None if stated is None else step), {}

@@ -24,6 +24,14 @@ LONGEST_RECORD_BYTES: Final = 64 << 20
 """Maximum length of a JSON record, which may contain all tokens of a sample."""
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLLECTOR: Final = re.compile(
+    r"(?:\[pod/[^\]\s]{1,200}\] |[\w.-]{1,100}-\d{1,4} +\| |[\w./-]{1,200}\.(?:log|out|txt):(?:\d+:)?|\d{1,5}: |> )+"
+)
+"""Prefixes of kubectl, docker compose, grep and srun, and of a quotation."""
+_COLLECTED: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"
+)
+"""Time at which a container printed a line. It stays in the line, because some engines state no other."""
 _PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
 """Names of the processes that printed a line, as Ray and some launchers put them before it."""
 _ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")
@@ -163,9 +171,11 @@ def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[byte
 
 
 def clean(text: str) -> ConsoleLine:
-    """Return a line without ANSI colors, the names of its printers and Ray's merge suffix."""
+    """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
+    if collected := _COLLECTOR.match(text):
+        text = text[collected.end() :]
     printer = ""
     if text.lstrip().startswith("(") and (prefix := _PRINTER.match(text)):
         printer, text = prefix[0], text[prefix.end() :]
@@ -174,6 +184,12 @@ def clean(text: str) -> ConsoleLine:
         return ConsoleLine(text, printer)
     # "repeated 3x" stands for this line and two others.
     return ConsoleLine(text[: suffix.start()].rstrip(), printer, max(0, int(suffix[1]) - 1))
+
+
+def without_time(line: ConsoleLine) -> ConsoleLine:
+    """Return a line without the time that a log collector has put before it."""
+    collected = _COLLECTED.match(line.text)
+    return clean(line.text[collected.end() :]) if collected else line
 
 
 def clean_lines(text: str) -> Iterator[ConsoleLine]:

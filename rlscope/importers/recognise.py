@@ -160,7 +160,8 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
         found = _candidates(source, framework)
         if found and any(not each.is_companion for each in found):
             carrier = carrier_of(source)
-            rank = CARRIERS.index(carrier) if carrier in CARRIERS else -1
+            names = [each.name for each in CARRIERS]
+            rank = names.index(carrier.name) if carrier is not None else -1
             by_rank.setdefault(rank, []).append(_the_one(source, found))
     if not by_rank:
         raise _nothing_known(_open(folder, own), framework)

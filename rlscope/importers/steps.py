@@ -164,15 +164,29 @@ class _EnoughReadError(Exception):
 
 def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
+    return _carrier(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
+
+
+@lru_cache(maxsize=16)
+def _carrier(_path: Path, _bytes: int, source: ImportSource) -> Carrier | None:
     carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
-    own = source.own
-    if carrier is not CONSOLE or own is None:
+    if carrier is not CONSOLE:
         return carrier
-    console = console_of(own)
+    own, text = source.own, source.text
+    console = CONSOLE if own is None else console_of(own)
+    releases = [release for each in _tables(source) for release in each.releases()]
+    named = [each for each in releases if any(all(name in text for name in group) for group in each.known_by)]
+    if own is None and not named:
+        return console
     # Without a printed dictionary or table of these metrics, look for `name: value`.
-    return (
-        console if any(own.bare(name) in own.wanted for name in _rows_names(source, console)) else pairs_of(own.wanted)
-    )
+    names = _rows_names(source, console)
+    if own is not None:
+        return console if any(own.bare(name) in own.wanted for name in names) else pairs_of(own.wanted)
+    if any(_release_of(each, names) for each in frameworks()):
+        return console
+    found = named[0]
+    marks = (*found.placement.separate_metrics, *found.placement.colocated_metrics, *found.placement.unsettled_metrics)
+    return pairs_of(found.wanted, (*found.reported, *(mark for mark in marks if "/" in mark)))
 
 
 def recognise_steps(framework: Framework, source: ImportSource) -> str | None:
@@ -207,6 +221,7 @@ def _collect(
     by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
     met: set[str] = set()
     repeated = dict.fromkeys(by_worker, 0)
+    ahead: tuple[int | None, dict[str, float]] = None, {}
     for row in rows:
         values = {framework.bare(name): value for name, value in row.values.items()}
         met |= values.keys()
@@ -222,7 +237,10 @@ def _collect(
             for steps in by_worker.values():
                 if number in steps:
                     steps[number].values.update(kept)
+            ahead = number, {**(ahead[1] if ahead[0] == number else {}), **kept}
         else:
+            # Some frameworks write other metrics of a step before its times.
+            kept = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
             repeated[owner] += _add(by_worker[owner], number, kept, row.time_ns, framework.phases[owner])
     processes = tuple(
         ProcessSteps(worker_id, framework.phases[worker_id], _in_order(steps), repeated[worker_id])

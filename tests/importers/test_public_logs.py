@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlscope.errors import ImportFileError
 from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
 from rlscope.trace.imported import Imported
 from tests.importers.filling import asked, spent_s
 
@@ -122,3 +124,190 @@ def test_a_validation_before_the_first_heading_is_no_step(tmp_path: Path) -> Non
     imported(tmp_path, before + nemo_rl(20, 10, 9, 0.5, "===== Step 1/2 ====="))
     assert asked(tmp_path / "run", "SELECT step FROM train_steps") == [(1,)]
     assert "policy eval" not in spent_s(tmp_path / "run")
+
+
+VERL_PHASES = "timing_s/gen:41.25 - timing_s/ref:2.5 - timing_s/update_actor:12.0 - timing_s/step:55.75"
+CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnodes': 1,
+(TaskRunner pid=7)                                    'n_gpus_per_node': 6}},
+(TaskRunner pid=7)  'trainer': {'n_gpus_per_node': 8, 'nnodes': 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-03-04T05:06:07.123456789Z ",
+        "2026-03-04T05:06:07.123456789Z stdout F ",
+        "[pod/trainer-0/main] ",
+        "trainer-1  | ",
+        "train.log:12:",
+        "0: ",
+        "> ",
+        "    ",
+        "\x1b[36m(main_task pid=77, ip=10.0.0.2)\x1b[0m ",
+    ],
+)
+def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp_path: Path, prefix: str) -> None:
+    """The config says that samplers have GPUs of their own. Without it, the steps would be those of shared GPUs."""
+    text = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
+    imported(tmp_path, "".join(f"{prefix}{line}\n" for line in text.splitlines()))
+    assert asked(tmp_path / "run", "SELECT role, gpu_count FROM workers ORDER BY role") == [
+        ("sampler", 6),
+        ("trainer", 8),
+    ]
+    assert spent_s(tmp_path / "run") == {
+        "trainer samples": 123.75,
+        "sampler generate": 123.75,
+        "trainer logprobs": 7.5,
+        "trainer train": 36.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("cut", "joined"),
+    [
+        # A page of llm-d (2026) has each metric on a line of its own, behind `step:1`.
+        (" - ", "\n - "),
+        # A page of verl about NPUs (2025) breaks the line before a metric, and indents the rest.
+        ("- timing_s/ref", "\n    - timing_s/ref"),
+        # verl issue 7412 (2026-08) was copied from a terminal, which cut inside numbers and names.
+        ("41.25", "4\n1.25"),
+        ("41.25", "41\n.25"),
+        ("timing_s/gen", "timin\ng_s/gen"),
+        ("timing_s/ref", "\ntiming_s/ref"),
+        ("55.75", "55\n.75"),
+        ("55.75", "55.\n75"),
+    ],
+)
+def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined: str) -> None:
+    text = "".join(verl(step, VERL_PHASES) for step in (44, 45)).replace(cut, joined)
+    assert imported(tmp_path, text).framework == "verl"
+    assert spent_s(tmp_path / "run") == {"trainer generate": 82.5, "trainer logprobs": 5.0, "trainer train": 24.0}
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
+    assert length_s(tmp_path / "run") == 111.5
+
+
+@pytest.mark.parametrize("line", ["{name}: {value}", "(Runner pid=9) wandb: {name:>30} {value}   "])
+def test_metrics_listed_one_a_line_are_read(tmp_path: Path, line: str) -> None:
+    """Reports list them so (2026), and so does the W&B client at the end of a run: issue 24 of EasyR1's forks (2025)."""
+    values = {"timing_s/gen": 72.0, "timing_s/old": 36.5, "timing_s/update_actor": 119.5, "timing_s/step": 228.0}
+    text = "".join(line.format(name=name, value=value) + "\n" for name, value in values.items())
+    assert imported(tmp_path, "Run summary:\n" + text).refusal is None
+    assert spent_s(tmp_path / "run") == {"trainer generate": 72.0, "trainer logprobs": 36.5, "trainer train": 119.5}
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        "(MegatronTrainRayActor pid=9) [2026-04-02 10:12:12] train_metric_utils.py:50 - ",
+        "relax.utils.training.train_metric_utils:47 ",
+        "",
+    ],
+)
+def test_slime_s_metrics_are_read_without_its_timers(tmp_path: Path, lead: str) -> None:
+    """Pages of llm-d and miles (2026) quote such lines, and tests of other repositories those of Relax, a fork."""
+    text = ""
+    for step in (448, 449):
+        perf = {"perf/train_wait_time": 75.0, "perf/actor_train_time": 10.0, "perf/step_time": 90.0}
+        text += f"rollout {step}: {{'rollout/raw_reward': np.float64(0.25)}}\n"
+        text += f"model.py:660 - step {step}: {{'train/loss': 0.125, 'train/grad_norm': 0.5, ...}}\n"
+        text += f"{lead}perf {step}: {perf | {'perf/update_weights_fully_async_time': 5.0}}\n"
+    assert imported(tmp_path, text).framework == "slime"
+    spent = spent_s(tmp_path / "run")
+    assert {name: each for name, each in spent.items() if name.startswith("trainer")} == {
+        "trainer samples": 150.0,
+        "trainer train": 20.0,
+        "trainer publish": 10.0,
+    }
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(448,), (449,)]
+    assert asked(tmp_path / "run", "SELECT DISTINCT loss, grad_norm, reward_mean FROM train_steps") == [
+        (0.125, 0.5, 0.25)
+    ]
+
+
+def test_slime_s_metrics_over_several_lines_show_that_the_gpus_are_shared(tmp_path: Path) -> None:
+    """A page about slime's metrics (2026), from a run that sleeps while it trains."""
+    values = {"sleep": 5.5, "update_weights": 2.5, "train_wait": 347.5, "actor_train": 47.0, "step": 394.5}
+    text = "{\n" + "".join(f"    'perf/{name}_time': {each},\n" for name, each in values.items()) + "}\n"
+    imported(tmp_path, text)
+    assert asked(tmp_path / "run", "SELECT role FROM workers") == [("colocated",)]
+    assert spent_s(tmp_path / "run") == {"trainer publish": 2.5, "trainer generate": 345.0, "trainer train": 47.0}
+
+
+def test_areal_s_table_is_read_without_the_line_above_it(tmp_path: Path) -> None:
+    """Rows that tests of other repositories quote from AReaL's logs of July 2026."""
+    text = (
+        "│ timeperf/rollout │ 9.0e+01 │ ppo_actor/update/lr │ 5e-06 │\n│ timeperf/train_step   │  3.15e+01 │ other │\n"
+    )
+    assert imported(tmp_path, text).framework == "areal"
+    assert spent_s(tmp_path / "run") == {"trainer samples": 90.0, "sampler generate": 90.0, "trainer train": 31.5}
+
+
+def test_metrics_behind_an_unknown_text_are_read(tmp_path: Path) -> None:
+    """Marin's fork of SkyRL (2026) mirrors what it sends to W&B. The checkpoint lies outside the step."""
+    phases = '"timing/generate": 60.0, "timing/train_critic_and_policy": 35.0, "timing/sync_weights": 5.0'
+    text = "".join(
+        f'WANDB_MIRROR kind=train step={step} metrics={{"trainer/global_step": {step}, "timing/step": 100.0, '
+        f'{phases}, "timing/save_checkpoints": 45.0}}\n'
+        for step in (7, 8)
+    )
+    assert imported(tmp_path, text).framework == "skyrl"
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(7,), (8,)]
+    assert length_s(tmp_path / "run") == 2 * (100.0 + 45.0)
+
+
+def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
+    """Hydra does so at the end of a log: a Slurm log of verl (2026-01-08) and a page about TinyZero (2025-08-10)."""
+    crash = "Error executing job with overrides: ['data.train_batch_size=16', '+trainer.n_gpus_per_node=4', 'a.b=c']\n"
+    text = verl(4, VERL_PHASES)
+    imported(tmp_path, text + crash.replace("]", ", 'trainer.nnodes=2', 'actor_rollout_ref.rollout.n=2']"))
+    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers") == [(8,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # prime-rl at 559b4477 (2026-08-21), and its pull request 1630 (2026-01).
+        ("10:00:03 SUCCESS Step 1 |    1m 3s | Reward 0.35 | Turns 1.0\n", "a console log of prime-rl .*run folder"),
+        ("16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3\n", "a console log of prime-rl .*run folder"),
+        # Issue 24 of simpleRL-reason (2025-02), which trains with OpenRLHF.
+        (
+            "Train epoch [1/1]:  21%|##| 841/4096 [1:03:43<4:06:33, 4.5s/it, pg=-0.1, rm=0.2, glen=770, act_lr=2e-8]\n",
+            "a console log of OpenRLHF .*release of 2026",
+        ),
+        # open-instruct at e6c3044a (2026-08-20).
+        ("╭──── Metrics ────╮\n│  time  total: 120.5 | training: 60.1 │\n", r"open-instruct .*the \.wandb file"),
+        # Dictionaries that were cut short: a page about OpenRLHF (2026), and issue 1864 of SkyRL (2026-07), of slime.
+        (
+            "(PPOTrainer) Global step 1: {'reward': 0.5, 'policy_loss': 0.0, 'timing/ppo_train': 5.04, ...}\n",
+            "look like OpenRLHF, 3 of 3 keys, but no step times; expected also `timing/step_total`",
+        ),
+        (
+            "model.py:660 - step 1: {'train/loss': 0.1, 'train/pg_loss': 0.0, 'train/ppo_kl': -0.2, ...}\n",
+            "look like slime or miles, 3 of 3 keys, but no step times; expected also `perf/actor_train_time`",
+        ),
+    ],
+)
+def test_a_log_without_phases_is_refused_with_its_name_and_the_file_to_pass(
+    tmp_path: Path, text: str, found: str
+) -> None:
+    with pytest.raises(ImportFileError, match=found):
+        imported(tmp_path, text)
+
+
+DEEPSPEED_CHAT = "".join(
+    f"|E2E latency=12.50s |Gather latency=0.00s (0.00%) |Generate time={generated}s (60.00%) |Training time=4.00s\n"
+    f"Epoch: 0 | Step: {step} | PPO Epoch: 1 | Actor Loss: 0.1\n"
+    for step, generated in enumerate((7.5, 7.25, 7.0))
+)
+
+
+def test_the_durations_of_deepspeed_chat_are_listed_and_can_be_named(tmp_path: Path) -> None:
+    """Lines of DeepSpeed's hybrid engine (2023), and the step that its trainer prints after them."""
+    durations = "E2E latency, Gather latency, Generate time, Training time"
+    with pytest.raises(ImportFileError, match=f"with the durations {durations}; .*--phases"):
+        imported(tmp_path, DEEPSPEED_CHAT)
+    options = import_options(phases="step=E2E latency,generate=Generate time,train=Training time")
+    import_run(tmp_path / "a.log", tmp_path / "run", options)
+    assert spent_s(tmp_path / "run") == {"trainer generate": 21.75, "trainer train": 12.0}
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(0,), (1,), (2,)]

@@ -189,7 +189,7 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
 
 @pytest.mark.parametrize("line", ["{name}: {value}", "(Runner pid=9) wandb: {name:>30} {value}   "])
 def test_metrics_listed_one_a_line_are_read(tmp_path: Path, line: str) -> None:
-    """Reports list them so (2026), and so does the W&B client at the end of a run: issue 24 of EasyR1's forks (2025)."""
+    """Reports list them so (2026), and the W&B client at the end of a run: issue 24 of forks of EasyR1 (2025)."""
     values = {"timing_s/gen": 72.0, "timing_s/old": 36.5, "timing_s/update_actor": 119.5, "timing_s/step": 228.0}
     text = "".join(line.format(name=name, value=value) + "\n" for name, value in values.items())
     assert imported(tmp_path, "Run summary:\n" + text).refusal is None

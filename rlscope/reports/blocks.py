@@ -38,15 +38,8 @@ class Part(Block):
 
     title: str
     blocks: Sequence[Block]
-
-
-@dataclass(frozen=True, slots=True)
-class Frame(Block):
-    """The part of a document that comes first and stands out: its answer, or what is wrong with its data."""
-
-    title: str
-    blocks: Sequence[Block]
-    style: Literal["alarm", "warning", ""] = ""
+    style: Literal["framed", "alarm", "warning", ""] = ""
+    """One with a style stands out on a terminal: the answer of a document, or what is wrong with its data."""
 
 
 @dataclass(frozen=True, slots=True)

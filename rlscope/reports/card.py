@@ -14,7 +14,6 @@ from rlscope.reports.blocks import (
     Callout,
     Fact,
     Facts,
-    Frame,
     Paragraph,
     Part,
     RoleBar,
@@ -52,7 +51,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     gaps, bounds = verdict_words.gap_lines(analysis), analysis.step_bounds
     yield _verdict(analysis)
     if gaps:
-        yield Frame("The data has gaps", [Bullets(gaps)], "warning")
+        yield Part("The data has gaps", [Bullets(gaps)], "warning")
     yield Part("Where the GPU time went", list(_ledger(analysis)))
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])

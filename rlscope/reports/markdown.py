@@ -33,7 +33,7 @@ def _answer(answer: blocks.Answer) -> Iterator[str]:
     yield from _facts(blocks.Facts(answer.reasons))
 
 
-def _part(part: blocks.Part | blocks.Frame) -> Iterator[str]:
+def _part(part: blocks.Part) -> Iterator[str]:
     yield from (f"#### {for_markdown(part.title)}", "", *_lines(part.blocks))
 
 
@@ -89,7 +89,6 @@ def _row(cells: Sequence[str]) -> str:
 _RENDERERS: Final[Mapping[type[Block], Callable[[Any], Iterator[str]]]] = {
     blocks.Answer: _answer,
     blocks.Part: _part,
-    blocks.Frame: _part,
     blocks.Fold: _fold,
     blocks.Paragraph: _paragraph,
     blocks.Checks: _checks,

@@ -59,12 +59,10 @@ def _is_apart(above: Block | None, block: Block) -> bool:
 
 
 def _part(part: blocks.Part, width: int) -> RenderableType:
-    body = Padding(on_terminal(part.blocks, width), (0, 0, 0, 2))
-    return Group(Text(""), Text(part.title, style="bold underline"), body)
-
-
-def _frame(frame: blocks.Frame, width: int) -> RenderableType:
-    return _panel(frame.title, on_terminal(frame.blocks, width), frame.style)
+    body = on_terminal(part.blocks, width)
+    if part.style:
+        return _panel(part.title, body, part.style)
+    return Group(Text(""), Text(part.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
 
 
 def _panel(title: str, body: RenderableType, style: str) -> Panel:
@@ -257,7 +255,6 @@ def _filled(from_ratio: float, to_ratio: float, kind: Kind | str, width: int) ->
 
 _RENDERERS: Final[Mapping[type[Block], Callable[[Any, int], RenderableType]]] = {
     blocks.Part: _part,
-    blocks.Frame: _frame,
     blocks.Answer: _answer,
     blocks.Fold: _fold,
     blocks.Paragraph: _paragraph,

@@ -14,7 +14,6 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
 from rlscope.model.forecast.price import Price
-from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import OtherRun
 from rlscope.model.system import Layout
@@ -162,10 +161,9 @@ def candidate_of_run(model: ModelResult, forecast: Forecast, odds: Mapping[Layou
     return candidate(forecast, today, model.calibration.steps_per_version, gain, odds)
 
 
-def candidates_of(model: ModelResult) -> tuple[Candidate, ...]:
+def candidates_of(model: ModelResult, odds: Mapping[Layout, float]) -> tuple[Candidate, ...]:
     """Return every layout evaluated, including the current one: the fastest first, excluded layouts last."""
     today = model.forecasts.today
-    odds = fastest_probabilities(model.forecasts)
 
     def rank(forecast: Forecast) -> tuple[bool, float]:
         rate = advice.rate_of(forecast, today)

@@ -212,7 +212,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
         probability_worthwhile=None if advised.advice == "unknown" else advised.worthwhile_probability,
         regret_ratio=advised.regret_ratio,
         uncertainties=advised.uncertainties,
-        candidates=candidates_of(model),
+        candidates=candidates_of(model, odds),
     )
 
 

@@ -12,7 +12,7 @@ from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
-from rlscope.reports.blocks import Block, Bullets, Frame, Paragraph, Part, Table
+from rlscope.reports.blocks import Block, Bullets, Paragraph, Part, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words, layout_words
 from rlscope.reports.text.names import EXCLUSIONS, REASONS, REGIMES
@@ -169,7 +169,7 @@ def plan_blocks(planned: PlanResult, file: PlanFile) -> list[Block]:
         Paragraph(_NOTHING_MEASURED, "note"),
     ]
     return [
-        Frame("Plan", answer, "" if planned.best is not None else "alarm"),
+        Part("Plan", answer, "framed" if planned.best is not None else "alarm"),
         _layouts_part(planned),
         *([_unknowns_part(planned)] if planned.unknown_costs else []),
         Part("Assumptions", [Bullets(assumption_lines(planned), "·")]),

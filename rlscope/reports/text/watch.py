@@ -135,29 +135,33 @@ class Lines:
     def show(self, look: Look) -> None:
         """Print the changes of one poll."""
         now_ns = look.view.now_ns
-        say = _Printer(self._write, fmt.instant(now_ns))
+
+        def say(text: str) -> None:
+            # Text from the run never breaks a line.
+            self._write(f"{fmt.instant(now_ns)} {printable(text)}")
+
         if (state := state_words(look)) != self._state:
             self._state = state
-            say.line(state)
+            say(state)
         self._show_alerts(look, say)
         self._show_troubles(look, say)
         # The last look is shown a second time, with the outcome of the last messages.
         is_due = self._status_ns is None or now_ns - self._status_ns >= max(1, self._status_every_ns)
         if look.view.facts is not None and is_due:
             self._status_ns = now_ns
-            say.line(_status(look.view.facts, moment_ns(look)))
+            say(_status(look.view.facts, moment_ns(look)))
 
-    def _show_alerts(self, look: Look, say: "_Printer") -> None:
+    def _show_alerts(self, look: Look, say: Callable[[str], None]) -> None:
         firing = {alert.fingerprint: alert for alert in look.view.alerts if alert.end_ns is None}
         for alert in look.view.alerts:
             if alert.end_ns is not None:
-                say.line(f"resolved {alert.severity} {alert_words(alert, moment_ns(look))}")
+                say(f"resolved {alert.severity} {alert_words(alert, moment_ns(look))}")
         for fingerprint, alert in firing.items():
             if fingerprint not in self._firing:
-                say.line(f"FIRING {alert.severity} {alert_words(alert, moment_ns(look))}")
+                say(f"FIRING {alert.severity} {alert_words(alert, moment_ns(look))}")
         self._firing = frozenset(firing)
 
-    def _show_troubles(self, look: Look, say: "_Printer") -> None:
+    def _show_troubles(self, look: Look, say: Callable[[str], None]) -> None:
         """Problems with the data or with notifications, once each, and their end, once each."""
         facts, words = look.view.facts, dict[str, str]()
         if facts is not None:
@@ -170,23 +174,11 @@ class Lines:
         words |= {f"trouble {trouble.split(': ')[0]}": trouble for trouble in look.troubles}
         for key, text in words.items():
             if key not in self._said:
-                say.line(f"note: {text}")
+                say(f"note: {text}")
         for key in self._said.keys() - words.keys():
             if key.startswith(("silent ", "trouble ")):
-                say.line(f"cleared: {self._said[key]}")
+                say(f"cleared: {self._said[key]}")
         self._said = words
-
-
-class _Printer:
-    """Lines with the same time stamp; text from the run never breaks a line."""
-
-    def __init__(self, write: Callable[[str], None], moment: str) -> None:
-        self._write = write
-        self._moment = moment
-
-    def line(self, text: str) -> None:
-        """Print one line after the time."""
-        self._write(f"{self._moment} {printable(text)}")
 
 
 def _status(facts: LiveFacts, now_ns: int) -> str:

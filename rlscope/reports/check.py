@@ -53,7 +53,7 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
         lines.append(f"          {sentence(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     for finding in report.findings or ():
-        lines.append(f"\n{finding.severity.upper():8}  {_found(finding)}")
+        lines.append(f"\n{finding.severity.upper():8}  {finding.rule}  finding: {findings.title(finding)}")
         lines.append(f"          {findings.sentence(finding)}")
     lines.extend(_limits(report))
     lines.extend(f"note: {one_line(note)}" for note in report.warnings)
@@ -114,10 +114,6 @@ def _headline(report: RuleReport) -> str:
     rules = fmt.counted(len(report.rules), "rule", "rules")
     found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding', 'findings')}"
     return f"run {one_line(report.run_id)}, {length}: {count} of {rules} fired{found}"
-
-
-def _found(finding: Finding) -> str:
-    return f"{finding.rule}  finding: {findings.title(finding)}"
 
 
 def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:

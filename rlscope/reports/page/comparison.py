@@ -19,8 +19,8 @@ from rlscope.reports.page.png import FONT, broken_lines, drawn_bar, drawn_png
 from rlscope.reports.page.templating import filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.comparison import (
+    BASES,
     PairBlocks,
-    basis_words,
     compared_runs,
     letter_of,
     pair_blocks,
@@ -95,7 +95,7 @@ def _basis(compared: RunComparison) -> Basis:
 
 def _spent(compared: RunComparison) -> Part:
     basis = _basis(compared)
-    return Part(f"GPU time, {basis_words(basis)}", [Roles(_bars(compared, basis))])
+    return Part(f"GPU time, {BASES[basis]}", [Roles(_bars(compared, basis))])
 
 
 def _bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:

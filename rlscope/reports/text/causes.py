@@ -99,7 +99,7 @@ _SPENT: Final[Mapping[Bottleneck, str]] = {
     "environment": "GPUs spent {gpu_time} waiting for the environment",
     "checkpoints": "checkpoints and evaluation took {gpu_time}",
 }
-_REMEDIES: Final[Mapping[Bottleneck, str]] = {
+REMEDIES: Final[Mapping[Bottleneck, str]] = {
     "samplers": "faster sampling",
     "trainers": "faster training",
     "lockstep": "overlapping sampling and training",
@@ -110,6 +110,7 @@ _REMEDIES: Final[Mapping[Bottleneck, str]] = {
     "balanced": "no change",
     "unknown": "no known change",
 }
+"""The change that removes each cause, as the subject of a sentence."""
 
 
 def verdict_label(bottleneck: Bottleneck) -> str:
@@ -162,11 +163,6 @@ def _sampler_losses(loss: Loss) -> tuple[str, ...]:
     if dropped_gpu_s <= least:
         return ()
     return ("dropped samples",) if loss.gpu_s - dropped_gpu_s <= least else ("sampler waits", "dropped samples")
-
-
-def remedy_words(cause: Bottleneck) -> str:
-    """Return the change that removes a cause, as the subject of a sentence."""
-    return _REMEDIES[cause]
 
 
 def side_words(cause: Bottleneck) -> str:

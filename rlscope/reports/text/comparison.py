@@ -80,7 +80,8 @@ _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "too_many": f"only the first {MOST_CAUSES} causes are evaluated",
     "not_together": "according to A's model, no step could finish with all changes together",
 }
-_BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}
+BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}
+"""Names of the part of the runs that was compared."""
 STATES_NAMED: Final = 3
 """Maximum number of states per role in the sentence on where the GPU time went."""
 _WORTH_NAMING: Final = 0.005
@@ -526,11 +527,6 @@ def part_name(part: BreakdownPart, each: Breakdown) -> str:
         return _PARTS.get(part.name, part.name)
     name = state_label(part.name, part.reason)
     return name if each.role is not None or each.name == "step_s" else f"{part.role}: {name}"
-
-
-def basis_words(basis: Basis) -> str:
-    """Return the name of the part of the runs that was compared."""
-    return _BASES[basis]
 
 
 def state_bars(run: ComparedRun, basis: Basis) -> list[RoleBar]:

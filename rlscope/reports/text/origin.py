@@ -25,10 +25,11 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "weight_updates": "how long after a publication each engine runs the new weights",
     "samples": "when each sample ran",
 }
-_MORE_DATA: Final = (
+MORE_DATA: Final = (
     "`rlscope doctor PATH` lists what each missing file would add: the engines' logs (--engine-log), the number of "
     "GPUs (--gpus), and further files of the run (--with)."
 )
+"""Next step for missing data of an imported run."""
 
 
 def source_words(imported: Imported) -> str:
@@ -136,8 +137,3 @@ def no_model_words(imported: Imported | None) -> str:
     if imported is None:
         return ""
     return " A model needs the engines' logs (--engine-log) and the sample lengths; see `rlscope doctor`."
-
-
-def next_data() -> str:
-    """Return the next step for missing data of an imported run."""
-    return _MORE_DATA

@@ -43,7 +43,7 @@ def change_words(bound: StepBound, phases: StepPhases) -> str:
     """Return the change, with what it needs, as a noun phrase."""
     if bound.change == "staleness_cap" and not phases.is_synchronous:
         return "a higher staleness cap"
-    what = _WHAT[bound.change].format(phase="" if bound.phase is None else _phase_words(bound.phase))
+    what = _WHAT[bound.change].format(phase="" if bound.phase is None else state_of(bound.phase).label)
     return what if bound.requires is None else _REQUIRES[bound.requires] + what
 
 
@@ -94,7 +94,7 @@ def phases_sentence(phases: StepPhases) -> str:
     """Return the phases of the mean step as a sentence."""
     generation = "generation" if phases.shares_gpus else "waits for samples"
     parts = {generation: phases.generation_s, "weight updates": phases.update_s}
-    parts |= {_phase_words(name): seconds for name, seconds in phases.other_s.items()}
+    parts |= {state_of(name).label: seconds for name, seconds in phases.other_s.items()}
     named = [f"{name} {fmt.duration(s)}" for name, s in sorted(parts.items(), key=lambda part: -part[1]) if s > 0.0]
     order = {
         True: "They follow each other" if phases.shares_gpus else "No sample is stale, so they follow each other",
@@ -115,7 +115,3 @@ def largest_sentence(bounds: StepBounds | None) -> str:
         f"From the phases of a step: {what} would multiply throughput by {_factor(largest)}. "
         f"What would narrow this: {narrowed_by(largest, phases)}."
     )
-
-
-def _phase_words(name: str) -> str:
-    return state_of(name).label

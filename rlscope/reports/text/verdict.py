@@ -14,7 +14,7 @@ from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
-from rlscope.reports.text.origin import next_data, origin_lines, thinned_sentence
+from rlscope.reports.text.origin import MORE_DATA, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
 
 # Smaller losses are not listed beside the largest.
@@ -110,7 +110,7 @@ def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bo
     tied = (first, *others)
     gains = [_gain_without(analysis, cause) for cause in tied]
     if not all(gains):
-        return f"{fmt.listed([causes.remedy_words(cause) for cause in tied])} would gain about the same"
+        return f"{fmt.listed([causes.REMEDIES[cause] for cause in tied])} would gain about the same"
     named = [_removed(analysis, cause) for cause in tied]
     alike = [f"{name} (+{gain})" for name, gain in zip(named[1:], gains[1:], strict=True)]
     return f"{named[0]} would add {gains[0]} throughput, about as much as {fmt.listed(alike, last='or')}"
@@ -231,7 +231,7 @@ def _pace(analysis: AnalysisResult) -> str:
 
 def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
     is_alone = _has_cap_alone(analysis, cause)
-    return "removing the staleness cap" if is_alone else _REMOVED.get(cause, causes.remedy_words(cause))
+    return "removing the staleness cap" if is_alone else _REMOVED.get(cause, causes.REMEDIES[cause])
 
 
 def margin(analysis: AnalysisResult) -> str:
@@ -262,7 +262,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
-        return f"{next_data()} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
+        return f"{MORE_DATA} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     if analysis.data_quality.no_verdict:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:

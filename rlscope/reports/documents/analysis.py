@@ -28,7 +28,7 @@ from rlscope.reports.documents.model import (
 from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import Cost
+from rlscope.reports.text.actions import Cost, Current
 from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
@@ -258,12 +258,8 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
 
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
     steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
-    own = verdict_words.own_staleness(analysis)
-    ages, layout, steps_per_version = (
-        action_words.ages_of(action, own),
-        model.calibration.layout,
-        model.calibration.steps_per_version,
-    )
+    own, layout = model.forecasts.today.staleness, model.calibration.layout
+    ages, steps_per_version = action_words.ages_of(action, Current(own)), model.calibration.steps_per_version
     return ToldAction(
         kind=action.kind,
         target=action.what,

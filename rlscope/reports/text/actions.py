@@ -12,7 +12,7 @@ from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.price import StalenessForecast
-from rlscope.model.forecast.result import STEPS_TO_PREDICT
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import EVIDENCE
 from rlscope.reports.text.price import costly_words, dropped_words, longest_words, saved_words, share
@@ -215,18 +215,32 @@ def _how(action: Action) -> str:
     return ", because the staleness cap then blocks GPUs less" if is_sooner else ""
 
 
-def staleness_words(
-    action: Action, own: StalenessForecast | None, cap: int | None = None, period_steps: float | None = None
-) -> str:
-    """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown.
+class Current(NamedTuple):
+    """The staleness that actions change."""
 
-    If the action changes how many steps a version lasts, or if period_steps is given, staleness and cap are counted in
-    optimizer steps.
-    """
-    ages = ages_of(action, own, period_steps)
+    staleness: StalenessForecast | None
+    """None if unknown."""
+    cap: int | None = None
+    """Staleness cap, in versions."""
+    period_steps: float | None = None
+    """Publish interval: staleness is then counted in optimizer steps, whatever an action changes."""
+
+    @classmethod
+    def of(cls, analysis: AnalysisResult) -> "Current":
+        """Return the staleness of a run; unknown without a model."""
+        model = analysis.model
+        if not isinstance(model, ModelResult):
+            return cls(None)
+        cap, calibration = model.model_config.admission.max_staleness, model.calibration
+        return cls(model.forecasts.today.staleness, cap, calibration.steps_per_version)
+
+
+def staleness_words(action: Action, current: Current) -> str:
+    """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown."""
+    ages = ages_of(action, current)
     if ages is None:
         return ""
-    (before, after), caps = ages.words, _caps(action, cap)
+    (before, after), caps = ages.words, _caps(action, current.cap)
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
         allowed = f", though the staleness cap would then allow {fmt.count(caps[1])}" if caps else ""
@@ -234,7 +248,7 @@ def staleness_words(
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
     last = ". Ranked last despite its gain, because staleness rises by more than half" if action.is_staler else ""
-    return f"{change}{_cap_words(action, cap)}{_versions_last(action, own, period_steps)}{last}"
+    return f"{change}{_cap_words(action, current.cap)}{_versions_last(action, current)}{last}"
 
 
 def _unit(age: str, *, in_steps: bool) -> str:
@@ -261,12 +275,12 @@ def _fewer_drops(action: Action) -> str:
     return f", so {share(dropped.value)} of generated tokens are dropped instead of {share(now.value)}"
 
 
-def _versions_last(action: Action, own: StalenessForecast | None, period_steps: float | None) -> str:
+def _versions_last(action: Action, current: Current) -> str:
     """Why staleness in steps differs from staleness in versions, if publications wait for the staleness cap."""
-    after = action.staleness
+    own, after = current.staleness, action.staleness
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
-    lengths = (staleness.steps_per_version * (period_steps or 1.0) for staleness in (own, after))
+    lengths = (staleness.steps_per_version * (current.period_steps or 1.0) for staleness in (own, after))
     old, new = ("1 step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old} on average)"
@@ -302,20 +316,17 @@ def age_text(age: float) -> str:
     return fmt.count(round(age)) if math.isclose(age, round(age), abs_tol=1e-6) else fmt.significant(age, 2)
 
 
-def ages_of(action: Action, own: StalenessForecast | None, period_steps: float | None = None) -> ActionAges | None:
-    """Return the staleness before and after the action, in one unit; None if unknown, or if a fix leaves it alone.
-
-    period_steps: publish interval, for staleness in optimizer steps whatever the action changes.
-    """
-    after = action.staleness
+def ages_of(action: Action, current: Current) -> ActionAges | None:
+    """Return the staleness before and after the action, in one unit; None if unknown, or if a fix leaves it alone."""
+    own, after = current.staleness, action.staleness
     if not _has_staleness(action) or after is None or own is None:
         return None
     if action.what == "publish_every":
         steps_before = _number(action.before)
         steps = own.p95_steps * steps_before, after.p95_steps * steps_per_version_after(action, steps_before)
         return ActionAges(*steps, in_steps=True)
-    if period_steps is not None or lasts_longer(own) or lasts_longer(after):
-        steps_each = period_steps or 1.0
+    if current.period_steps is not None or lasts_longer(own) or lasts_longer(after):
+        steps_each = current.period_steps or 1.0
         return ActionAges(own.p95_steps * steps_each, after.p95_steps * steps_each, in_steps=True)
     return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
 
@@ -463,21 +474,12 @@ def below_table(ranked: Sequence[Action]) -> str:
     )
 
 
-def action_row(
-    action: Action,
-    analysis: AnalysisResult,
-    own: StalenessForecast | None,
-    cap: int | None = None,
-    period_steps: float | None = None,
-) -> ActionRow:
-    """Return the row of an action.
-
-    own: current staleness. cap: the staleness cap in versions. period_steps: as in `ages_of`.
-    """
+def action_row(action: Action, analysis: AnalysisResult, current: Current) -> ActionRow:
+    """Return the row of an action."""
     return ActionRow(
         what=_what_cell(action),
         gain=_gain_cell(action),
-        staleness=_staleness_cell(action, own, cap, period_steps),
+        staleness=_staleness_cell(action, current),
         dropped=dropped_words(action.price, action.price_before),
         longest=longest_words(action.price, action.price_before),
         evidence=EVIDENCE[action.grade] if action.grade is not None and _changes_batch(action) else "",
@@ -512,8 +514,8 @@ def _gain_cell(action: Action) -> str:
     return f"best case {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 
-def _staleness_cell(action: Action, own: StalenessForecast | None, cap: int | None, period_steps: float | None) -> str:
-    ages, caps = ages_of(action, own, period_steps), _caps(action, cap)
+def _staleness_cell(action: Action, current: Current) -> str:
+    ages, caps = ages_of(action, current), _caps(action, current.cap)
     if ages is None:
         return ""
     (before, after), unit = ages.words, _unit(ages.words[1], in_steps=ages.in_steps).removeprefix("optimizer ")

@@ -9,11 +9,11 @@ from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
+from rlscope.reports.text.actions import Current
 from rlscope.reports.text.origin import MORE_DATA, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
 
@@ -282,8 +282,7 @@ def next_step(analysis: AnalysisResult) -> str:
 
 def _with_effect(analysis: AnalysisResult, action: Action) -> str:
     """The action, its gain, and what it does to staleness, as sentences."""
-    own = own_staleness(analysis)
-    fresh = actions.staleness_words(action, own, cap_of(analysis), _period_steps(analysis))
+    fresh = actions.staleness_words(action, Current.of(analysis))
     return f"{actions.what_to_do(action)}. {actions.effect(action)}.{' ' if fresh else ''}{fresh}{'.' if fresh else ''}"
 
 
@@ -298,12 +297,6 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
         "The steady state is too short to check the model's predictions. On other runs, they were usually within "
         f"{most} of the measured throughput. Even if this one is {most} too high, the gain is {left}."
     )
-
-
-def cap_of(analysis: AnalysisResult) -> int | None:
-    """The cap on staleness, in versions; None without one."""
-    model = analysis.model
-    return model.model_config.admission.max_staleness if isinstance(model, ModelResult) else None
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:
@@ -403,26 +396,12 @@ def first_action(analysis: AnalysisResult) -> Action | None:
 
 def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
     """Return the actions as the rows of a table, in order."""
-    own, cap = own_staleness(analysis), cap_of(analysis)
-    period_steps = _period_steps(analysis)
-    return [actions.action_row(action, analysis, own, cap, period_steps) for action in actions_of(analysis)]
-
-
-def _period_steps(analysis: AnalysisResult) -> float | None:
-    """Return the intended optimizer steps per version, in which all staleness is then counted; None without a model."""
-    model = analysis.model
-    return model.calibration.steps_per_version if isinstance(model, ModelResult) else None
-
-
-def own_staleness(analysis: AnalysisResult) -> StalenessForecast | None:
-    """Return the current staleness; None if unknown."""
-    model = analysis.model
-    return model.forecasts.today.staleness if isinstance(model, ModelResult) else None
+    return [actions.action_row(action, analysis, Current.of(analysis)) for action in actions_of(analysis)]
 
 
 def version_lasts(analysis: AnalysisResult) -> str:
     """Return the optimizer steps per version, if the cap delays publishing; empty otherwise."""
-    own = own_staleness(analysis)
+    own = Current.of(analysis).staleness
     if own is None or not actions.lasts_longer(own):
         return ""
     aged = f"{actions.age_text(own.p95_steps)} steps for samples at the p95"

@@ -14,6 +14,7 @@ from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.system import Layout
 from rlscope.reports.text import actions, findings
+from rlscope.reports.text.actions import Current
 from tests.reports.analysis_fixture import full_analysis
 
 GAIN = Estimate(0.2, 0.1, 0.3)
@@ -176,8 +177,8 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
 )
 def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_steps(own, then, words, cell):
     raised = action("staleness_cap", "staleness_cap", before=1, after=3, price=Price(then))
-    assert actions.staleness_words(raised, own) == words
-    assert actions.action_row(raised, full_analysis(), own).staleness == cell
+    assert actions.staleness_words(raised, Current(own)) == words
+    assert actions.action_row(raised, full_analysis(), Current(own)).staleness == cell
 
 
 def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
@@ -186,8 +187,8 @@ def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     )
     last = "Ranked last despite its gain, because staleness rises by more than half"
     words = f"Sample staleness (p95) rises from 2 to 4 versions. {last}"
-    assert actions.staleness_words(staler, aged(2)) == words
-    assert "Ranked last" not in actions.staleness_words(replace(staler, is_staler=False), aged(2))
+    assert actions.staleness_words(staler, Current(aged(2))) == words
+    assert "Ranked last" not in actions.staleness_words(replace(staler, is_staler=False), Current(aged(2)))
 
 
 @pytest.mark.parametrize(("gains", "says_why"), [((0.3, 0.2, 0.1), False), ((0.2, 0.2), False), ((0.2, 0.3), True)])
@@ -259,8 +260,8 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
         "Best case, if trainer and engine fit on one GPU and switching takes no time: throughput +20% (90% "
         "interval +10% to +30%)"
     )
-    assert actions.staleness_words(fresh, aged(2)) == "Sample staleness (p95) falls from 2 to 0 versions"
-    assert actions.action_row(fresh, full_analysis(), aged(2)).staleness == "2 → 0 versions"
+    assert actions.staleness_words(fresh, Current(aged(2))) == "Sample staleness (p95) falls from 2 to 0 versions"
+    assert actions.action_row(fresh, full_analysis(), Current(aged(2))).staleness == "2 → 0 versions"
     assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
@@ -274,11 +275,11 @@ def test_a_probe_is_tried_for_as_many_steps_as_a_comparison_needs():
 def test_actions_of_one_list_count_staleness_in_one_unit():
     capped = action("staleness_cap", "staleness_cap", before=1, after=2, price=Price(aged(3)))
     rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, price=Price(aged(2)))
-    period_steps = 2.0
-    assert actions.action_row(rarer, full_analysis(), aged(2), None, period_steps).staleness == "4 → 8 steps"
+    current = Current(aged(2), period_steps=2.0)
+    assert actions.action_row(rarer, full_analysis(), current).staleness == "4 → 8 steps"
     words = "Sample staleness (p95) rises from 4 to 6 optimizer steps"
-    assert actions.staleness_words(capped, aged(2), None, period_steps) == words
-    assert actions.action_row(capped, full_analysis(), aged(2), None, period_steps).staleness == "4 → 6 steps"
+    assert actions.staleness_words(capped, current) == words
+    assert actions.action_row(capped, full_analysis(), current).staleness == "4 → 6 steps"
 
 
 @pytest.mark.parametrize(
@@ -309,15 +310,15 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
 )
 def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(setting, cap, words, cell):
     rarer = action("publish_every", "weight_updates", before=setting[0], after=setting[1])
-    assert actions.staleness_words(rarer, aged(2), cap) == words
-    assert actions.action_row(rarer, full_analysis(), aged(2), cap).staleness == cell
+    assert actions.staleness_words(rarer, Current(aged(2), cap)) == words
+    assert actions.action_row(rarer, full_analysis(), Current(aged(2), cap)).staleness == cell
 
 
 def test_rarer_publications_against_the_cap_say_how_much_less_is_dropped():
     rarer = action("publish_every", "staleness_cap", before=1.0, after=2.0)
     dropped, fewer = Estimate(0.32, 0.3, 0.34), Estimate(0.039, 0.0, 0.08)
     rarer = replace(rarer, price=replace(rarer.price, dropped_ratio=fewer), price_before=Price(None, dropped))
-    assert actions.staleness_words(rarer, aged(2), 4).endswith(
+    assert actions.staleness_words(rarer, Current(aged(2), 4)).endswith(
         " instead of 4, so 3.9% of generated tokens are dropped instead of 32%"
     )
 
@@ -363,7 +364,7 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
-    row = actions.action_row(action(), analysis, own=aged(2))
+    row = actions.action_row(action(), analysis, Current(aged(2)))
     assert row[1:7] == (
         "+20% (+10% to +30%)",
         "2 → 3 versions",
@@ -372,14 +373,14 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
         "decoding speed measured at this batch size",
         "a restart",
     )
-    fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own=aged(2))
+    fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, Current(aged(2)))
     assert fixed[1:7] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "", "engineering work")
-    removed = actions.action_row(WORDS["weight_updates"][0], analysis, own=aged(2))
+    removed = actions.action_row(WORDS["weight_updates"][0], analysis, Current(aged(2)))
     assert removed.gain == "best case +20% (+10% to +30%), if weight updates took no time"
-    assert actions.action_row(action(), analysis, own=aged(3)).staleness == "stays at 3 versions"
-    assert actions.action_row(action(price=Price()), analysis, own=aged(2)).staleness == ""
-    assert actions.action_row(action(), analysis, own=None).staleness == ""
-    limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, own=aged(2))
+    assert actions.action_row(action(), analysis, Current(aged(3))).staleness == "stays at 3 versions"
+    assert actions.action_row(action(price=Price()), analysis, Current(aged(2))).staleness == ""
+    assert actions.action_row(action(), analysis, Current(None)).staleness == ""
+    limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, Current(aged(2)))
     assert (limit.evidence, limit.staleness) == ("", "2 → 3 versions")
 
 

@@ -145,9 +145,9 @@ class DifferenceRow(NamedTuple):
     before: str
     after: str
     change: str
-    interval: str
+    interval: str = ""
     """The 95% interval; empty if there is none."""
-    verdict: str
+    verdict: str = ""
     """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
 
 

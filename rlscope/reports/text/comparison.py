@@ -417,20 +417,16 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
 
 
 def _row(row: Row) -> DifferenceRow:
-    name, write = QUANTITIES[row.quantity]
-    found = row.difference
-    signed = _signed(write) if row.quantity != "dropped_ratio" else fmt.signed_points
-    return _difference_words(name, found, write, fmt.signed_percent if found.scale == "ratio" else signed)
+    return _difference_words(*QUANTITIES[row.quantity], row.difference)
 
 
 def _learning(row: LearningRow) -> DifferenceRow:
     where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
-    return _difference_words(
-        f"{_LEARNED[row.learned]} at {where}", row.difference, fmt.significant, _signed(fmt.significant)
-    )
+    return _difference_words(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
 
 
-def _difference_words(name: str, found: Difference, write: Write, signed: Write) -> DifferenceRow:
+def _difference_words(name: str, write: Write, found: Difference) -> DifferenceRow:
+    signed = fmt.signed_percent if found.scale == "ratio" else _signed(write)
     numbers = (write(found.before), write(found.after), signed(found.change))
     return DifferenceRow(name, *numbers, _ends(signed, found), _verdict(found))
 
@@ -457,7 +453,9 @@ def _ends(signed: Write, found: Difference | None) -> str:
 
 
 def _signed(write: Write) -> Write:
-    """Return a formatter that adds the sign of the number."""
+    """Return a formatter of differences, which adds the sign; a difference of shares is in points."""
+    if write is fmt.percent:
+        return fmt.signed_points
 
     def signed(value: float | None) -> str:
         if value is None:
@@ -468,19 +466,15 @@ def _signed(write: Write) -> Write:
     return signed
 
 
-_TITLES: Final[Mapping[str, tuple[str, Write, Write]]] = {
-    "step_s": ("Step period by trainer state", fmt.duration, _signed(fmt.duration)),
-    "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time, _signed(fmt.gpu_time)),
-    "role_share": ("Share of GPU time", fmt.percent, fmt.signed_points),
-    "staleness_steps": (
-        "Token staleness by origin, in steps",
-        fmt.optimizer_steps,
-        _signed(fmt.optimizer_steps),
-    ),
-    "staleness": ("Token staleness by origin", fmt.versions, _signed(fmt.versions)),
-    "tokens_per_step": ("Trained tokens per step by batch size and length", fmt.tokens, _signed(fmt.tokens)),
+_TITLES: Final[Mapping[str, tuple[str, Write]]] = {
+    "step_s": ("Step period by trainer state", fmt.duration),
+    "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time),
+    "role_share": ("Share of GPU time", fmt.percent),
+    "staleness_steps": ("Token staleness by origin, in steps", fmt.optimizer_steps),
+    "staleness": ("Token staleness by origin", fmt.versions),
+    "tokens_per_step": ("Trained tokens per step by batch size and length", fmt.tokens),
 }
-"""Titles of the breakdowns shown, and the formatters of their numbers."""
+"""Titles of the breakdowns shown, and the formatter of their numbers."""
 _PARTS: Final[Mapping[str, str]] = {
     "in_flight": "in flight",
     "in_queue": "in the queue",
@@ -496,23 +490,22 @@ _NOTHING: Final = 0.0005
 
 def breakdown_block(each: Breakdown, letter: str) -> Differences:
     """Return the rows of a breakdown, with its small parts in one row; the last row is the total."""
-    title, write, signed = _TITLES[each.name]
+    title, write = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     # The parts of a product are factors: none is negligible, and they do not add up.
     factors = each.name == "tokens_per_step"
     shown = [part for part in each.parts[:MOST_PARTS] if factors or abs(part.change) >= least]
-    rows = [_part(part, each, write, signed) for part in shown]
+    rows, signed = [_part(part, each, write) for part in shown], _signed(write)
     rest = each.parts[len(shown) :]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
-        rows.append(DifferenceRow("other", write(before), write(after), signed(change), "", ""))
-    total = (write(each.before), write(each.after), signed(each.change))
-    rows = _verdicts_filled([*rows, DifferenceRow("total", *total, "", "")])
-    return Differences(f"{title}, {each.role}" if each.role else title, letter, rows)
+        rows.append(DifferenceRow("other", write(before), write(after), signed(change)))
+    rows.append(DifferenceRow("total", write(each.before), write(each.after), signed(each.change)))
+    return Differences(f"{title}, {each.role}" if each.role else title, letter, _verdicts_filled(rows))
 
 
-def _part(part: BreakdownPart, each: Breakdown, write: Write, signed: Write) -> DifferenceRow:
-    found = part.difference
+def _part(part: BreakdownPart, each: Breakdown, write: Write) -> DifferenceRow:
+    found, signed = part.difference, _signed(write)
     if each.name == "tokens_per_step":
         # Each factor has its own unit; only its change is in tokens.
         write = fmt.significant if part.name == "samples_per_step" else fmt.tokens

@@ -44,12 +44,15 @@ def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
 
     The difference is empty for a property without one.
     """
-    columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
-    rows = list(zip(_ROWS, *columns, _differences(answer), strict=True))
-    layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
-    if not any(each.price.dropped_ratio and each.price.dropped_ratio.high for each in (answer.now, answer.predicted)):
-        figures = [row for row in figures if row[0] not in _DROPS]
-    return [*layout, *_inputs(answer), *(figures if answer.obstacle is None else [])]
+    sides = (answer.now, answer.predicted)
+    layout, changed_layout = map(_layout, sides)
+    rows = [*((name, layout[name], changed_layout[name], "") for name in layout), *_inputs(answer)]
+    if answer.obstacle is not None:
+        return rows
+    (now, changed), differences = (_figures(answer, each) for each in sides), _differences(answer)
+    drops = any(each.price.dropped_ratio and each.price.dropped_ratio.high for each in sides)
+    shown = [name for name in now if drops or name not in _DROPS]
+    return [*rows, *((name, now[name], changed[name], differences.get(name, "")) for name in shown)]
 
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
@@ -128,27 +131,35 @@ def _times(factor: float | None) -> str:
     return f"{fmt.significant(factor)}×"
 
 
-def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
-    """The values of one column, in the order of _ROWS."""
-    layout, timing, ages = forecast.layout, forecast.timing, forecast.staleness
+def _layout(forecast: Forecast) -> dict[str, str]:
+    layout = forecast.layout
+    return {
+        "trainer GPUs": fmt.count(layout.trainer_gpus),
+        "sampler GPUs": fmt.count(layout.sampler_gpus),
+        "max running per engine": fmt.count(layout.max_running),
+    }
+
+
+def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
+    """The forecast of one column, by name."""
+    timing, ages = forecast.timing, forecast.staleness
     rate, price = advice.rate_of(forecast, answer.now), forecast.price
-    return [
-        fmt.count(layout.trainer_gpus),
-        fmt.count(layout.sampler_gpus),
-        fmt.count(layout.max_running),
-        fmt.significant(rate.value if rate else None),
-        f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
-        fmt.duration(_step_s(answer, forecast)),
-        fmt.percent(timing.trainer_idle_ratio if timing else None),
-        fmt.percent(timing.sampler_idle_ratio if timing else None),
-        fmt.versions(ages.token_mean if ages else None),
-        fmt.versions(ages.sample_max if ages else None),
-        share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
-        share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA,
-        fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
-        REGIMES[timing.regime] if timing else fmt.NO_DATA,
-        forecast.grade or fmt.NO_DATA,
-    ]
+    return {
+        "trained tokens/s": fmt.significant(rate.value if rate else None),
+        "90% interval": f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
+        "step time": fmt.duration(_step_s(answer, forecast)),
+        "trainers idle": fmt.percent(timing.trainer_idle_ratio if timing else None),
+        "samplers idle": fmt.percent(timing.sampler_idle_ratio if timing else None),
+        "mean staleness": fmt.versions(ages.token_mean if ages else None),
+        "max sample staleness": fmt.versions(ages.sample_max if ages else None),
+        "dropped tokens": share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
+        "longest tenth, trained": (
+            share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA
+        ),
+        "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
+        "limited by": REGIMES[timing.regime] if timing else fmt.NO_DATA,
+        "decode estimate": forecast.grade or fmt.NO_DATA,
+    }
 
 
 def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
@@ -157,20 +168,19 @@ def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
     return None if rate is None else forecast.step_seconds(rate.value, per_version)
 
 
-def _differences(answer: WhatIf) -> list[str]:
-    """The differences, in the order of _ROWS; empty for rows without one."""
+def _differences(answer: WhatIf) -> dict[str, str]:
+    """The differences, by name; the others have none."""
     now, asked = answer.now, answer.predicted
     steps_s = [_step_s(answer, each) for each in (now, asked)]
     trainers = [each.timing.trainer_idle_ratio if each.timing else None for each in (now, asked)]
     samplers = [each.timing.sampler_idle_ratio if each.timing else None for each in (now, asked)]
-    differences = {
+    return {
         "trained tokens/s": advice.gain_text(answer.gain_ratio),
         "step time": fmt.gain(_change(*steps_s)),
         "trainers idle": _points(*trainers),
         "samplers idle": _points(*samplers),
         "mean trained length": fmt.gain(asked.price.trained_length_ratio(now.price)),
     }
-    return [differences.get(name, "") for name in _ROWS]
 
 
 def _change(now: float | None, asked: float | None) -> float | None:
@@ -181,24 +191,6 @@ def _points(now: float | None, asked: float | None) -> str:
     return "" if now is None or asked is None or now == asked else fmt.signed_points(asked - now)
 
 
-_ROWS: Final = (
-    "trainer GPUs",
-    "sampler GPUs",
-    "max running per engine",
-    "trained tokens/s",
-    "90% interval",
-    "step time",
-    "trainers idle",
-    "samplers idle",
-    "mean staleness",
-    "max sample staleness",
-    "dropped tokens",
-    "longest tenth, trained",
-    "mean trained length",
-    "limited by",
-    "decode estimate",
-)
-_LAYOUT_ROWS: Final = 3
 _DROPS: Final = frozenset({"dropped tokens", "longest tenth, trained"})
 """Rows left out if neither run drops anything."""
 

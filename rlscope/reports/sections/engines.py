@@ -28,18 +28,6 @@ _FLAT_SHARE_RATIO: Final = 0.99
 """Share of the steady state at the limit from which a chart shows only a flat line."""
 _LEAST_ENGINES: Final = 2
 _ENGINES_SHOWN: Final = 12
-_ENGINE_COLUMNS: Final = (
-    "engine",
-    "decoding speed",
-    "vs. median",
-    "running",
-    "waiting",
-    "peak KV cache",
-    "preemptions",
-    "time with requests",
-    "new weights after",
-    "dropped as stale",
-)
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
@@ -69,9 +57,8 @@ def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]
         return []
     rows = _engine_rows(speeds, answers)
     shown, median = rows.head(_ENGINES_SHOWN), float(speeds["tokens_per_s"].median() or 0.0)  # pyright: ignore[reportArgumentType]
-    table = Table(
-        "Engines", _ENGINE_COLUMNS, [_engine_cells(row, median) for row in shown.iter_rows(named=True)], "stacks"
-    )
+    cells = [_engine_cells(row, median) for row in shown.iter_rows(named=True)]
+    table = Table("Engines", [*cells[0]], [[*each.values()] for each in cells], "stacks")
     if shown.height == rows.height:
         return [table]
     return [table, Paragraph(f"The {fmt.count(shown.height)} slowest of {fmt.count(rows.height)} engines.", "note")]
@@ -99,20 +86,21 @@ def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> p
     return rows.sort("tokens_per_s", "worker_id")
 
 
-def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> tuple[str, ...]:
+def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> dict[str, str]:
     rate, extent_s = row["tokens_per_s"], row["extent_s"]
-    return (
-        row["worker_id"],
-        fmt.tokens_per_second(rate),
-        fmt.signed_percent(rate / median_tokens_per_s - 1.0) if rate and median_tokens_per_s else fmt.NO_DATA,
-        fmt.significant(row["running_mean"]),
-        fmt.significant(row["waiting_mean"]),
-        fmt.percent(row.get("kv_ratio")),
-        fmt.count(row.get("preemptions")),
-        fmt.percent(row["row_s"] / extent_s) if extent_s else fmt.NO_DATA,
-        fmt.duration(row.get("lag_s")),
-        fmt.percent(row["dropped"] / row["samples"]) if row.get("samples") else fmt.NO_DATA,
-    )
+    versus = rate / median_tokens_per_s - 1.0 if rate and median_tokens_per_s else None
+    return {
+        "engine": row["worker_id"],
+        "decoding speed": fmt.tokens_per_second(rate),
+        "vs. median": fmt.signed_percent(versus),
+        "running": fmt.significant(row["running_mean"]),
+        "waiting": fmt.significant(row["waiting_mean"]),
+        "peak KV cache": fmt.percent(row.get("kv_ratio")),
+        "preemptions": fmt.count(row.get("preemptions")),
+        "time with requests": fmt.percent(row["row_s"] / extent_s if extent_s else None),
+        "new weights after": fmt.duration(row.get("lag_s")),
+        "dropped as stale": fmt.percent(row["dropped"] / row["samples"] if row.get("samples") else None),
+    }
 
 
 def _flat(analysis: AnalysisResult) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
-from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import StateKey
 from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
@@ -187,8 +186,8 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     """Return the facts of an analyzed run."""
     facts, window, answers = analysis.run, analysis.run.window, analysis.answers
     model = analysis.model if isinstance(analysis.model, ModelResult) else None
-    tokens = analysis.staleness.tokens
-    whole = ComparedRun(
+    tokens, table = analysis.staleness.tokens, _table(analysis)
+    return ComparedRun(
         name=facts.run_id if name is None else name,
         facts=facts,
         layout=_layout(analysis),
@@ -208,21 +207,13 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         steps_per_version=_steps_per_version(answers.get("trainer_steps"), window),
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
+        table=table,
+        steady=None if table is None else _steady_time(analysis, table),
+        steady_staleness_p95=None if table is None else _staleness_p95(answers.get("token_staleness"), table),
+        update_s=_update_s(analysis),
         counts_prompts=analysis.throughput.counted_tokens is not None,
         imported=analysis.data_quality.imported,
         hides_samplers=analysis.hides_samplers and facts.sampler_gpus > 0,
-    )
-    table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
-    return whole if table is None else _with_steps(whole, analysis, table)
-
-
-def _with_steps(run: ComparedRun, analysis: AnalysisResult, table: StepTable) -> ComparedRun:
-    return replace(
-        run,
-        table=table,
-        steady=_steady_time(analysis, table),
-        steady_staleness_p95=_staleness_p95(analysis.answers.get("token_staleness"), table),
-        update_s=_update_s(analysis),
     )
 
 
@@ -347,15 +338,16 @@ def _gpus(run: RunFacts) -> dict[str, int]:
     return {role: count for role, count in gpus.items() if count}
 
 
-def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
+def _table(analysis: AnalysisResult) -> StepTable | None:
     """Return the steps that lie entirely in the steady state; None if there are none."""
     window = analysis.run.window
-    assert window is not None
+    if window is None:
+        return None
     steps = analysis.answers["training_steps"].filter(window.is_inside, pl.col("period_s").is_not_null())
     if steps.is_empty() or steps["period_s"].sum() <= 0:
         return None
     counts_prompts = analysis.throughput.counted_tokens is not None
-    ends_ns = np.concatenate([[stretch.start_ns], steps["end_ns"].to_numpy()])
+    ends_ns = np.concatenate([[window.start_ns], steps["end_ns"].to_numpy()])
     ages = _by_step(analysis.answers.get("token_staleness"), steps["step"])
     train = steps.select("step").join(
         analysis.answers["trainer_steps"].select("step", "train_gpu_s"), on="step", how="left", maintain_order="left"

@@ -91,7 +91,7 @@ class Check:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Gain and means of the missing piece, to be shown below the findings."""
+        """Lines below what was found: what the data would add, and how to get it."""
         return (f"would add: {self.adds}", f"to get it: {self.how}") if self.how else ()
 
 

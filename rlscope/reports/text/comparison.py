@@ -133,7 +133,7 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
     rows = [_row(row) for row in repeated.rows if row.difference.change is not None]
     rows += [_learning(row) for row in repeated.learning]
     sentence = (
-        f"Means over the runs of each setting, {basis_words(repeated.basis)}. Each run counts once, so the intervals "
+        f"Means over the runs of each setting, {BASES[repeated.basis]}. Each run counts once, so the intervals "
         "also cover what differs between runs of one setting, for example the seed and the node."
     )
     return Part(title, [Paragraph(sentence, "note"), Differences(title, after, _verdicts_filled(rows), before)])

@@ -178,7 +178,7 @@ def _staleness(analysis: AnalysisResult) -> Iterator[Block]:
         [
             Fact("tokens", f"mean {fmt.significant(tokens.mean)}, {spread}"),
             Fact("samples (oldest token)", oldest),
-            Fact("added in flight", fmt.versions(staleness.in_flight_mean)),
+            Fact("added during generation", fmt.versions(staleness.in_flight_mean)),
             Fact("added in the queue", fmt.versions(staleness.in_queue_mean)),
             *([Fact("a version lasts", lasting)] if lasting else []),
             Fact("over the cap", over_cap),

@@ -28,7 +28,7 @@ _SLIGHT_VARIANCE: Final = 0.01
 """Least upper end of the axis, so that rounding errors do not look like a spread."""
 _BAR: Final = 0.42
 """Half the width of a bar, in versions: bars do not touch."""
-IN_FLIGHT: Final = "in flight"
+IN_FLIGHT: Final = "during generation"
 IN_QUEUE: Final = "in the queue"
 
 

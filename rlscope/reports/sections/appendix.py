@@ -138,7 +138,7 @@ _TERMS: Final = (
         "policy versions published between the version that sampled the token and the step that trains on it",
     ),
     Term(
-        "staleness added in flight, in the queue",
+        "staleness added during generation, in the queue",
         "the policy versions that were published before, and after, the end of the token's sample",
     ),
     Term("steady state", "the latest stretch of steps with stable step time and lengths; it leaves out startup"),

@@ -113,7 +113,7 @@ def _facts(analysis: AnalysisResult, effective: float | None) -> list[Fact]:
     ages, cap = analysis.staleness, analysis.run.max_staleness
     over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
     facts = [
-        Fact("Added in flight", fmt.significant(ages.in_flight_mean), "versions, while the sample was generated"),
+        Fact("Added during generation", fmt.significant(ages.in_flight_mean), "versions"),
         Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
         Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
     ]
@@ -170,7 +170,7 @@ _SHARES: Final = Figure(
     "staleness_shares", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
 )  # fmt: skip
 _PARTS: Final = Figure(
-    "Staleness added in flight and in the queue",
+    "Staleness added during generation and in the queue",
     "Mean staleness over time. Lower part: versions published while the sample was generated. Upper part: versions "
     "published between its end and its step. Healthy: low, with little added in the queue.",
     "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_STALENESS, True,

@@ -117,7 +117,7 @@ def imperative(action: Action) -> str:
 def _lower_imperative(what: ActionWhat, old: int | None, new: int) -> str:
     """Return the imperative of a lower limit; old: None if there was none."""
     if old is None:
-        return f"Limit samples in flight (running and queued) to {fmt.count(new)}"
+        return f"Limit samples in flight (started and not yet taken by trainers) to {fmt.count(new)}"
     limit = "queue capacity" if what == "queue_capacity_samples" else "limit on samples in flight"
     return f"Lower the {limit} from {fmt.count(old)} to {fmt.count(new)} samples"
 
@@ -243,7 +243,7 @@ def staleness_words(action: Action, current: Current) -> str:
     (before, after), caps = ages.words, _caps(action, current.cap)
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
-        allowed = f", though the staleness cap would then allow {fmt.count(caps[1])}" if caps else ""
+        allowed = f". The staleness cap would then allow {fmt.count(caps[1])}" if caps else ""
         return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
@@ -284,12 +284,7 @@ def _versions_last(action: Action, current: Current) -> str:
     old, new = ("1 step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old} on average)"
-    delay = "less" if after.steps_per_version < own.steps_per_version else "more"
-    versions = fmt.counted(after.sample_p95, "version", "versions")
-    return (
-        f": {versions} of {new} instead of {fmt.count(own.sample_p95)} of {old}, because the cap delays publishing "
-        f"{delay}"
-    )
+    return f", because a version then lasts {new} instead of {old}"
 
 
 def _has_staleness(action: Action) -> bool:

@@ -21,7 +21,7 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
 from rlscope.reports.text.actions import age_text, gain_words, layout_words
 from rlscope.reports.text.model import OBSERVABLES, remarks
-from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
+from rlscope.reports.text.names import ONE_SPLIT, REASONS, layout_remark, scaling_sentence
 from rlscope.reports.text.price import costly_words
 
 TITLE: Final = "Recommended layout"
@@ -86,13 +86,18 @@ def reason(model: ModelResult) -> str:
     if model.recommendation.advice != "keep":
         return words
     if stale is None or _changes_run_type(model):
-        return words
+        return words if _has_other_splits(model) or model.recommendation.reason != "small_gain" else ONE_SPLIT
     gain = fmt.gain(Estimate.of(gains_over(stale, model.forecasts.today)).value)
     ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
     return (
         f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: predicted gain "
         f"{gain}, but sample staleness p95 rises from {ages[0].partition(' ')[0]} to {ages[1]}."
     )
+
+
+def _has_other_splits(model: ModelResult) -> bool:
+    splits = {each.layout.trainer_gpus for each in (model.forecasts.today, *model.forecasts.others)}
+    return len(splits) > 1
 
 
 def _too_stale(model: ModelResult) -> Forecast | None:

@@ -45,11 +45,11 @@ QUANTITIES: Final[Mapping[Quantity, tuple[str, Write]]] = {
     "response_tokens": ("response length, mean", fmt.tokens),
     "staleness_mean": ("token staleness, mean", fmt.versions),
     "staleness_p95": ("token staleness, p95", fmt.versions),
-    "staleness_in_flight": ("staleness added in flight", fmt.versions),
+    "staleness_in_flight": ("staleness added during generation", fmt.versions),
     "staleness_in_queue": ("staleness added in the queue", fmt.versions),
     "staleness_mean_steps": ("token staleness, mean", fmt.optimizer_steps),
     "staleness_p95_steps": ("token staleness, p95", fmt.optimizer_steps),
-    "staleness_in_flight_steps": ("staleness added in flight", fmt.optimizer_steps),
+    "staleness_in_flight_steps": ("staleness added during generation", fmt.optimizer_steps),
     "staleness_in_queue_steps": ("staleness added in the queue", fmt.optimizer_steps),
     "update_s": ("weight update, until an engine has it", fmt.duration),
     "dropped_ratio": ("tokens dropped as stale or abandoned", fmt.percent),
@@ -476,7 +476,7 @@ _TITLES: Final[Mapping[str, tuple[str, Write]]] = {
 }
 """Titles of the breakdowns shown, and the formatter of their numbers."""
 _PARTS: Final[Mapping[str, str]] = {
-    "in_flight": "in flight",
+    "in_flight": "during generation",
     "in_queue": "in the queue",
     "samples_per_step": "samples per step",
     "response_tokens": "response length",

@@ -222,7 +222,7 @@ def _versions(run: Checkup) -> Check:
         return Check(name, "there", "named by the engines for every segment", "", "")
     found = f"{count - run.known_versions:,} of {count:,} segments have only the version at their admission"
     how = "pass the version to sample.tokens(n, version) with every pass, or use the engine's hooks"
-    return Check(name, "in part" if run.known_versions else "missing", found, "staleness gained in flight", how)
+    return Check(name, "in part" if run.known_versions else "missing", found, "staleness added during generation", how)
 
 
 def _deliveries(run: Checkup) -> Check:

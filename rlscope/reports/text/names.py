@@ -16,6 +16,8 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.training.scaling import TrainingRate
 from rlscope.model.warnings import ModelWarning
 
+ONE_SPLIT: Final = "Changing the limit on running requests would probably gain less than 5%."
+"""Reason for a small gain if the GPUs can be split in one way only."""
 REASONS: Final[Mapping[Reason, str]] = {
     "worthwhile": "Worth the change.",
     "unsure": "Likely faster, but uncertain: worth a short test.",

@@ -34,8 +34,9 @@ def saved_words(price: Price, before: Price) -> str:
     if longest is None or trained is None or not price.changes_longest(before):
         return fall
     now_trained, then_trained = share(trained.value), share(longest.value)
-    way = "up" if longest.value > trained.value else "down"
-    return f"{fall}. {then_trained} of the longest tenth of responses are trained on, {way} from {now_trained}"
+    way = "less" if longest.value > trained.value else "more"
+    change = f"{then_trained} are trained on instead of {now_trained}"
+    return f"{fall}. Long responses are dropped {way} often: of the longest tenth, {change}"
 
 
 def dropped_words(price: Price, before: Price) -> str:

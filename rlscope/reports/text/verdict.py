@@ -181,13 +181,19 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     behind = _cause_in_headline(analysis)
     others = [loss for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
     clauses = {loss.cause: causes.spent_words(loss, beside=first.cause) for loss in others}
-    parts = [f"{stretch(analysis)}, {causes.spent_words(first)}."]
+    parts = [f"{stretch(analysis)}, {causes.spent_words(first)}.", _publication_waits(analysis, first.cause)]
     # The loss that the headline gives as the reason is no further loss.
     parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
     parts += [_pace(analysis).strip()]
     also = [words for cause, words in clauses.items() if cause != behind]
     parts += [f"Also, {'; '.join(also)}."] if also else []
     return " ".join(filter(None, parts))
+
+
+def _publication_waits(analysis: AnalysisResult, cause: Bottleneck) -> str:
+    """Say who waits at the cap and for what, if publications do; empty otherwise."""
+    waits = any(state.state == "waiting_for_staleness_cap" and state.gpu_ns > 0 for state in analysis.ledger.states)
+    return "Trainers wait to publish until older samples finish." if waits and cause == "staleness_cap" else ""
 
 
 def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
@@ -294,8 +300,9 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The steady state is too short to check the model's predictions. On other runs, they were usually within "
-        f"{most} of the measured throughput. Even if this one is {most} too high, the gain is {left}."
+        "The steady state is too short to test a prediction on steps that the model was not fitted to. On other runs, "
+        f"predicted throughput was usually within {most} of the measured one. If it is {most} too high here, the gain "
+        f"is still {left.removeprefix('+')}."
     )
 
 
@@ -337,7 +344,8 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
     if verdict.cause == "samplers" and first.cause == "weight_updates" and _pauses_engines(analysis):
-        return "Engines pause during weight updates, so faster updates also shorten the trainers' waits."
+        how = "fewer" if first.what == "publish_every" else "faster"
+        return f"Engines pause during weight updates, so {how} updates also shorten the trainers' waits."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
     addressing = next(

@@ -154,15 +154,15 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps: 3 versions of 1.4 steps instead of 1 of "
-            "4.6 steps, because the cap delays publishing less",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps, because a version then lasts 1.4 steps "
+            "instead of 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps: 1 version of 8.6 steps instead of 1 of "
-            "1 step, because the cap delays publishing more",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps, because a version then lasts 8.6 steps "
+            "instead of 1 step",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
@@ -204,7 +204,7 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     [
         ("queue_capacity_samples", 512, "Lower the queue capacity from 512 to 64 samples"),
         ("in_flight_limit", 128, "Lower the limit on samples in flight from 128 to 64 samples"),
-        ("in_flight_limit", None, "Limit samples in flight (running and queued) to 64"),
+        ("in_flight_limit", None, "Limit samples in flight (started and not yet taken by trainers) to 64"),
     ],
 )
 def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, words):
@@ -215,7 +215,8 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     assert actions.what_to_do(lower) == words
     assert actions.effect(lower) == (
         "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). The dropped share "
-        "of generated tokens falls from 70% to 11%. 75% of the longest tenth of responses are trained on, up from 22%"
+        "of generated tokens falls from 70% to 11%. Long responses are dropped less often: of the longest tenth, 75% are trained on "
+        "instead of 22%"
     )
     faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
@@ -303,7 +304,7 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
         (
             (3.0, 2.0),
             4,
-            "Sample staleness (p95) stays at 6 optimizer steps, though the staleness cap would then allow 8",
+            "Sample staleness (p95) stays at 6 optimizer steps. The staleness cap would then allow 8",
             "stays at 6 steps (cap 12 → 8)",
         ),
     ],

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rlscope.api import analyze
 from rlscope.errors import ImportFileError
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
+from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Imported
 from tests.importers.filling import asked, spent_s
 
@@ -311,3 +313,10 @@ def test_the_durations_of_deepspeed_chat_are_listed_and_can_be_named(tmp_path: P
     import_run(tmp_path / "a.log", tmp_path / "run", options)
     assert spent_s(tmp_path / "run") == {"trainer generate": 21.75, "trainer train": 12.0}
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize(("steps", "is_short"), [(1, True), (2, True), (3, False)])
+def test_a_few_quoted_steps_need_a_longer_log(tmp_path: Path, steps: int, is_short: bool) -> None:
+    (tmp_path / "a.log").write_text("".join(verl(step, VERL_PHASES) for step in range(steps)))
+    next_step = verdict_words.next_step(analyze(tmp_path / "a.log", page=False))
+    assert ("Pass a longer part of the log, with 3 training steps or more." in next_step) is is_short

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
+from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
 from rlscope.analysis.result import AnalysisResult, ReportedMetric, Throughput
 from rlscope.trace.imported import Certainty, Imported, SourceFile
 
@@ -30,6 +31,8 @@ MORE_DATA: Final = (
     "GPUs (--gpus), and further files of the run (--with)."
 )
 """Next step for missing data of an imported run."""
+MORE_STEPS: Final = f"Pass a longer part of the log, with {LEAST_STEPS_TO_JUDGE} training steps or more."
+"""Next step for an imported run if the log has only a few steps."""
 
 
 def source_words(imported: Imported) -> str:

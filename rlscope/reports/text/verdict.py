@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.analysis.bottleneck import dropped_ratio
+from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck
 from rlscope.model.forecast.actions import Action
@@ -14,7 +14,7 @@ from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
 from rlscope.reports.text.actions import Current
-from rlscope.reports.text.origin import MORE_DATA, origin_lines, thinned_sentence
+from rlscope.reports.text.origin import MORE_DATA, MORE_STEPS, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
 
 # Smaller losses are not listed beside the largest.
@@ -268,7 +268,8 @@ def next_step(analysis: AnalysisResult) -> str:
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
-        return f"{MORE_DATA} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
+        missing = MORE_STEPS if 0 < analysis.run.steps < LEAST_STEPS_TO_JUDGE else MORE_DATA
+        return f"{missing} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     if analysis.data_quality.no_verdict:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:

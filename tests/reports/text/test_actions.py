@@ -215,8 +215,8 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     assert actions.what_to_do(lower) == words
     assert actions.effect(lower) == (
         "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). The dropped share "
-        "of generated tokens falls from 70% to 11%. Long responses are dropped less often: of the longest tenth, 75% are trained on "
-        "instead of 22%"
+        "of generated tokens falls from 70% to 11%. Long responses are dropped less often: of the longest tenth, 75% "
+        "are trained on instead of 22%"
     )
     faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"

@@ -406,7 +406,10 @@ def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
             assert (line.index("─") > 1) == (parent is not RlscopeError), kind
 
 
-def test_the_notebook_of_the_examples_runs_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_of_the_examples_runs_cell_by_cell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlscope.pipeline.analyze", analyze_kept)
     path = ROOT / "examples" / "notebook.py"
     cells = [
         cell

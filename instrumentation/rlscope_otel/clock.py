@@ -70,7 +70,11 @@ class RunClock:
         self._clock = clock
         self._wall_start_ns = clock.wall_ns()
         self._monotonic_start_ns = clock.monotonic_ns()
-        self.now_ns = _sum_of(self._wall_start_ns - self._monotonic_start_ns, clock.monotonic_ns)
+        self.read_ns = clock.monotonic_ns
+        """Reads the monotonic clock alone, for hooks that add `offset_ns` later."""
+        self.offset_ns = self._wall_start_ns - self._monotonic_start_ns
+        """What the monotonic clock lacks to the time of the run."""
+        self.now_ns = _sum_of(self.offset_ns, clock.monotonic_ns)
         """UTC epoch nanoseconds; never smaller than an earlier reading."""
 
     def anchors(self) -> Anchors:

@@ -40,7 +40,7 @@ class Recording:
         self.faults = Faults()
         """Errors in the hooks of this run, counted by kind."""
         self.now_ns = clock.now_ns
-        self._clock = clock
+        self.clock = clock
         limit = settings.limits.max_buffered_rows if settings else 0
         pressed_at = settings.limits.max_rows_per_batch if settings else 0
         self._buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
@@ -152,7 +152,7 @@ class Recording:
     def _open(self, settings: Settings) -> None:
         # Before the worker's time begins: else the half second counts as time that no hook accounts for.
         convert_once()
-        self._writer = Writer(settings, self._buffers, self._clock, self.faults, self._tallies, self._phases.open)
+        self._writer = Writer(settings, self._buffers, self.clock, self.faults, self._tallies, self._phases.open)
         if settings.upload is not None:
             self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
         self._phases.keep = self._processor.phase_ended

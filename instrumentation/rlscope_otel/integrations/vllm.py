@@ -26,7 +26,7 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -166,7 +166,6 @@ class Recorder:
 
     def _watch(self, core: Any) -> None:
         of_scheduler = {
-            "add_request": Watch(after=self._arrived),
             "finish_requests": Watch(after=self._removed),
             "set_pause_state": Watch(after=self._paused_or_resumed),
             "reset_prefix_cache": Watch(after=self._cache_reset),
@@ -178,6 +177,7 @@ class Recorder:
         }
         for name, watch in of_scheduler.items():
             self._seams.watch(type(core.scheduler), name, replace(watch, owner=self._scheduler))
+        self._seams.wrap(type(core.scheduler), "add_request", self._adding)
         self._passes.watch(self._seams, type(core.scheduler))
         for name, watch in of_core.items():
             self._seams.watch(type(core), name, replace(watch, owner=self._core))
@@ -188,11 +188,26 @@ class Recorder:
     def _is_own(self, engine: Any) -> bool:
         return core_of(engine) is self._core()
 
-    def _arrived(self, call: Call) -> None:
-        if call.error is None:
-            self._passes.settle()
-            self._steps.has_requests(call.started_ns)
-            self._requests.arrived(call.argument(1, "request"))
+    def _adding(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        own, arrived, now_ns = self._scheduler, self._arrived, self.run.now_ns
+
+        def add_request(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            """Add a request as vLLM does, then know it."""
+            at_ns = now_ns()
+            result = host(scheduler, request, *args, **kwargs)
+            if scheduler is own():
+                try:
+                    arrived(request, at_ns)
+                except Exception as error:  # Nothing of ours reaches the host.
+                    self._seams.failed(arrived, error)
+            return result
+
+        return add_request
+
+    def _arrived(self, request: Any, at_ns: int) -> None:
+        self._passes.settle()
+        self._steps.has_requests(at_ns)
+        self._requests.arrived(request)
 
     def _removed(self, call: Call) -> None:
         if call.error is None:

@@ -36,7 +36,8 @@ PREFILL, TORN = 3, 6
 Note = tuple[Batch, int, int, int | None, int | None, bool]
 """A pass: its batch, time of its output, tokens, start and end of the host's step, and whether no request is left.
 
-A step of several passes starts with the first pass and ends with the last.
+Times are readings of the monotonic clock, to which the clock's offset is added later. A step of several passes starts
+with the first pass and ends with the last.
 """
 
 
@@ -80,14 +81,15 @@ class Steps:
         self._row: tuple[int, int, int, Batch, int] | None = None
         """A pass that has ended: start, output, busy time, batch and tokens. What follows it may be part of its row."""
 
-    def passed(self, note: Note) -> None:
-        """A pass has ended, and with it the step of the host if the note has its end."""
+    def passed(self, note: Note, offset_ns: int) -> None:
+        """A pass has ended, and with it the step of the host if the note has its end. offset_ns: of the clock."""
         batch, output_ns, tokens, began_ns, ended_ns, is_last = note
+        output_ns += offset_ns
         if began_ns is not None:
-            self.step_began(began_ns)
+            self.step_began(began_ns + offset_ns)
         if self._row is not None:
             self._end_row(self._row[1])
-        busy_from_ns = start_ns = max(batch[0], self._last_output_ns)
+        busy_from_ns = start_ns = max(batch[0] + offset_ns, self._last_output_ns)
         recorded_ns = self._recorded_ns
         if recorded_ns is not None and recorded_ns < start_ns and output_ns - recorded_ns <= _LONGEST_ROW_NS:
             start_ns = recorded_ns
@@ -96,7 +98,7 @@ class Steps:
         if self._paused_since_ns is not None:
             self._paused_since_ns = output_ns
         if ended_ns is not None:
-            self.step_ended(ended_ns, is_last)
+            self.step_ended(ended_ns + offset_ns, is_last)
         elif not self._in_host_step:
             self._end_row(output_ns, is_last)
 
@@ -186,7 +188,7 @@ class Passes:
     def __init__(
         self, run: Run, scheduler: Callable[[], Any], weights: Weights, requests: Requests, steps: Steps
     ) -> None:
-        self._now_ns = run.now_ns
+        self._read_ns, self._offset_ns = run.clock.read_ns, run.clock.offset_ns
         self._own = scheduler
         self._weights = weights
         self._requests = requests
@@ -211,11 +213,12 @@ class Passes:
     def settle(self) -> None:
         """Make rows of what is noted: something else than a pass happens to the engine."""
         self._note_last()
-        notes, self._notes = self._notes, []
-        for note in notes:
-            self._steps.passed(note)
+        if self._notes:
+            notes, self._notes = self._notes, []
+            for note in notes:
+                self._steps.passed(note, self._offset_ns)
         if self._began_ns is not None:
-            self._steps.step_began(self._began_ns)
+            self._steps.step_began(self._began_ns + self._offset_ns)
             self._began_ns = None
 
     def stepping(self, is_own: Callable[[Any], bool], host: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,7 +227,7 @@ class Passes:
         is_own: says whether an engine is the recorded one. That one is known by its first step; others are asked each
         time.
         """
-        now_ns, own = self._now_ns, _nothing
+        read_ns, own = self._read_ns, _nothing
 
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
             """Step as vLLM does, then note its end."""
@@ -233,12 +236,12 @@ class Passes:
                 if not is_own(engine):
                     return host(engine, *args, **kwargs)
                 own = weakref.ref(engine)
-            self._began_ns, self._in_step = now_ns(), True
+            self._began_ns, self._in_step = read_ns(), True
             try:
                 return host(engine, *args, **kwargs)
             finally:
                 try:
-                    self._stepped(now_ns())
+                    self._stepped(read_ns())
                 except Exception as error:  # Nothing of ours reaches the host.
                     self._failed(self._stepped, error)
 
@@ -260,11 +263,11 @@ class Passes:
         return schedule
 
     def _putting_out(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        own, now_ns, put_out = self._own, self._now_ns, self._put_out
+        own, read_ns, put_out = self._own, self._read_ns, self._put_out
 
         def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             """Take in the output as vLLM does, then note the pass."""
-            at_ns = now_ns()
+            at_ns = read_ns()
             outputs = host(scheduler, *args, **kwargs)
             if scheduler is own():
                 try:
@@ -279,14 +282,14 @@ class Passes:
         tokens = output.total_num_scheduled_tokens
         if not tokens:
             return
-        now_ns = self._now_ns()
+        at_ns = self._read_ns()
         batches, new, weights = self._batches, output.scheduled_new_reqs, self._weights
         running = len(output.num_scheduled_tokens)
         if len(batches) >= _MOST_SCHEDULED:
             batches.clear()
         preempted = getattr(output, "preempted_req_ids", None)
         batches[id(output)] = (
-            now_ns,
+            at_ns,
             running,
             scheduler.get_request_counts()[1],
             # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
@@ -299,7 +302,7 @@ class Passes:
             weights.is_changing and weights.pass_begins(),
         )
         if new:
-            self._requests.scheduled(new, now_ns)
+            self._requests.scheduled(new, at_ns + self._offset_ns)
 
     def _kv_used_tokens(self, scheduler: Any) -> int | None:
         capacity_tokens = self._steps.capacity_tokens
@@ -322,7 +325,7 @@ class Passes:
             ended = [output for output in given if output.finish_reason is not None] if may_have_ended else []
             if ended or batch[TORN]:
                 has_ended = True
-                self._requests.sampled(given, ended, at_ns, batch[TORN])
+                self._requests.sampled(given, ended, at_ns + self._offset_ns, batch[TORN])
         may_be_last = has_ended or self._steps.idle_since_ns is not None
         began_ns, self._began_ns = self._began_ns, None
         if self._in_step:
@@ -341,7 +344,7 @@ class Passes:
             self._note((*last, at_ns, self._may_be_last and is_idle(scheduler)))
         else:
             self.settle()
-            self._steps.step_ended(at_ns, is_idle(scheduler))
+            self._steps.step_ended(at_ns + self._offset_ns, is_idle(scheduler))
 
     def _note(self, note: Note) -> None:
         notes, is_last = self._notes, note[-1]

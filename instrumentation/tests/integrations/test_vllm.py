@@ -857,6 +857,12 @@ def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(request, run, 
     assert list(run.faults.counts) == [f"watcher Passes.{watcher}"]
 
 
+def test_a_request_that_cannot_be_read_is_counted_and_is_the_engine_s(core, run):
+    core.scheduler.add_request(SimpleNamespace(request_id="a"))
+    assert list(core.scheduler.requests) == ["a"]
+    assert list(run.faults.counts) == ["watcher Recorder._arrived"]
+
+
 def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows, monkeypatch):
     monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
     play(recorded_core(run, clock), clock, "add a; step; step")

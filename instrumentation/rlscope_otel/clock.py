@@ -73,7 +73,7 @@ class RunClock:
         self.read_ns = clock.monotonic_ns
         """Reads the monotonic clock alone, for hooks that add `offset_ns` later."""
         self.offset_ns = self._wall_start_ns - self._monotonic_start_ns
-        """What the monotonic clock lacks to the time of the run."""
+        """Difference between the time of the run and the monotonic clock."""
         self.now_ns = _sum_of(self.offset_ns, clock.monotonic_ns)
         """UTC epoch nanoseconds; never smaller than an earlier reading."""
 

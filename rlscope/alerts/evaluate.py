@@ -23,7 +23,7 @@ import polars as pl
 from rlscope.alerts.buckets import WorkerLife
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, OwnValues, Series, Timeline, Whole
+from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, Series, Timeline, Whole, own_values
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
 from rlscope.format import count, counted, quantity, significant
@@ -267,7 +267,7 @@ def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Se
     if frame is not None:
         for bucket, value in frame.sort("at_ns").select("bucket", "value").iter_rows():
             values.setdefault(bucket - first_bucket, []).append(value)
-    return OwnValues(values, rule.reduction)
+    return own_values(values, rule.reduction)
 
 
 def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
@@ -297,7 +297,7 @@ def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int)
     """The metric over the window; no value with too little evidence."""
     if window is None:
         return NOTHING
-    reading = bound.series.reading(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
+    reading = bound.series(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
     enough = reading.evidence >= bound.rule.min_evidence or reading.evidence >= _usual(bound.rule, timeline, tick)
     return reading if enough else NOTHING._replace(evidence=reading.evidence)
 

@@ -12,20 +12,19 @@ import polars as pl
 
 from rlscope.alerts.buckets import Family, WorkerLife, trained_until_ns
 from rlscope.alerts.series import (
-    Constant,
-    Fullest,
-    Greatest,
-    Histogram,
-    LongestStretch,
-    Overdue,
-    Rate,
-    Ratio,
     Series,
-    Silence,
     Statistic,
     Timeline,
     Whole,
-    starts_ns_of,
+    constant,
+    greatest,
+    highest,
+    histogram,
+    longest_stretch,
+    overdue,
+    rate,
+    ratio,
+    silence,
 )
 from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.run_facts import steady_window
@@ -86,7 +85,7 @@ def _gpu_share(name: str, meaning: str, lost: pl.Expr, roles: tuple[str, ...] | 
 
     def series(timeline: Timeline) -> Series:
         all_ns = _states(timeline, of)
-        return Ratio(lost_ns(timeline), all_ns, all_ns, _NS)
+        return ratio(lost_ns(timeline), all_ns, all_ns, _NS)
 
     return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, series, lost_ns, roles=roles)
 
@@ -100,7 +99,7 @@ _UNKNOWN: Final = pl.col("state") == "unattributed"
 
 def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
     def series(timeline: Timeline) -> Series:
-        return Histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
+        return histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
 
     name = f"staleness.tokens.{statistic}"
     return AlertMetric(name, "versions", meaning, "token_staleness", "tokens", "tokens", 1000, series)
@@ -109,33 +108,33 @@ def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
 def _over_cap(timeline: Timeline) -> Series:
     cap = timeline.parts.max_staleness
     if cap is None:
-        return Constant(None, 0)
+        return constant(None)
     tokens = timeline.sums(timeline.rows("tokens"), "tokens")
-    return Ratio(timeline.sums(timeline.rows("tokens", pl.col("staleness") > cap), "tokens"), tokens, tokens, 1)
+    return ratio(timeline.sums(timeline.rows("tokens", pl.col("staleness") > cap), "tokens"), tokens, tokens)
 
 
 def _oldest_sample(timeline: Timeline) -> Series:
     rows = timeline.rows("samples")
-    return Greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
+    return greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
 
 
 def _dropped_stale(timeline: Timeline) -> Series:
     stale = timeline.rows("outcomes", pl.col("outcome") == "dropped_stale")
     tokens = timeline.sums(timeline.rows("outcomes"), "tokens")
-    return Ratio(timeline.sums(stale, "tokens"), tokens, tokens, 1)
+    return ratio(timeline.sums(stale, "tokens"), tokens, tokens)
 
 
 def _queues(lower: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         rows = timeline.rows("queues")
         if rows.is_empty():
-            return Constant(None, 0)
+            return constant(None)
         rows = rows.with_columns((pl.col("capacity_samples") * pl.col("held_ns")).alias("capacity_ns"))
         parts = [
-            Ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
+            ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
             for _, own in rows.group_by("queue", maintain_order=True)
         ]
-        return Fullest(tuple(parts))
+        return highest(parts)
 
     return series
 
@@ -144,7 +143,7 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         timed = timeline.rows("engines", pl.col("is_timed"))
         row_ns = timeline.sums(timed, "row_ns")
-        return Ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
+        return ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
 
     return series
 
@@ -152,11 +151,11 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
 def _kv_used(timeline: Timeline) -> Series:
     rows, capacity = timeline.rows("engines"), timeline.parts.kv_capacity_tokens
     if rows.is_empty() or not capacity:
-        return Constant(None, 0)
+        return constant(None)
     known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
     tokens = pl.col("worker_id").replace_strict(dict(capacity), return_dtype=pl.Float64)
     known = known.with_columns((tokens * pl.col("kv_row_ns")).alias("capacity_token_ns"))
-    return Ratio(
+    return ratio(
         timeline.exact_sums(known, "kv_token_ns"),
         timeline.exact_sums(known, "capacity_token_ns"),
         timeline.sums(known, "kv_row_ns"),
@@ -166,21 +165,14 @@ def _kv_used(timeline: Timeline) -> Series:
 
 def _trained_tokens(timeline: Timeline) -> Series:
     rows = timeline.rows("steps")
-    return Rate(
-        timeline.sums(rows, "response_tokens"),
-        timeline.counts(rows),
-        timeline.ticks,
-        timeline.first_bucket,
-        timeline.start_ns,
-        timeline.parts.end_ns,
-    )
+    return rate(timeline, timeline.sums(rows, "response_tokens"), timeline.counts(rows))
 
 
 def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         known = timeline.rows(family, pl.col(column).is_not_null())
         counts = timeline.counts(known)
-        return Ratio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
+        return ratio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts)
 
     return series
 
@@ -193,13 +185,13 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return Overdue(np.array(known, dtype=np.int64), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+        return overdue(timeline, np.array(known, dtype=np.int64), _due_until_ns(timeline))
 
     return series
 
 
 def _silence(timeline: Timeline) -> Series:
-    return Silence.of(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+    return silence(timeline, _due_until_ns(timeline))
 
 
 def _due_until_ns(timeline: Timeline) -> int | None:
@@ -210,10 +202,10 @@ def _due_until_ns(timeline: Timeline) -> int | None:
 
 def _longest_idle(timeline: Timeline) -> Series:
     """Return the longest idle intervals. Idle times that meet at the edge of a bucket are one interval."""
-    begins_ns, rows = starts_ns_of(timeline.parts.workers), timeline.rows("idle")
+    rows = timeline.rows("idle")
     if rows.is_empty():
         none = np.array([], dtype=np.int64)
-        return LongestStretch(none, none, (), begins_ns, timeline.ticks, timeline.first_bucket)
+        return longest_stretch(timeline, none, none, ())
     pieces = rows.sort("worker_id", "start_ns")
     goes_on = (pl.col("worker_id") == pl.col("worker_id").shift()) & (pl.col("start_ns") == pl.col("end_ns").shift())
     stretches = (
@@ -222,25 +214,24 @@ def _longest_idle(timeline: Timeline) -> Series:
         .sort("start_ns", "end_ns", "worker_id")
     )
     starts_ns, ends_ns = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
-    names = stretches["worker_id"].to_list()
-    return LongestStretch(starts_ns, ends_ns, names, begins_ns, timeline.ticks, timeline.first_bucket)
+    return longest_stretch(timeline, starts_ns, ends_ns, stretches["worker_id"].to_list())
 
 
 def _dropped_rows(timeline: Timeline) -> Series:
-    return Constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
+    return constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
 
 
 def _dropped_ratio(timeline: Timeline) -> Series:
     rows = timeline.parts.dropped_rows + timeline.parts.stored_rows
-    return Constant(timeline.parts.dropped_rows / rows if rows else None, rows)
+    return constant(timeline.parts.dropped_rows / rows if rows else None, rows)
 
 
 def _missing_rows(timeline: Timeline) -> Series:
-    return Constant(timeline.parts.missing_rows, timeline.parts.stored_rows)
+    return constant(timeline.parts.missing_rows, timeline.parts.stored_rows)
 
 
 def _residual(timeline: Timeline) -> Series:
-    return Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
+    return constant(timeline.residual_ratio, len(timeline.step_ends_ns))
 
 
 def _steady(timeline: Timeline) -> Series:
@@ -248,10 +239,10 @@ def _steady(timeline: Timeline) -> Series:
     steps = timeline.rows("steps")
     window = None if steps.is_empty() else steady_window(steps)
     if window is None:
-        return Constant(None, 0)
+        return constant(None)
     inside = steps.filter(window.is_inside)
     rate = window.per_s(int(inside["response_tokens"].sum()))
-    return Constant(rate or None, 0 if rate is None else len(inside))
+    return constant(rate or None, 0 if rate is None else len(inside))
 
 
 METRICS: Final[tuple[AlertMetric, ...]] = (

@@ -5,15 +5,15 @@ Sums are integers or exactly rounded, so a window's value does not depend on wha
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from rlscope.alerts.buckets import Family, Parts, Ticks, WorkerLife
+from rlscope.alerts.buckets import Family, Parts, Ticks
 from rlscope.alerts.types import Reduction
 from rlscope.analysis.staleness import weighted_quantile
 
@@ -38,239 +38,8 @@ class MetricReading(NamedTuple):
 NOTHING: Final = MetricReading(None, 0)
 
 
-class Series(Protocol):
-    """A metric of one run."""
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """The metric over buckets [first, after), counted from the first bucket of the parts."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Sum over sum; no value if the lower sum is 0. Sums of floats are exactly rounded, so order has no effect."""
-
-    upper: Whole | Sequence[float]
-    lower: Whole | Sequence[float]
-    evidence: Whole
-    evidence_unit: float
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        upper, lower = (_total(values[first:after]) for values in (self.upper, self.lower))
-        if not lower:
-            return NOTHING
-        return MetricReading(upper / lower, int(self.evidence[first:after].sum()) * self.evidence_unit)
-
-
-def _total(values: Whole | Sequence[float]) -> float:
-    return int(values.sum()) if isinstance(values, np.ndarray) else math.fsum(values)
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """A statistic of weighted integers."""
-
-    levels: tuple[int, ...]
-    """The values, ascending."""
-    weights: Whole
-    """By bucket and level."""
-    statistic: Statistic
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        weights = self.weights[first:after].sum(axis=0).tolist()
-        seen = tuple((level, weight) for level, weight in zip(self.levels, weights, strict=True) if weight)
-        total = sum(weight for _, weight in seen)
-        if not total:
-            return NOTHING
-        if self.statistic == "mean":
-            return MetricReading(sum(level * weight for level, weight in seen) / total, total)
-        percent = {"p50": 50, "p95": 95, "p99": 99, "max": 100}[self.statistic]
-        return MetricReading(weighted_quantile(seen, percent), total)
-
-
-@dataclass(frozen=True, slots=True)
-class Greatest:
-    """The highest value of any bucket."""
-
-    values: NDArray[np.float64]
-    """Minus infinity for a bucket without one."""
-    evidence: Whole
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        evidence = int(self.evidence[first:after].sum())
-        return MetricReading(float(self.values[first:after].max()), evidence) if evidence else NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Fullest:
-    """The highest of several ratios, such as that of the fullest queue."""
-
-    parts: tuple[Ratio, ...]
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        readings = [part.reading(first, after) for part in self.parts]
-        known = [reading for reading in readings if reading.value is not None]
-        return max(known, key=lambda reading: reading.value or 0.0, default=NOTHING)
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Amounts per second of the window, clipped to the run."""
-
-    amounts: Whole
-    events: Whole
-    ticks: Ticks
-    first_bucket: int
-    start_ns: int
-    end_ns: int | None
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        from_ns = max(self.ticks.at_ns(first + self.first_bucket), self.start_ns)
-        to_ns = self.ticks.at_ns(after + self.first_bucket)
-        length_ns = (to_ns if self.end_ns is None else min(to_ns, self.end_ns)) - from_ns
-        if length_ns <= 0:
-            return NOTHING
-        events = int(self.events[first:after].sum())
-        return MetricReading(int(self.amounts[first:after].sum()) / (length_ns / 1e9), events)
-
-
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """Time since the last event, in units of the median interval between events."""
-
-    moments_ns: Whole
-    """Ascending."""
-    ticks: Ticks
-    first_bucket: int
-    end_ns: int | None
-    """After it no event is due; None while the run is in progress."""
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """Intervals from HISTORY_NS before the tick count; the window only gives the tick."""
-        at_ns = self.ticks.at_ns(after + self.first_bucket)
-        begin, end = (int(np.searchsorted(self.moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
-        intervals_ns = np.diff(self.moments_ns[begin:end])
-        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := _median(intervals_ns)):
-            return MetricReading(None, len(intervals_ns))
-        now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
-        return MetricReading(max(0, now_ns - int(self.moments_ns[end - 1])) / usual_ns, len(intervals_ns))
-
-
-def _median(values: Whole) -> float:
-    """As of Python's integers, which have no largest; without sorting all of them at each tick."""
-    below, above = (len(values) - 1) // 2, len(values) // 2
-    parted = np.partition(values, (below, above))
-    return int(parted[above]) if below == above else (int(parted[below]) + int(parted[above])) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Seconds without data from the worker silent for longest; workers that stopped do not count."""
-
-    starts_ns: Whole
-    """Starts of all workers, ascending."""
-    running: Sequence[WorkerLife]
-    """Workers without a recorded stop, by the end of their data and then by name in reverse."""
-    ticks: Ticks
-    first_bucket: int
-    end_ns: int | None
-    """After it no data is due; None while the run is in progress."""
-
-    @classmethod
-    def of(cls, workers: Sequence[WorkerLife], ticks: Ticks, first_bucket: int, end_ns: int | None) -> "Silence":
-        """The silence of some workers."""
-        running = sorted((life for life in workers if not life.has_end), key=lambda life: life.worker_id, reverse=True)
-        return cls(starts_ns_of(workers), sorted(running, key=lambda life: life.last_ns), ticks, first_bucket, end_ns)
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """Silence starts at the last known flush or row: a gap before a later one does not count."""
-        at_ns = self.ticks.at_ns(after + self.first_bucket)
-        now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
-        begun = int(np.searchsorted(self.starts_ns, now_ns, side="right"))
-        if not begun:
-            return NOTHING
-        longest = next((life for life in self.running if life.start_ns <= now_ns), None)
-        if longest is None or longest.last_ns >= now_ns:
-            return MetricReading(0.0, begun)
-        return MetricReading((now_ns - longest.last_ns) / 1e9, begun, longest.worker_id)
-
-
-def starts_ns_of(workers: Sequence[WorkerLife]) -> Whole:
-    """When each worker started, ascending, UTC epoch."""
-    return np.sort(np.array([worker.start_ns for worker in workers], dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class LongestStretch:
-    """The longest unbroken stretch of any worker within the window, in seconds, from stretches of any number."""
-
-    starts_ns: Whole
-    """Ascending."""
-    ends_ns: Whole
-    worker_ids: Sequence[str]
-    """One per stretch."""
-    begins_ns: Whole
-    """When each worker started, ascending."""
-    ticks: Ticks
-    first_bucket: int
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """Return the longest idle interval, clipped to the window. 0 if every worker always worked."""
-        from_ns, to_ns = (self.ticks.at_ns(place + self.first_bucket) for place in (first, after))
-        begun = int(np.searchsorted(self.begins_ns, to_ns))
-        last = int(np.searchsorted(self.starts_ns, to_ns))
-        # No stretch before the first one whose predecessors and itself end in the window reaches into it.
-        reach_ns = np.maximum.accumulate(self.ends_ns[:last])
-        some = slice(int(np.searchsorted(reach_ns, from_ns, side="right")), last)
-        lengths_ns = np.minimum(self.ends_ns[some], to_ns) - np.maximum(self.starts_ns[some], from_ns)
-        if not begun:
-            return NOTHING
-        if not len(lengths_ns):
-            return MetricReading(0.0, begun)
-        place = int(lengths_ns.argmax())
-        return MetricReading(int(lengths_ns[place]) / 1e9, begun, self.worker_ids[some.start + place])
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A value of the whole run, the same in every window."""
-
-    value: float | None
-    evidence: float
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        return MetricReading(self.value, self.evidence)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnValues:
-    """The rows of a rule's SQL, by bucket, ordered by time."""
-
-    values: Mapping[int, Sequence[float]]
-    reduction: Reduction
-
-    def reading(self, first: int, after: int) -> MetricReading:
-        """See Series."""
-        seen = [value for bucket in range(first, after) for value in self.values.get(bucket, ())]
-        if not seen:
-            return NOTHING
-        match self.reduction:
-            case "mean":
-                return MetricReading(math.fsum(seen) / len(seen), len(seen))
-            case "sum":
-                return MetricReading(math.fsum(seen), len(seen))
-            case "min":
-                return MetricReading(min(seen), len(seen))
-            case "max":
-                return MetricReading(max(seen), len(seen))
-            case "last":
-                return MetricReading(seen[-1], len(seen))
+Series = Callable[[int, int], MetricReading]
+"""A metric over buckets [first, after), counted from the first bucket of a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +65,10 @@ class Timeline:
     def start_ns(self) -> int:
         """Start of the first worker, UTC epoch; the origin of the ticks without workers."""
         return min((worker.start_ns for worker in self.parts.workers), default=self.ticks.origin_ns)
+
+    def at_ns(self, place: int) -> int:
+        """Return the start of a bucket, counted from the first one, UTC epoch."""
+        return self.ticks.at_ns(self.first_bucket + place)
 
     def rows(self, family: Family, *conditions: pl.Expr) -> pl.DataFrame:
         """The family's rows in these buckets, with `place` counted from the first one; without columns if missing."""
@@ -345,6 +118,181 @@ class Timeline:
         columns = np.searchsorted(levels.to_numpy(), rows[level].to_numpy())
         np.add.at(weights, (rows["place"].to_numpy(), columns), rows[weight].to_numpy())
         return tuple(levels.to_list()), weights
+
+
+def ratio(
+    upper: Whole | Sequence[float], lower: Whole | Sequence[float], evidence: Whole, evidence_unit: float = 1
+) -> Series:
+    """Return sum over sum; no value if the lower sum is 0. Sums of floats are exactly rounded: order has no effect."""
+
+    def over(first: int, after: int) -> MetricReading:
+        above, below = (_total(values[first:after]) for values in (upper, lower))
+        return MetricReading(above / below, int(evidence[first:after].sum()) * evidence_unit) if below else NOTHING
+
+    return over
+
+
+def _total(values: Whole | Sequence[float]) -> float:
+    return int(values.sum()) if isinstance(values, np.ndarray) else math.fsum(values)
+
+
+def histogram(levels: tuple[int, ...], weights: Whole, statistic: Statistic) -> Series:
+    """Return a statistic of weighted integers. levels: ascending. weights: by bucket and level."""
+
+    def over(first: int, after: int) -> MetricReading:
+        sums = weights[first:after].sum(axis=0).tolist()
+        seen = tuple((level, weight) for level, weight in zip(levels, sums, strict=True) if weight)
+        total = sum(weight for _, weight in seen)
+        if not total:
+            return NOTHING
+        if statistic == "mean":
+            return MetricReading(sum(level * weight for level, weight in seen) / total, total)
+        percent = {"p50": 50, "p95": 95, "p99": 99, "max": 100}[statistic]
+        return MetricReading(weighted_quantile(seen, percent), total)
+
+    return over
+
+
+def greatest(values: NDArray[np.float64], evidence: Whole) -> Series:
+    """Return the highest value of any bucket. values: minus infinity for a bucket without one."""
+
+    def over(first: int, after: int) -> MetricReading:
+        seen = int(evidence[first:after].sum())
+        return MetricReading(float(values[first:after].max()), seen) if seen else NOTHING
+
+    return over
+
+
+def highest(parts: Sequence[Series]) -> Series:
+    """Return the highest of several series, such as the share of the fullest queue."""
+
+    def over(first: int, after: int) -> MetricReading:
+        known = [reading for part in parts if (reading := part(first, after)).value is not None]
+        return max(known, key=lambda reading: reading.value or 0.0, default=NOTHING)
+
+    return over
+
+
+def rate(timeline: Timeline, amounts: Whole, events: Whole) -> Series:
+    """Return amounts per second of the window, clipped to the run."""
+    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns
+
+    def over(first: int, after: int) -> MetricReading:
+        length_ns = _until(timeline.at_ns(after), end_ns) - max(timeline.at_ns(first), start_ns)
+        if length_ns <= 0:
+            return NOTHING
+        return MetricReading(int(amounts[first:after].sum()) / (length_ns / 1e9), int(events[first:after].sum()))
+
+    return over
+
+
+def _until(at_ns: int, end_ns: int | None) -> int:
+    return at_ns if end_ns is None else min(at_ns, end_ns)
+
+
+def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series:
+    """Return the time since the last event, in units of the median interval between events.
+
+    Intervals from HISTORY_NS before the tick count; the window only gives the tick. moments_ns: ascending. end_ns:
+    after it no event is due; None while the run is in progress.
+    """
+
+    def over(_first: int, after: int) -> MetricReading:
+        at_ns = timeline.at_ns(after)
+        begin, end = (int(np.searchsorted(moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
+        intervals_ns = np.diff(moments_ns[begin:end])
+        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := _median(intervals_ns)):
+            return MetricReading(None, len(intervals_ns))
+        late_ns = max(0, _until(at_ns, end_ns) - int(moments_ns[end - 1]))
+        return MetricReading(late_ns / usual_ns, len(intervals_ns))
+
+    return over
+
+
+def _median(values: Whole) -> float:
+    """As of Python's integers, which have no largest; without sorting all of them at each tick."""
+    below, above = (len(values) - 1) // 2, len(values) // 2
+    parted = np.partition(values, (below, above))
+    return int(parted[above]) if below == above else (int(parted[below]) + int(parted[above])) / 2
+
+
+def silence(timeline: Timeline, end_ns: int | None) -> Series:
+    """Return the seconds without data from the worker silent for longest; workers that stopped do not count.
+
+    Silence starts at the last known flush or row: a gap before a later one does not count. end_ns: after it no data is
+    due; None while the run is in progress.
+    """
+    workers = timeline.parts.workers
+    starts_ns = _starts_ns(timeline)
+    # By the end of their data and then by name in reverse.
+    running = sorted((life for life in workers if not life.has_end), key=lambda life: life.worker_id, reverse=True)
+    running.sort(key=lambda life: life.last_ns)
+
+    def over(_first: int, after: int) -> MetricReading:
+        now_ns = _until(timeline.at_ns(after), end_ns)
+        begun = int(np.searchsorted(starts_ns, now_ns, side="right"))
+        if not begun:
+            return NOTHING
+        longest = next((life for life in running if life.start_ns <= now_ns), None)
+        if longest is None or longest.last_ns >= now_ns:
+            return MetricReading(0.0, begun)
+        return MetricReading((now_ns - longest.last_ns) / 1e9, begun, longest.worker_id)
+
+    return over
+
+
+def _starts_ns(timeline: Timeline) -> Whole:
+    """When each worker started, ascending, UTC epoch."""
+    return np.sort(np.array([worker.start_ns for worker in timeline.parts.workers], dtype=np.int64))
+
+
+def longest_stretch(timeline: Timeline, starts_ns: Whole, ends_ns: Whole, worker_ids: Sequence[str]) -> Series:
+    """Return the longest of any number of stretches within the window, in seconds; 0 if there is none.
+
+    Each is clipped to the window. starts_ns: ascending. worker_ids: one per stretch.
+    """
+    begins_ns = _starts_ns(timeline)
+
+    def over(first: int, after: int) -> MetricReading:
+        from_ns, to_ns = timeline.at_ns(first), timeline.at_ns(after)
+        begun = int(np.searchsorted(begins_ns, to_ns))
+        last = int(np.searchsorted(starts_ns, to_ns))
+        # No stretch before the first one whose predecessors and itself end in the window reaches into it.
+        reach_ns = np.maximum.accumulate(ends_ns[:last])
+        some = slice(int(np.searchsorted(reach_ns, from_ns, side="right")), last)
+        lengths_ns = np.minimum(ends_ns[some], to_ns) - np.maximum(starts_ns[some], from_ns)
+        if not begun:
+            return NOTHING
+        if not len(lengths_ns):
+            return MetricReading(0.0, begun)
+        place = int(lengths_ns.argmax())
+        return MetricReading(int(lengths_ns[place]) / 1e9, begun, worker_ids[some.start + place])
+
+    return over
+
+
+def constant(value: float | None, evidence: float = 0) -> Series:
+    """Return a value of the whole run, the same in every window."""
+    return lambda _first, _after: MetricReading(value, evidence)
+
+
+_REDUCED: Final[Mapping[Reduction, Callable[[Sequence[float]], float]]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "sum": math.fsum,
+    "min": min,
+    "max": max,
+    "last": lambda values: values[-1],
+}
+
+
+def own_values(values: Mapping[int, Sequence[float]], reduction: Reduction) -> Series:
+    """Return the reduction of the rows of a rule's SQL. values: by bucket, ordered by time."""
+
+    def over(first: int, after: int) -> MetricReading:
+        seen = [value for bucket in range(first, after) for value in values.get(bucket, ())]
+        return MetricReading(_REDUCED[reduction](seen), len(seen)) if seen else NOTHING
+
+    return over
 
 
 def merged(old: pl.DataFrame | None, new: pl.DataFrame, replaced: Iterable[int], keep_from: int) -> pl.DataFrame:

@@ -65,7 +65,7 @@ def recorded() -> Reported:
 
 
 def whole(timeline: Timeline, name: str) -> MetricReading:
-    return BY_NAME[name].series(timeline).reading(0, timeline.buckets)
+    return BY_NAME[name].series(timeline)(0, timeline.buckets)
 
 
 def shares(reported: Reported, roles: tuple[str, ...], states: tuple[str, ...]) -> float:
@@ -219,23 +219,23 @@ EXPECTED = {
 def test_a_bucket_holds_what_ends_in_it(small: Timeline, name: str) -> None:
     series = BY_NAME[name].series(small)
     assert small.buckets == 3
-    values = [series.reading(bucket, bucket + 1).value for bucket in range(3)]
+    values = [series(bucket, bucket + 1).value for bucket in range(3)]
     assert values == [pytest.approx(value) if value is not None else None for value in EXPECTED[name]]
 
 
 def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanoseconds(small: Timeline) -> None:
-    assert BY_NAME["worker.silent_s"].series(small).reading(2, 3) == MetricReading(18.0, 2, "e0")
-    assert BY_NAME["worker.silent_s"].series(small).reading(0, 1) == MetricReading(0.0, 2, None)
+    assert BY_NAME["worker.silent_s"].series(small)(2, 3) == MetricReading(18.0, 2, "e0")
+    assert BY_NAME["worker.silent_s"].series(small)(0, 1) == MetricReading(0.0, 2, None)
     price_ns = BY_NAME["idle.trainer_ratio"].price_ns
     assert price_ns(small).tolist() == [10 * S, 10 * S, 10 * S]
 
 
 def test_a_stretch_without_work_goes_on_over_the_edge_of_a_bucket_as_far_as_the_window(small: Timeline) -> None:
     series = BY_NAME["idle.longest_s"].series(small)
-    assert series.reading(0, 3) == MetricReading(16.0, 2, "t0"), "from the end of the last step at 14 s on"
-    assert series.reading(0, 2) == MetricReading(6.0, 2, "t0")
-    assert series.reading(1, 3) == MetricReading(16.0, 2, "t0")
-    assert series.reading(2, 3) == MetricReading(10.0, 2, "t0")
+    assert series(0, 3) == MetricReading(16.0, 2, "t0"), "from the end of the last step at 14 s on"
+    assert series(0, 2) == MetricReading(6.0, 2, "t0")
+    assert series(1, 3) == MetricReading(16.0, 2, "t0")
+    assert series(2, 3) == MetricReading(10.0, 2, "t0")
 
 
 def test_the_longest_stretch_without_work_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
@@ -254,15 +254,15 @@ def test_the_longest_of_several_workers_counts_though_another_began_first(tmp_pa
     with open_run(tmp_path / "run") as run:
         timeline = whole_timeline(run, replace(EVERY, interval_ns=10 * S))
     series = BY_NAME["idle.longest_s"].series(timeline)
-    assert series.reading(0, 3) == MetricReading(26.0, 2, "t1")
-    assert series.reading(1, 2) == MetricReading(10.0, 2, "t1")
+    assert series(0, 3) == MetricReading(26.0, 2, "t1")
+    assert series(1, 2) == MetricReading(10.0, 2, "t1")
 
 
 def test_workers_that_always_worked_were_idle_for_0_s(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [worker("t0", stop_ns=S)], activities=[activity("t0", 0, S, "eval")])
     with open_run(tmp_path / "run") as run:
         series = BY_NAME["idle.longest_s"].series(whole_timeline(run, EVERY))
-    assert series.reading(0, 1) == MetricReading(0.0, 1, None)
+    assert series(0, 1) == MetricReading(0.0, 1, None)
 
 
 def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three
         timeline = whole_timeline(run, replace(EVERY, interval_ns=6 * S))
     series = BY_NAME["step.overdue_periods"].series(timeline)
     # At 6 s two steps have ended before the tick, at 12 s four; the run ends at 40 s, the last tick is at 42 s.
-    assert series.reading(0, 1) == MetricReading(None, 1)
-    assert series.reading(0, 2) == MetricReading(2 / 2, 3)
-    assert series.reading(0, 3) == MetricReading(6 / 2, 4)
-    assert series.reading(0, 7) == MetricReading(28 / 2, 4)
+    assert series(0, 1) == MetricReading(None, 1)
+    assert series(0, 2) == MetricReading(2 / 2, 3)
+    assert series(0, 3) == MetricReading(6 / 2, 4)
+    assert series(0, 7) == MetricReading(28 / 2, 4)

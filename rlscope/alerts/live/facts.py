@@ -153,7 +153,7 @@ def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
 def _value(timeline: Timeline, metric: str) -> float | None:
     if not timeline.buckets:
         return None
-    return BY_NAME[metric].series(timeline).reading(0, timeline.buckets).value
+    return BY_NAME[metric].series(timeline)(0, timeline.buckets).value
 
 
 def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:

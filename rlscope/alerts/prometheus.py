@@ -11,11 +11,11 @@ the dashboard as Grafana imports it (Dashboards, New, Import): it asks for a Pro
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -25,41 +25,8 @@ from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.types import Rule, RuleSet
 from rlscope.analysis.ledger import AUXILIARY_ROLE, SAMPLER_ROLES, TRAINER_ROLES
 
-RUN: Final = "rlscope_run_id"
-WORKER: Final = "rlscope_worker_id"
-ROLE: Final = "rlscope_role"
-STATE: Final = "rlscope_state"
-REASON: Final = "rlscope_wait_reason"
-QUEUE: Final = "rlscope_queue"
-STALENESS: Final = "rlscope_staleness"
-
-RUNNING: Final = "rlscope_engine_running"
-WAITING: Final = "rlscope_engine_waiting"
-KV_USED: Final = "rlscope_engine_kv_used"
-KV_CAPACITY: Final = "rlscope_engine_kv_capacity"
-QUEUE_DEPTH: Final = "rlscope_queue_depth"
-QUEUE_CAPACITY: Final = "rlscope_queue_capacity"
-STEPS: Final = "rlscope_train_steps_total"
-LAST_STEP: Final = "rlscope_train_last_step_seconds"
-STEP_PERIOD: Final = "rlscope_train_period_seconds"
-TRAINED: Final = "rlscope_train_staleness_total"
-TOKEN_AGE: Final = "rlscope_train_token_age_total"
-OVER_CAP: Final = "rlscope_train_over_cap_total"
-TIME: Final = "rlscope_worker_time_seconds_total"
-GPUS: Final = "rlscope_worker_gpus"
-HEARTBEAT: Final = "rlscope_worker_heartbeat_seconds"
-STOPPED: Final = "rlscope_worker_stopped_seconds"
-DROPPED: Final = "rlscope_rows_dropped_total"
-WRITTEN: Final = "rlscope_rows_written_total"
-
 BUCKETS: Final = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (32, "17-32"), (None, "33+"))
 """Staleness buckets in versions: upper end (inclusive) and name; the last one has no end."""
-
-
-# A dead worker disappears from the scrapes; it counts as silent for this long.
-_MISSED_FOR: Final = "1h"
-# How far back the usual step period reaches.
-_HISTORY: Final = "6h"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +45,11 @@ class Inexpressible:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value by run, and its evidence if a scrape knows it."""
+class _Value(NamedTuple):
+    """A value by run over `[window]`, and its evidence if a scrape knows it."""
 
     promql: str
     evidence: str | None = None
-
-
-_Metric = Callable[[str], _Value]
-"""From a window to the value over it."""
 
 
 def express(rule: Rule) -> Expressed | Inexpressible:
@@ -98,23 +60,23 @@ def express(rule: Rule) -> Expressed | Inexpressible:
         return Inexpressible(_REASONS[rule.metric])
     if rule.window.length_ns is None:
         return Inexpressible("its window is a number of steps; Prometheus windows are times")
-    window = write_duration(rule.window.length_ns)
     if rule.metric in _QUANTILES:
-        return _quantile(rule, _QUANTILES[rule.metric], window)
-    if rule.metric not in _METRICS:
+        return _quantile(rule, _QUANTILES[rule.metric])
+    if rule.metric not in _VALUES:
         return Inexpressible("the hooks export no metric to compute it from")
-    value = _METRICS[rule.metric](window)
+    value = _VALUES[rule.metric]
     sign = ">" if rule.direction == "above" else "<"
-    return Expressed(_with_evidence(f"{value.promql} {sign} {rule.threshold:.15g}", value.evidence, rule))
+    return Expressed(_over_window(f"{value.promql} {sign} {rule.threshold:.15g}", value.evidence, rule))
 
 
-def _with_evidence(condition: str, evidence: str | None, rule: Rule) -> str:
-    if evidence is None or not rule.min_evidence:
-        return condition
-    return f"({condition})\nand on ({RUN}) {evidence} >= {rule.min_evidence}"
+def _over_window(condition: str, evidence: str | None, rule: Rule) -> str:
+    """Return a condition with enough evidence, over the window of the rule."""
+    if evidence is not None and rule.min_evidence:
+        condition = f"({condition})\nand on (rlscope_run_id) {evidence} >= {rule.min_evidence}"
+    return condition.replace("[window]", f"[{write_duration(rule.window.length_ns or 0)}]")
 
 
-def _quantile(rule: Rule, percent: int, window: str) -> Expressed | Inexpressible:
+def _quantile(rule: Rule, percent: int) -> Expressed | Inexpressible:
     """A percentile of staleness, compared through the share of tokens beyond the threshold.
 
     The p95 is above T exactly if more than 5% of the tokens are staler than T.
@@ -125,125 +87,82 @@ def _quantile(rule: Rule, percent: int, window: str) -> Expressed | Inexpressibl
     if last >= 0 and last not in [end for end, _ in BUCKETS]:
         ends = ", ".join(str(end) for end, _ in BUCKETS if end is not None)
         return Inexpressible(f"the hooks count tokens in staleness buckets that end at {ends}, not at {last}")
-    total = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
-    older = f'sum by ({RUN}) (increase({TRAINED}{{{STALENESS}!~"{"|".join(younger)}"}}[{window}]))'
-    share = f"({older} or 0 * {total}) / {total}"
+    older = _TOKENS.replace("[window]", f'{{rlscope_staleness!~"{"|".join(younger)}"}}[window]')
     sign = ">" if rule.direction == "above" else "<="
     # 0.05 as a text, not 1 - 0.95.
     rest = f"{(100 - percent) / 100:.15g}"
-    return Expressed(_with_evidence(f"{share} {sign} {rest}", total, rule), value_is_metric=False)
+    share = f"({older} or 0 * {_TOKENS}) / {_TOKENS} {sign} {rest}"
+    return Expressed(_over_window(share, _TOKENS, rule), value_is_metric=False)
 
 
-def _share(selectors: tuple[str, ...], roles: tuple[str, ...]) -> _Metric:
+def _share(roles: Sequence[str], *selectors: str) -> _Value:
     """GPU-seconds in these states over all GPU-seconds of the roles."""
-    role = f'{ROLE}=~"{"|".join(roles)}"'
-
-    def value(window: str) -> _Value:
-        gpus = f"max by ({RUN}, {WORKER}) ({GPUS}{{{role}}})"
-        rates = " or ".join(f"rate({TIME}{{{role}, {selector}}}[{window}])" for selector in selectors)
-        lost = f"sum by ({RUN}) (({rates}) * on ({RUN}, {WORKER}) group_left () {gpus})"
-        owned = f"sum by ({RUN}) ({gpus})"
-        return _Value(f"({lost} or 0 * {owned}) / {owned}")
-
-    return value
+    role = f'rlscope_role=~"{"|".join(roles)}"'
+    gpus = f"max by (rlscope_run_id, rlscope_worker_id) (rlscope_worker_gpus{{{role}}})"
+    rates = " or ".join(
+        f"rate(rlscope_worker_time_seconds_total{{{role}, {selector}}}[window])" for selector in selectors
+    )
+    lost = f"sum by (rlscope_run_id) (({rates}) * on (rlscope_run_id, rlscope_worker_id) group_left () {gpus})"
+    owned = f"sum by (rlscope_run_id) ({gpus})"
+    return _Value(f"({lost} or 0 * {owned}) / {owned}")
 
 
-def _per_token(metric: str) -> _Metric:
-    """A counter over the trained tokens, which are its evidence."""
-
-    def value(window: str) -> _Value:
-        tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
-        return _Value(f"sum by ({RUN}) (increase({metric}[{window}])) / {tokens}", tokens)
-
-    return value
-
-
-def _queue_depth(window: str) -> _Value:
-    return _Value(f"max by ({RUN}) ({_depth_by_queue(window)})")
-
-
-def _queue_used(window: str) -> _Value:
-    capacity = f"max by ({RUN}, {QUEUE}) ({QUEUE_CAPACITY})"
-    return _Value(f"max by ({RUN}) ({_depth_by_queue(window)} / {capacity})")
-
-
-def _depth_by_queue(window: str) -> str:
-    return f"avg by ({RUN}, {QUEUE}) (avg_over_time({QUEUE_DEPTH}[{window}]))"
-
-
-_OF_THE_POLICY: Final = f'{{{ROLE}!="{AUXILIARY_ROLE}"}}'
+_TOKENS: Final = "sum by (rlscope_run_id) (increase(rlscope_train_staleness_total[window]))"
+_STEPS: Final = "max by (rlscope_run_id) (increase(rlscope_train_steps_total[window]))"
+_DEPTH: Final = "avg by (rlscope_run_id, rlscope_queue) (avg_over_time(rlscope_queue_depth[window]))"
+_DROPPED: Final = "sum by (rlscope_run_id) (rlscope_rows_dropped_total)"
+_WAIT: Final = 'rlscope_state="wait"'
+_MOVES: Final = ('rlscope_state="weight_update"', f'{_WAIT}, rlscope_wait_reason="weights"')
+_OF_THE_POLICY: Final = f'{{rlscope_role!="{AUXILIARY_ROLE}"}}'
 """Selects the engines that sample: a judge may have one too."""
-
-
-def _kv_used(window: str) -> _Value:
-    who = f"and on ({RUN}, {WORKER})"
-    capacity = f"{KV_CAPACITY}{_OF_THE_POLICY}"
-    used = f"sum by ({RUN}) (avg_over_time({KV_USED}[{window}]) {who} {capacity})"
-    return _Value(f"{used} / sum by ({RUN}) ({capacity} {who} {KV_USED})")
-
-
-def _per_engine(metric: str) -> _Metric:
-    return lambda window: _Value(f"avg by ({RUN}) (avg_over_time({metric}{_OF_THE_POLICY}[{window}]))")
-
-
-def _trained_rate(window: str) -> _Value:
-    return _Value(f"sum by ({RUN}) (rate({TRAINED}[{window}]))", _steps(window))
-
-
-def _step_period(window: str) -> _Value:
-    return _Value(f"1 / max by ({RUN}) (rate({STEPS}[{window}]))", _steps(window))
-
-
-def _steps(window: str) -> str:
-    return f"max by ({RUN}) (increase({STEPS}[{window}]))"
-
-
-def _steps_overdue(_: str) -> _Value:
+_KV_CAPACITY: Final = f"rlscope_engine_kv_capacity{_OF_THE_POLICY}"
+_OF_WORKER: Final = "and on (rlscope_run_id, rlscope_worker_id)"
+_HEARD: Final = (
+    f'max by (rlscope_run_id) (rlscope_worker_heartbeat_seconds{{rlscope_role=~"{"|".join(TRAINER_ROLES)}"}})'
+)
+_SILENT_S: Final = (
+    # A dead worker disappears from the scrapes; it counts as silent for an hour.
+    "time() - max by (rlscope_run_id, rlscope_worker_id) (last_over_time(rlscope_worker_heartbeat_seconds[1h]))"
+    " unless on (rlscope_run_id, rlscope_worker_id) last_over_time(rlscope_worker_stopped_seconds[1h])"
+)
+_VALUES: Final[Mapping[str, _Value]] = {
+    "staleness.tokens.mean": _Value(
+        f"sum by (rlscope_run_id) (increase(rlscope_train_token_age_total[window])) / {_TOKENS}", _TOKENS
+    ),
+    "staleness.over_cap_ratio": _Value(
+        f"sum by (rlscope_run_id) (increase(rlscope_train_over_cap_total[window])) / {_TOKENS}", _TOKENS
+    ),
+    "idle.trainer_ratio": _share(TRAINER_ROLES, _WAIT),
+    "idle.sampler_ratio": _share(SAMPLER_ROLES, _WAIT),
+    "weight_update.gpu_ratio": _share(("trainer", "sampler", "colocated"), *_MOVES),
+    "queue.depth": _Value(f"max by (rlscope_run_id) ({_DEPTH})"),
+    "queue.used_ratio": _Value(
+        f"max by (rlscope_run_id) ({_DEPTH} / max by (rlscope_run_id, rlscope_queue) (rlscope_queue_capacity))"
+    ),
+    "kv.used_ratio": _Value(
+        f"sum by (rlscope_run_id) (avg_over_time(rlscope_engine_kv_used[window]) {_OF_WORKER} {_KV_CAPACITY})"
+        f" / sum by (rlscope_run_id) ({_KV_CAPACITY} {_OF_WORKER} rlscope_engine_kv_used)"
+    ),
+    "running.per_engine": _Value(
+        f"avg by (rlscope_run_id) (avg_over_time(rlscope_engine_running{_OF_THE_POLICY}[window]))"
+    ),
+    "waiting.requests": _Value(
+        f"avg by (rlscope_run_id) (avg_over_time(rlscope_engine_waiting{_OF_THE_POLICY}[window]))"
+    ),
+    "throughput.trained_tokens_per_s": _Value(
+        "sum by (rlscope_run_id) (rate(rlscope_train_staleness_total[window]))", _STEPS
+    ),
+    "step.period_s": _Value("1 / max by (rlscope_run_id) (rate(rlscope_train_steps_total[window]))", _STEPS),
     # By the trainers' own clock, so that the time since the last scrape does not count.
-    heard = f'max by ({RUN}) ({HEARTBEAT}{{{ROLE}=~"{"|".join(TRAINER_ROLES)}"}})'
-    since = f"({heard} - max by ({RUN}) ({LAST_STEP}))"
-    intervals = f"max by ({RUN}) (increase({STEPS}[{_HISTORY}]))"
-    return _Value(f"{since} / max by ({RUN}) ({STEP_PERIOD})", intervals)
-
-
-def _silence(_: str) -> _Value:
-    who = f"{RUN}, {WORKER}"
-    last = f"max by ({who}) (last_over_time({HEARTBEAT}[{_MISSED_FOR}]))"
-    stopped = f"last_over_time({STOPPED}[{_MISSED_FOR}])"
+    "step.overdue_periods": _Value(
+        f"({_HEARD} - max by (rlscope_run_id) (rlscope_train_last_step_seconds))"
+        " / max by (rlscope_run_id) (rlscope_train_period_seconds)",
+        _STEPS.replace("[window]", "[6h]"),
+    ),
     # A run without any scraped worker has ended; its workers did not fall silent.
-    return _Value(f"((time() - {last} unless on ({who}) {stopped}) and on ({RUN}) {HEARTBEAT})")
-
-
-def _dropped(_: str) -> _Value:
-    return _Value(f"sum by ({RUN}) ({DROPPED})")
-
-
-def _dropped_ratio(_: str) -> _Value:
-    dropped = f"sum by ({RUN}) ({DROPPED})"
-    return _Value(f"{dropped} / ({dropped} + sum by ({RUN}) ({WRITTEN}))")
-
-
-_WAIT: Final = f'{STATE}="wait"'
-_MOVES: Final = (f'{STATE}="weight_update"', f'{_WAIT}, {REASON}="weights"')
-_EVERYONE: Final = ("trainer", "sampler", "colocated")
-
-_METRICS: Final[Mapping[str, _Metric]] = {
-    "staleness.tokens.mean": _per_token(TOKEN_AGE),
-    "staleness.over_cap_ratio": _per_token(OVER_CAP),
-    "idle.trainer_ratio": _share((_WAIT,), TRAINER_ROLES),
-    "idle.sampler_ratio": _share((_WAIT,), SAMPLER_ROLES),
-    "weight_update.gpu_ratio": _share(_MOVES, _EVERYONE),
-    "queue.depth": _queue_depth,
-    "queue.used_ratio": _queue_used,
-    "kv.used_ratio": _kv_used,
-    "running.per_engine": _per_engine(RUNNING),
-    "waiting.requests": _per_engine(WAITING),
-    "throughput.trained_tokens_per_s": _trained_rate,
-    "step.period_s": _step_period,
-    "step.overdue_periods": _steps_overdue,
-    "worker.silent_s": _silence,
-    "rows.dropped": _dropped,
-    "rows.dropped_ratio": _dropped_ratio,
+    "worker.silent_s": _Value(f"(({_SILENT_S}) and on (rlscope_run_id) rlscope_worker_heartbeat_seconds)"),
+    "rows.dropped": _Value(_DROPPED),
+    "rows.dropped_ratio": _Value(f"{_DROPPED} / ({_DROPPED} + sum by (rlscope_run_id) (rlscope_rows_written_total))"),
 }
 _QUANTILES: Final[Mapping[str, int]] = {
     "staleness.tokens.p50": 50,
@@ -318,11 +237,11 @@ def _entry(rule: Rule, how: Expressed, rules: RuleSet, alarms: list[str]) -> dic
 def _expression(rule: Rule, how: Expressed, rules: RuleSet, alarms: list[str]) -> str:
     expression = how.condition
     if rule.kind != "data_quality" and rules.warm_up_steps:
-        started = f"max by ({RUN}) ({STEPS}) >= {rules.warm_up_steps}"
-        expression = f"({expression})\nand on ({RUN}) {started}"
+        started = f"max by (rlscope_run_id) (rlscope_train_steps_total) >= {rules.warm_up_steps}"
+        expression = f"({expression})\nand on (rlscope_run_id) {started}"
     if rule.kind == "hint" and alarms:
         held_back = f'ALERTS{{alertstate="firing", alertname=~"{"|".join(map(_escaped, alarms))}"}}'
-        expression = f"({expression})\nunless on ({RUN}) {held_back}"
+        expression = f"({expression})\nunless on (rlscope_run_id) {held_back}"
     return expression
 
 
@@ -357,8 +276,8 @@ def _field(rule: Rule, how: Expressed, field: str) -> str:
         "window": write_window(rule.window),
         "for": write_duration(rule.for_ns),
         "evidence": "the scraped data",
-        "worker": f"{{{{ $labels.{WORKER} }}}}",
-        "run": f"{{{{ $labels.{RUN} }}}}",
+        "worker": "{{ $labels.rlscope_worker_id }}",
+        "run": "{{ $labels.rlscope_run_id }}",
     }
     return fields[field]
 

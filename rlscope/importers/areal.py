@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.lines import records_of, to_ns
 from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -109,14 +109,12 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 
 def _read_dump(run: _Run, path: Path) -> None:
-    file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
-    for record in file.records():
+    for file, record in records_of(path, run.target, run.progress):
         task, dumped = record.get("task_id"), _dumped(record)
         if isinstance(task, int) and dumped is not None:
             run.dumped.setdefault(task, []).append(dumped)
         else:
             file.bad_lines += 1
-    run.target.add_file("jsonl", file.source())
 
 
 def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
@@ -141,11 +139,8 @@ def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
 
 
 def _read_sessions(run: _Run, path: Path) -> None:
-    file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
-    for record in file.records():
-        if not _add_session(run, record):
-            file.bad_lines += 1
-    run.target.add_file("jsonl", file.source())
+    for file, record in records_of(path, run.target, run.progress):
+        file.bad_lines += not _add_session(run, record)
 
 
 def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:

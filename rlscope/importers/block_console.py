@@ -5,7 +5,6 @@ the gaps between steps visible. Otherwise the steps are laid end to end. The lin
 framework's table.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from rlscope.frameworks.table import Framework, PhaseKind, era_of
 from rlscope.importers.console import UNREAD_CONFIG, PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
-from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, whole
+from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, columns_of, seconds, whole
 from rlscope.importers.steps import gpus_of, runs_separately, stated_settings, whole_ratio
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
@@ -323,12 +322,7 @@ def _place(run: _Run, step: _Step, name: str, start_ns: int, limit_ns: int) -> i
 def _train_step(run: _Run, step: _Step) -> dict[str, object]:
     row: dict[str, object] = {"worker_id": run.trainer, "step": step.step}
     row |= {"version_in": step.step - 1, "version_out": step.step}
-    for column, products in run.layout.console.columns.items():
-        factors = (product.split(" * ") for product in products)
-        stated = (names for names in factors if step.numbers.keys() >= {*names})
-        value = next((math.prod(step.numbers[name] for name in names) for names in stated), None)
-        row[column] = round(value) if value is not None and column in ("tokens", "samples") else value
-    return row
+    return row | columns_of(step.numbers, run.layout.console.columns)
 
 
 def _say(run: _Run, starts_ns: list[int], opened: int) -> None:

@@ -141,6 +141,14 @@ class LogFile:
             yield chunk
 
 
+def records_of(path: Path, target: ImportTarget, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
+    """Yield the JSON objects of a file with one per line, each with the file, and then add the file to the target."""
+    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
+    for record in file.records():
+        yield file, record
+    target.add_file("jsonl", file.source())
+
+
 def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes | None]:
     r"""Yield the non-empty lines, ended by \n or \r; None for each line over the limit, to bound memory."""
     parts, size = list[bytes](), 0

@@ -5,11 +5,10 @@ Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/
 which are never read.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
@@ -21,8 +20,8 @@ from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.in_flight import InFlight
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
-from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, number
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id, to_ns
+from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, factors_in, number
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
@@ -41,7 +40,7 @@ _LONGEST_SAMPLE_S: Final = 60.0
 """Maximum gap between two readings of one span. After a longer gap, the engine was unavailable in between."""
 _CONSOLE: Final = framework("slime").console
 """The timers and results of miles are those of slime."""
-_RESULTS: Final = {column: names[0].split(" * ") for column, names in _CONSOLE.columns.items()}
+_RESULTS: Final = factors_in(chain(*_CONSOLE.columns.values()))
 
 
 class _Lengths(NamedTuple):
@@ -141,10 +140,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]:
     """Yield the records of a stream with their file. If the run is still writing, the last line may be incomplete."""
     for path in _files(run.folder, stream):
-        file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
-        for record in file.records():
-            yield file, record
-        run.target.add_file("jsonl", file.source())
+        yield from records_of(path, run.target, run.progress)
 
 
 def _is_time(value: object) -> TypeGuard[float]:
@@ -163,7 +159,7 @@ def _read_metrics(run: _Run) -> None:
         step = record.get("step")
         if isinstance(step, int):
             held = mapping(record.get("metrics"))
-            names = [name for factors in _RESULTS.values() for name in factors if name in held]
+            names = _RESULTS & held.keys()
             facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
             file.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
@@ -217,14 +213,7 @@ def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
         run.taken[step] = (span[0], version)
     row = {"worker_id": _rank(rank), "step": step, "start_ns": span[0], "end_ns": span[1]}
     row |= {"version_in": version, "version_out": version + 1}
-    results = {
-        column: math.prod(numbers[name] for name in factors)
-        for column, factors in _RESULTS.items()
-        if all(name in numbers for name in factors)
-    }
-    if "tokens" in results:
-        results["tokens"] = round(results["tokens"])
-    run.target.add("train_steps", {**row, **results})
+    run.target.add("train_steps", row | columns_of(numbers, _CONSOLE.columns))
 
 
 def _add_ranks(run: _Run, options: ImportOptions) -> None:

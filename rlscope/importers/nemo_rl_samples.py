@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
+from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import number
 from rlscope.importers.rows import items
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
@@ -64,8 +64,7 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
 def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
     step = _step(path)
     times = target.steps[step]
-    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
-    for order, record in enumerate(file.records()):
+    for order, (file, record) in enumerate(records_of(path, target, progress)):
         total, output = _only(record.get("input_lengths")), _sampled_tokens(record)
         if not isinstance(total, int) or output is None or output > total:
             file.bad_lines += 1
@@ -87,7 +86,6 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
         }
         target.add("samples", sample)
         target.add("deliveries", {"sample_id": name, "step": step, **_delivery(record, times)})
-    target.add_file("jsonl", file.source())
 
 
 def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:

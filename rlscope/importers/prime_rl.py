@@ -7,7 +7,7 @@ prime-rl.
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -19,7 +19,7 @@ from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
 from rlscope.importers.in_flight import InFlight
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.lines import records_of, to_ns
 from rlscope.importers.quantities import (
     LATEST_S,
     LONGEST_S,
@@ -27,6 +27,7 @@ from rlscope.importers.quantities import (
     MOST_STEPS,
     RefusedNumberError,
     amount,
+    columns_of,
     number,
     whole,
 )
@@ -155,13 +156,11 @@ def _add_workers(run: _Run, options: ImportOptions, settings: Mapping[str, int])
 
 
 def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
-    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
-    for row in file.records():
+    for file, row in records_of(path, run.target, progress):
         try:
             _take_row(run, whole(row.get("step"), MOST_STEPS), to_ns(amount(row.get("time"), LATEST_S)), row)
         except RefusedNumberError:
             file.bad_lines += 1
-    run.target.add_file("jsonl", file.source())
 
 
 def _take_row(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
@@ -263,10 +262,7 @@ def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions
             "version_out": versions[1],
             "samples": int(batch.get("samples", 0)) or None,
             "tokens": int(batch.get("tokens", 0)) or None,
-            **{
-                column: next((facts[name] for name in names if name in facts), None)
-                for column, names in _TABLE.columns.items()
-            },
+            **columns_of(facts, _TABLE.columns),
         },
     )
 
@@ -344,33 +340,17 @@ def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
     """Add the episodes that were trained on, then those that only arrived."""
     steps = sorted((int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name)))
     last_trained = -1
-    for step, path in steps:
-        for file, episode in _episodes(run, path / "train" / "effective" / "traces.jsonl", progress):
-            last_trained = step
-            _take_episode(run, file, episode, step, is_trained=True)
-    for step, path in steps:
-        for file, episode in _episodes(run, path / "train" / "all" / "traces.jsonl", progress):
-            _take_episode(run, file, episode, step, is_trained=False, is_over=step <= last_trained)
+    for kind in ("effective", "all"):
+        for step, path in steps:
+            traces = path / "train" / kind / "traces.jsonl"
+            for file, episode in records_of(traces, run.target, progress) if traces.is_file() else ():
+                last_trained = step if kind == "effective" else last_trained
+                try:
+                    _add_episode(run, episode, step, is_trained=kind == "effective", is_over=step <= last_trained)
+                except RefusedNumberError:
+                    file.bad_lines += 1
     if run.samples and not run.target.rows_of("engine_steps"):
         run.in_flight.write(run.engine, run.target)
-
-
-def _take_episode(
-    run: _Run, file: LogFile, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True
-) -> None:
-    try:
-        _add_episode(run, episode, step, is_trained=is_trained, is_over=is_over)
-    except RefusedNumberError:
-        file.bad_lines += 1
-
-
-def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
-    if not path.is_file():
-        return
-    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
-    for record in file.records():
-        yield file, record
-    run.target.add_file("jsonl", file.source())
 
 
 def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool) -> None:

@@ -5,6 +5,7 @@ If a line has an impossible number, its reader counts the line as bad and goes o
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rlscope.trace.footers import LATEST_NS
@@ -20,6 +21,8 @@ EARLIEST_S: Final = 1e9
 """A time in the year 2001. Smaller times count from the start of a process or a machine."""
 LATEST_S: Final = LATEST_NS / 1e9
 """A time in the year 2116."""
+COUNTS: Final = ("tokens", "samples")
+"""Columns of train_steps that hold whole numbers."""
 
 
 class RefusedNumberError(ValueError):
@@ -69,6 +72,24 @@ def epoch_ns(seconds: object) -> int | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not EARLIEST_S <= seconds < LATEST_S:
         return None
     return round(seconds * 1e9)
+
+
+def factors_in(products: Iterable[str]) -> frozenset[str]:
+    """Return the names in products such as `a * b`."""
+    return frozenset(name for each in products for name in each.split(" * "))
+
+
+def columns_of(values: Mapping[str, float], columns: Mapping[str, Iterable[str]]) -> dict[str, float]:
+    """Return the columns of train_steps that these values fill. Each takes its first product with all factors known."""
+    found: dict[str, float] = {}
+    for column, products in columns.items():
+        known = (
+            [values[name] for name in each.split(" * ")] for each in products if factors_in([each]) <= values.keys()
+        )
+        value = math.prod(next(known, [math.nan]))
+        if math.isfinite(value):
+            found[column] = round(value) if column in COUNTS else value
+    return found
 
 
 def seconds(value: object) -> float:

@@ -17,6 +17,7 @@ from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
+from rlscope.importers.quantities import columns_of
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
@@ -250,7 +251,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
             row = {"worker_id": worker_id, "step": each.step.number, "samples": samples}
             row |= {"start_ns": trained[0].start_ns, "end_ns": trained[-1].end_ns}
             row |= {"version_in": min(version_in, version), "version_out": version}
-            target.add("train_steps", row | _columns(log, each.step))
+            target.add("train_steps", row | columns_of(each.step.values, log.framework.columns))
 
 
 def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
@@ -260,15 +261,6 @@ def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
         for part, names in log.framework.update_parts.items()
     }
     return {part: seconds for part, seconds in values.items() if math.isfinite(seconds) and seconds > 0.0}
-
-
-def _columns(log: StepLog, step: Step) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for column, names in log.framework.columns.items():
-        value = next((step.values[name] for name in names if name in step.values), None)
-        if value is not None and math.isfinite(value):
-            found[column] = round(value) if column in ("tokens", "samples") else value
-    return found
 
 
 def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_separate: bool) -> None:

@@ -5,11 +5,11 @@ runs while the trainer does not train: if trainers and samplers share their GPUs
 for samples. Timers inside it take precedence.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from rlscope.errors import ImportFileError
@@ -17,7 +17,18 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, Role
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
-from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, named_reals, real, seconds, whole
+from rlscope.importers.quantities import (
+    COUNTS,
+    MOST_STEPS,
+    RefusedNumberError,
+    amount,
+    columns_of,
+    factors_in,
+    named_reals,
+    real,
+    seconds,
+    whole,
+)
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.steps import runs_separately
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -25,8 +36,6 @@ from rlscope.importers.timers import PrintedSettings, Span, Timers
 from rlscope.trace.imported import Certainty
 
 _NUMBER: Final = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
-_COUNTS: Final = ("tokens", "samples")
-"""Columns of whole numbers."""
 _HELD: Final = (PhaseKind.TAKE, PhaseKind.GENERATE, PhaseKind.UPDATE)
 """Timers whose rows depend on whether trainers and samplers share their GPUs, which may be known only at the end."""
 
@@ -125,8 +134,7 @@ def _read(
 
 def _results_of(framework: Framework) -> re.Pattern[str]:
     """Return the pattern of results that the console prints as `NAME: VALUE`."""
-    columns = framework.console.columns.values()
-    names = sorted({name for products in columns for each in products for name in each.split(" * ")})
+    names = sorted(factors_in(chain(*framework.console.columns.values())))
     return re.compile(rf"(?<![\w/.])({'|'.join(map(re.escape, names))})\s?[:=]\s?({_NUMBER})" if names else r"(?!)")
 
 
@@ -176,7 +184,7 @@ def _hold(run: _Run, kind: PhaseKind, span: Span) -> None:
 def _take_facts(run: _Run, found: re.Match[str]) -> None:
     console, groups = run.framework.console, found.groupdict()
     facts = named_reals(found.string[found.end() :])
-    for name in {name for column in _COUNTS for each in console.columns.get(column, ()) for name in each.split(" * ")}:
+    for name in factors_in(chain(*(console.columns.get(column, ()) for column in COUNTS))):
         amount(facts.get(name, 0.0))
     rollout_s = seconds(facts.get(console.rollout or "", 0.0))
     number = whole(groups["number"], MOST_STEPS) if groups.get("number") else None
@@ -197,7 +205,7 @@ def _add_training(run: _Run) -> None:
     if run.trained is None:
         return
     span, version = run.trained
-    columns = {column: _result(run, column) for column in run.framework.console.columns}
+    columns = columns_of(run.results, run.framework.console.columns)
     step = run.step if run.step not in run.steps else max(run.steps) + 1
     row = {"worker_id": run.worker("trainer"), "step": step, "start_ns": span.start_ns, "end_ns": span.end_ns}
     row |= {"version_in": version, "version_out": version + 1}
@@ -205,16 +213,6 @@ def _add_training(run: _Run) -> None:
     run.steps.add(step)
     run.step = step + 1
     run.trained, run.results = None, {}
-
-
-def _result(run: _Run, column: str) -> float | None:
-    """Return the first product of results that fills a column and was printed."""
-    for product in run.framework.console.columns[column]:
-        factors = [run.results.get(name) for name in product.split(" * ")]
-        if None not in factors:
-            value = math.prod(factor for factor in factors if factor is not None)
-            return round(value) if column in _COUNTS else value
-    return None
 
 
 def _add_workers(run: _Run, options: ImportOptions) -> None:

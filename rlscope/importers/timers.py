@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from rlscope.frameworks.table import Framework
 from rlscope.importers.lines import to_ns
+from rlscope.importers.quantities import factors_in
 from rlscope.importers.steps import gpus_of, stated_settings
 from rlscope.importers.target import ImportTarget
 
@@ -29,8 +30,10 @@ class PrintedSettings:
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
         self._values: dict[str, int | bool] = {}
-        paths = [path for products in framework.settings.values() for each in products for path in each.split(" * ")]
-        paths += [*framework.placement.separate_settings, *framework.placement.colocated_settings]
+        paths = factors_in(chain(*framework.settings.values())) | {
+            *framework.placement.separate_settings,
+            *framework.placement.colocated_settings,
+        }
         self._leaves = {path: path.rpartition(".")[2] for path in paths}
         names = set(self._leaves.values())
         self._missing = {name: re.compile(rf"\b{name}['\"]?[ .=:]+(\d{{1,9}}|[Tt]rue|[Ff]alse)\b") for name in names}

@@ -137,8 +137,8 @@ def _children(pid: int) -> list[int]:
 def _unwritten_s(folder: Path, at_ns: int) -> float:
     """Seconds from the last flush of the worker that started last to a time."""
     workers, _ = read_workers(folder)
-    youngest = max(workers, key=lambda worker: worker["started_ns"])
-    return (at_ns - youngest["last_flush_ns"]) / 1e9
+    youngest = max(workers, key=lambda worker: worker.started_ns)
+    return (at_ns - youngest.last_flush_ns) / 1e9
 
 
 def resident_mb(pid: int) -> float:

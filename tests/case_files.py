@@ -25,7 +25,7 @@ from rlscope.trace.config import read_config
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
 from rlscope.trace.store import OPENED, OpenRun, open_empty
-from rlscope.trace.worker_files import dropped_rows, workers_table
+from rlscope.trace.worker_files import Worker, dropped_rows, workers_table
 from tests.trace_folder import (
     Row,
     activity,
@@ -63,7 +63,8 @@ class Case:
         try:
             for table, rows in self.tables.items():
                 connection.from_arrow(table_of(table, rows)).create_view(table, replace=True)
-            connection.from_arrow(workers_table(self.workers)).create_view("workers", replace=True)
+            workers = [Worker.of(_with_starts(each)) for each in self.workers]
+            connection.from_arrow(workers_table(workers)).create_view("workers", replace=True)
             for name in OPENED:
                 connection.execute(f"DROP TABLE {name}")
                 connection.sql(find_question(name).sql).create(name)
@@ -75,12 +76,18 @@ class Case:
                 connection=connection,
                 locked=LockedConnection(connection, {}, OPENED, macros_sql),
                 row_counts={table: len(self.tables.get(table, ())) for table in TABLES},
-                dropped_rows=dropped_rows(self.workers),
+                dropped_rows=dropped_rows(workers),
                 skipped_files=(),
                 gaps=(),
             )
         finally:
             connection.rollback()
+
+
+def _with_starts(document: Row) -> Row:
+    """The document of a worker whose open phases have an age instead of a start."""
+    phases = [{**each, "since_ns": document["last_flush_ns"] - each["age_ns"]} for each in document.get("open") or ()]
+    return {**document, "open": phases}
 
 
 @cache

@@ -1,7 +1,7 @@
 """A run folder of engines, recorded beside a trainer's log: by `rlscope watch --scrape`, or by hooks in the engines."""
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from rlscope_otel.schema import TABLES
 
@@ -28,9 +28,9 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _p
 
     Raises ImportFileError if there are none, and the errors of `open_run`.
     """
-    documents, _ = read_workers(source.path, {})
-    engines = {str(each["worker_id"]): each for each in documents if each["role"] == "sampler"}
-    extents = {name: _extent_ns(worker) for name, worker in engines.items()}
+    workers, _ = read_workers(source.path)
+    engines = {each.worker_id: each for each in workers if each.role == "sampler"}
+    extents = {name: (each.started_ns, max(each.started_ns, each.end_ns or 0)) for name, each in engines.items()}
     if not engines:
         return _missing(source, target, "no sampler", "the run folder of engines")
     recorded_ns = min(start for start, _ in extents.values()), max(end for _, end in extents.values())
@@ -46,8 +46,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _p
     if not inside:
         return _missing(source, target, "engines of before or after the run", "engines that served the run")
     for name, extent_ns in inside.items():
-        gpus = options.gpus_per_engine or engines[name]["gpu_count"]
-        target.add_engine(name, gpu_count=gpus, **{fact: engines[name].get(fact) for fact in _FACTS})
+        gpus = options.gpus_per_engine or engines[name].gpu_count
+        target.add_engine(name, gpu_count=gpus, **{fact: getattr(engines[name], fact) for fact in _FACTS})
         target.extend_worker(name, *extent_ns)
     rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))
     target.say_origins(Certainty.RECORDED, *TABLES)
@@ -80,12 +80,6 @@ def _add_rows(
                     target.add(table, moved)
                     added += 1
     return added
-
-
-def _extent_ns(worker: Any) -> tuple[int, int]:  # noqa: ANN401  # a worker file holds whatever its writer put there
-    started_ns = int(worker["started_ns"])
-    ended_ns = worker.get("stopped_ns") or worker.get("last_flush_ns") or started_ns
-    return started_ns, max(started_ns, int(ended_ns))
 
 
 ENGINE_FOLDER: Final = Importer("rlscope", "run folder of engines", _recognise, _read, is_companion=True)

@@ -18,7 +18,7 @@ from rlscope.model.arrays import Flags
 from rlscope.trace.clock_offsets import Clocks, HostClock, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
 from rlscope.trace.questions import find_question
-from rlscope.trace.worker_files import host_of
+from rlscope.trace.worker_files import Worker
 
 PAIRS: Final = "clock_pairs"
 RECORDED: Final = "recorded_"
@@ -47,12 +47,12 @@ class FoundClocks(NamedTuple):
     queue_host: str
 
 
-def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
-    """Estimate the clocks of a run's hosts from its recorded tables. workers: the documents of the worker files.
+def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Worker]) -> FoundClocks:
+    """Estimate the clocks of the hosts of a run's workers from its recorded tables.
 
     Raises duckdb.Error if a file cannot be read.
     """
-    names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
+    names = sorted({worker.host for worker in workers if worker.host is not None})
     if len(names) < 2:
         return FoundClocks(ONE_CLOCK, _TAKERS)
     sql = find_question(PAIRS).sql
@@ -62,7 +62,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     is_of_queue = pl.col("kind").is_in(_QUEUE_KINDS)
     direct, queue = _pairs(rows.filter(~is_of_queue), places), rows.filter(is_of_queue)
     clocks = estimate_clocks(direct, names, reference)
-    between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
+    between = {worker.host for worker in workers if worker.role != "sampler"}
     queue_host, proof = _queue_host(queue, [name for name in names if name in between], places, clocks)
     if len(proof.cause):
         both = Pairs(*(np.concatenate(columns) for columns in zip(direct, proof, strict=True)))
@@ -71,14 +71,13 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     return FoundClocks(replace(clocks, hosts=tuple(told)), queue_host)
 
 
-def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
+def _reference(workers: Sequence[Worker], names: Sequence[str]) -> str:
     """Return the host with the most trainer GPUs; if there is no trainer, the host with the most GPUs."""
     gpus = {name: [0, 0] for name in names}
     for worker in workers:
-        count, host = worker.get("gpu_count"), host_of(worker)
-        if host is not None and isinstance(count, int):
-            gpus[host][0] += count if worker.get("role") in ("trainer", "colocated") else 0
-            gpus[host][1] += count
+        if worker.host is not None:
+            gpus[worker.host][0] += worker.gpu_count if worker.role in ("trainer", "colocated") else 0
+            gpus[worker.host][1] += worker.gpu_count
     return max(reversed(names), key=lambda name: gpus[name])
 
 
@@ -137,7 +136,7 @@ def _fitting(timed: Pairs, is_finish: Flags, clocks: Clocks) -> tuple[Flags, int
 
 def correct_tables(
     connection: DuckDBPyConnection,
-    workers: Sequence[Mapping[str, object]],
+    workers: Sequence[Worker],
     found: FoundClocks,
     kept: Sequence[str],
     *,
@@ -166,7 +165,7 @@ def correct_tables(
 
 
 def _correct_deliveries(
-    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], queue_host: str, width: int
+    connection: DuckDBPyConnection, workers: Sequence[Worker], queue_host: str, width: int
 ) -> tuple[str, ...]:
     """Correct the deliveries, each time by the clock that recorded it; a table if each engine timed the queue."""
     if queue_host == _TAKERS:
@@ -174,7 +173,7 @@ def _correct_deliveries(
         return ()
     owners = {"taken_ns": "own", "queued_ns": "queue"}
     if queue_host != _ENGINES:
-        one = next(str(worker["worker_id"]) for worker in workers if host_of(worker) == queue_host)
+        one = next(worker.worker_id for worker in workers if worker.host == queue_host)
         quoted = "'" + one.replace("'", "''") + "'"
         _create_view(
             connection, "deliveries", owners, width, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}"
@@ -219,14 +218,14 @@ def _shifted(name: str, owner: str, width: int) -> str:
     return f"{time} - ({offset})"
 
 
-def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, HostClock], width: int) -> pa.Table:
+def _shift_rows(workers: Sequence[Worker], clocks: Mapping[str, HostClock], width: int) -> pa.Table:
     """Return a row per worker on a corrected host: its clock's stretches side by side, padded with NULL."""
     rows: list[dict[str, object]] = []
     for worker in workers:
-        clock = clocks.get(host_of(worker) or "")
+        clock = clocks.get(worker.host or "")
         if clock is None:
             continue
-        row: dict[str, object] = {"worker_id": worker["worker_id"]}
+        row: dict[str, object] = {"worker_id": worker.worker_id}
         for place, each in enumerate(clock.stretches):
             row |= {
                 f"from_{place}": _EARLIEST_NS if each.from_ns is None else each.from_ns,

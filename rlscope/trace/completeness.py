@@ -16,6 +16,7 @@ from rlscope_otel.schema import FileNumber
 from rlscope.document import computed_field
 from rlscope.input_file import is_integer
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, file_crc32, page_fault, table_of
+from rlscope.trace.worker_files import Worker
 
 State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
@@ -97,9 +98,7 @@ _Files = dict[FileNumber, StoredFile]
 """Files of one worker and table, by their number."""
 
 
-def check_files(
-    folder: Path, run_id: str, workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles]
-) -> Checked:
+def check_files(folder: Path, run_id: str, workers: Sequence[Worker], tables: Mapping[str, TableFiles]) -> Checked:
     """Compare the readable files of every table with the workers' counts. Every file that has a checksum is read."""
     checker = _Checker(folder, run_id, workers)
     kept = {table: checker.check(table, files) for table, files in tables.items()}
@@ -109,12 +108,12 @@ def check_files(
 class _Checker:
     """Collects the differences, table by table."""
 
-    def __init__(self, folder: Path, run_id: str, workers: Sequence[Mapping[str, object]]) -> None:
+    def __init__(self, folder: Path, run_id: str, workers: Sequence[Worker]) -> None:
         self.skipped: list[SkippedFile] = []
         self.unsure: set[str] = set()
         self._folder = folder
         self._run_id = run_id
-        self._workers = {str(worker["worker_id"]): worker for worker in workers}
+        self._workers = {worker.worker_id: worker for worker in workers}
         self._gaps: list[RowGap] = []
         self._is_verified = True
         self._is_counted = any(map(_states_rows, workers))
@@ -163,7 +162,8 @@ class _Checker:
 
     def _run_ids(self, worker_id: str) -> tuple[object, ...]:
         """Return the runs that a worker's files may name: folders of several nodes may have been copied into one."""
-        return self._run_id, self._workers.get(worker_id, {}).get("run_id")
+        worker = self._workers.get(worker_id)
+        return self._run_id, None if worker is None else worker.run_id
 
     def _skip(self, file: StoredFile, why: str) -> None:
         name = file.path.relative_to(self._folder).as_posix()
@@ -171,7 +171,7 @@ class _Checker:
 
     def _of_worker(self, table: str, worker_id: str, files: _Files) -> list[StoredFile]:
         """Return the usable files of one worker."""
-        stated = _stated(self._workers.get(worker_id, {}), table)
+        stated = _stated(self._workers.get(worker_id), table)
         if stated is None:
             self._is_verified = False
             self._name_rests(list(files.values()))
@@ -205,7 +205,7 @@ class _Checker:
             length_ns = _lost_ns(sound, holes, self._workers[worker_id])
             self._add("missing", table, worker_id, missing, length_ns, detail + _named_rows(holes))
             self._name_rests(sound)
-        if beyond and self._workers[worker_id].get("stopped_ns") is not None:
+        if beyond and self._workers[worker_id].stopped_ns is not None:
             detail = f"{beyond:,} more rows than the {stated_rows:,} that {worker_id} wrote"
             self._add("beyond", table, worker_id, beyond, _covered_ns(sound, self._workers[worker_id]), detail)
 
@@ -259,8 +259,8 @@ class _Checker:
                 self.skipped.append(SkippedFile(name, why))
 
     def _add(self, kind: Kind, table: str, worker_id: str, rows: int, length_ns: int | None, detail: str) -> None:
-        gpus = self._workers[worker_id].get("gpu_count")
-        gpu_s = gpus * length_ns / 1e9 if isinstance(gpus, int) and gpus and length_ns is not None else None
+        gpus = self._workers[worker_id].gpu_count
+        gpu_s = gpus * length_ns / 1e9 if gpus and length_ns is not None else None
         self._gaps.append(RowGap(kind, table, worker_id, rows, gpu_s, detail))
 
 
@@ -301,14 +301,13 @@ def _named_rows(holes: Sequence[_Rows]) -> str:
     return f" ({'row' if sum(map(len, holes)) == 1 else 'rows'} {shown}{more})"
 
 
-def _period(worker: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return when a worker started and ended; None if its file states no valid times."""
-    start, ends = worker.get("started_ns"), (worker.get("stopped_ns"), worker.get("last_flush_ns"))
-    end = next((each for each in ends if isinstance(each, int)), None)
-    return (start, end) if isinstance(start, int) and end is not None and end >= start else None
+def _period(worker: Worker) -> tuple[int, int] | None:
+    """Return when a worker started and ended; None if its file states no valid end."""
+    start_ns, end_ns = worker.started_ns, worker.end_ns
+    return (start_ns, end_ns) if end_ns is not None and end_ns >= start_ns else None
 
 
-def _covered_ns(files: Sequence[StoredFile], worker: Mapping[str, object]) -> int | None:
+def _covered_ns(files: Sequence[StoredFile], worker: Worker) -> int | None:
     """Return the duration that files cover, otherwise that of the worker; None if no time is known."""
     period = _period(worker)
     firsts = [file.footer.first_ns for file in files if file.footer.first_ns is not None]
@@ -318,7 +317,7 @@ def _covered_ns(files: Sequence[StoredFile], worker: Mapping[str, object]) -> in
     return max(lasts) - min(firsts) if firsts and lasts else period[1] - period[0]
 
 
-def _lost_ns(files: Sequence[StoredFile], holes: Sequence[_Rows], worker: Mapping[str, object]) -> int | None:
+def _lost_ns(files: Sequence[StoredFile], holes: Sequence[_Rows], worker: Worker) -> int | None:
     """Return the duration in which missing rows can lie, between the rows before and after them."""
     period = _period(worker)
     if period is None:
@@ -335,16 +334,15 @@ def _lost_ns(files: Sequence[StoredFile], holes: Sequence[_Rows], worker: Mappin
     return min(end - start, lost) if holes else end - start
 
 
-def _states_rows(worker: Mapping[str, object]) -> bool:
-    return isinstance(worker.get("closed"), dict) or bool(worker.get("rows"))
+def _states_rows(worker: Worker) -> bool:
+    return worker.closed is not None or bool(worker.rows)
 
 
-def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
-    """Return a worker file's counts for a table; None if it has none or they are invalid."""
-    rows, closed = worker.get("rows"), worker.get("closed")
-    if not isinstance(rows, dict) or not _states_rows(worker):
+def _stated(worker: Worker | None, table: str) -> _Stated | None:
+    """Return a worker's counts for a table; None if it has none or they are invalid."""
+    if worker is None or worker.rows is None or not _states_rows(worker):
         return None
-    count, checksums = rows.get(table, 0), closed.get(table, {}) if isinstance(closed, dict) else None
+    count, checksums = worker.rows.get(table, 0), None if worker.closed is None else worker.closed.get(table, {})
     if not is_integer(count) or count < 0:
         return None
     return _Stated(count, checksums if isinstance(checksums, dict) else None)

@@ -6,15 +6,15 @@ out. Otherwise all starts form one run, and a sample id that two starts used sta
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, TIMES
 
 from rlscope import format as fmt
-from rlscope.input_file import is_integer
 from rlscope.trace.clocks import RECORDED
+from rlscope.trace.worker_files import Worker
 
 _RENAMED: Final = f"{RECORDED}with_reused_ids_"
 _UNCUT: Final = f"{RECORDED}with_earlier_"
@@ -28,7 +28,7 @@ _BY_SAMPLE: Final = ("samples", "deliveries")
 class Sessions:
     """The workers of the analyzed recording, and how it was separated from others."""
 
-    workers: list[dict[str, object]]
+    workers: Sequence[Worker]
     gaps: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     """Tables whose rows differ from the files."""
@@ -56,30 +56,29 @@ class _Cut(NamedTuple):
     """First and last step of each trainer of the previous recording."""
 
 
-def keep_sessions_apart(
-    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], kept: Collection[str]
-) -> Sessions:
+def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker], kept: Collection[str]) -> Sessions:
     """Replace the tables by the rows of one run. kept: relations that are tables, not views.
 
     Raises duckdb.Error if a file cannot be read.
     """
-    documents = [dict(worker) for worker in workers]
-    lives = sorted(map(_life, documents))
+    lives = sorted(map(_life, workers))
     restarts = _restarts(lives)
     if not restarts:
-        return Sessions(documents)
+        return Sessions(workers)
     cut, gaps = _last_recording(lives, connection)
     if cut is not None:
         present = {life.worker_id for life in lives if max(life.end_ns, life.start_ns + 1) > cut.at_ns}
-        documents = [_since(cut.at_ns, each) for each in documents if each["worker_id"] in present]
+        workers = [
+            replace(each, started_ns=max(cut.at_ns, each.started_ns)) for each in workers if each.worker_id in present
+        ]
         restarts = [at_ns for at_ns in restarts if at_ns > cut.at_ns]
         _leave_out_before(connection, cut.at_ns, sorted(present), kept)
     reused = _tell_ids_apart(connection, restarts, kept)
     return Sessions(
-        workers=documents,
+        workers=workers,
         gaps=(*gaps, _reused_words(reused)) if reused else gaps,
         replaced=tuple(TABLES) if cut is not None else _BY_SAMPLE if reused else (),
-        settings=None if cut is None else _settings(documents, cut.at_ns),
+        settings=None if cut is None else _settings(workers, cut.at_ns),
     )
 
 
@@ -91,12 +90,10 @@ def undo(connection: DuckDBPyConnection, sessions: Sessions, kept: Collection[st
     connection.execute(f"DROP TABLE IF EXISTS {_REUSED}")
 
 
-def _life(worker: Mapping[str, object]) -> _Life:
-    start = cast("int", worker["started_ns"])
-    ends = [end for key in ("stopped_ns", "last_flush_ns") if is_integer(end := worker.get(key))]
-    worker_id, name = str(worker["worker_id"]), worker.get("name")
-    name = name if isinstance(name, str) else worker_id
-    return _Life(start, max([start, *ends[:1]]), worker_id, name, worker.get("role") in _TRAINERS)
+def _life(worker: Worker) -> _Life:
+    start_ns, end_ns = worker.started_ns, worker.end_ns
+    end_ns = start_ns if end_ns is None else max(start_ns, end_ns)
+    return _Life(start_ns, end_ns, worker.worker_id, worker.name, worker.role in _TRAINERS)
 
 
 def _restarts(lives: Sequence[_Life]) -> list[int]:
@@ -145,18 +142,12 @@ def _generations(trainers: Sequence[_Life]) -> Iterator[list[_Life]]:
         yield own
 
 
-def _since(at_ns: int, worker: Mapping[str, object]) -> dict[str, object]:
-    """Return the worker with its start moved to the beginning of the recording, if it is earlier."""
-    return {**worker, "started_ns": max(at_ns, cast("int", worker["started_ns"]))}
-
-
-def _settings(workers: Sequence[Mapping[str, object]], at_ns: int) -> dict[str, object]:
+def _settings(workers: Sequence[Worker], at_ns: int) -> dict[str, object]:
     """Return the settings of the last recording, from its workers; run.json has those of the first."""
     settings: dict[str, object] = {}
     for worker in workers:
-        config = worker.get("config")
-        if isinstance(config, dict) and cast("int", worker["started_ns"]) >= at_ns:
-            settings |= cast("dict[str, object]", config)
+        if worker.config is not None and worker.started_ns >= at_ns:
+            settings |= worker.config
     return settings
 
 

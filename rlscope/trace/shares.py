@@ -15,6 +15,7 @@ from duckdb import DuckDBPyConnection
 from rlscope.trace.files import StoredFile, TableFiles
 from rlscope.trace.questions import SAMPLE, WORKER, Question
 from rlscope.trace.usual_times import worker_of
+from rlscope.trace.worker_files import Worker
 
 Argument = int | float | str | bool
 BUCKETED: Final = ("samples", "deliveries")
@@ -87,10 +88,10 @@ class PartitionedRun(Protocol):
 
 
 def plan_shares(
-    workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles], by_worker: int, by_sample: int
+    workers: Sequence[Worker], tables: Mapping[str, TableFiles], by_worker: int, by_sample: int
 ) -> tuple[Partition, ...]:
     """Return shares with about equal numbers of rows: at most by_worker shares of workers, and by_sample of samples."""
-    rows = {str(worker["worker_id"]): 0 for worker in workers}
+    rows = {worker.worker_id: 0 for worker in workers}
     for files in tables.values():
         for file in files.files:
             owner = worker_of(file)

@@ -36,7 +36,7 @@ from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
-from rlscope.trace.worker_files import WORKERS, dropped_rows, host_of, identity_gaps, read_workers, workers_table
+from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, identity_gaps, read_workers, workers_table
 
 OPENED: Final = ("worker_extents", "worker_spans")
 """The questions whose answers every open run holds as tables from the start, because macros read them."""
@@ -107,8 +107,7 @@ class StoredRun:
     """Facts about a run that are known before its rows are read; a share can be opened from them on any node."""
 
     folder: Path
-    workers: Sequence[Mapping[str, object]]
-    """The documents of the worker files."""
+    workers: Sequence[Worker]
     tables: Mapping[str, TableFiles]
     window: Window | None
     unsure: frozenset[str]
@@ -194,7 +193,7 @@ def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
     folder, tables = stored.folder, dict(stored.tables)
     for table, files in tables.items():
         tables[table] = table_of(share.files(table, files))
-    own = [dict(each) for each in stored.workers if share.partition == SAMPLE or share.holds(str(each["worker_id"]))]
+    own = [each for each in stored.workers if share.partition == SAMPLE or share.holds(each.worker_id)]
     with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
         connection.execute("SET threads = 1")
         window, unsure = stored.window, stored.unsure
@@ -213,7 +212,7 @@ class _Given(NamedTuple):
     manifest: RunManifest
     config: RunConfig
     created_ns: int | None
-    workers: list[dict[str, object]]
+    workers: Sequence[Worker]
     tables: dict[str, TableFiles]
     skipped: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
@@ -260,16 +259,14 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
 def open_rows(
     folder: Path,
     manifest: RunManifest,
-    workers: Sequence[Mapping[str, object]],
+    workers: Sequence[Worker],
     rows: Mapping[str, pa.Table],
     found: FoundClocks | None = None,
 ) -> Generator[OpenRun]:
     """Open rows in memory as if they were the whole run; a missing table is empty. No file of the folder is read.
 
-    workers: the documents of the worker files. rows: tables in the contract's schema. found: clocks to correct the rows
-    by; the workers are already correct.
+    rows: tables in the contract's schema. found: clocks to correct the rows by; the workers are already correct.
     """
-    documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
         # A watch runs beside training: using little CPU matters more than speed.
@@ -277,9 +274,9 @@ def open_rows(
         for table in TABLES:
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
-        connection.from_arrow(workers_table(documents)).create_view("workers")
+        connection.from_arrow(workers_table(workers)).create_view("workers")
         with _reading(folder):
-            kept = () if found is None else correct_tables(connection, documents, found, (), workers_too=False)
+            kept = () if found is None else correct_tables(connection, workers, found, (), workers_too=False)
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
         _lock_down(connection, scratch, folder)
@@ -292,7 +289,7 @@ def open_rows(
                 connection=connection,
                 locked=locked,
                 row_counts=dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()},
-                dropped_rows=dropped_rows(documents),
+                dropped_rows=dropped_rows(workers),
                 skipped_files=(),
                 gaps=(),
             )
@@ -500,7 +497,7 @@ def _created(
     with _reading(folder):
         found = estimate_run_clocks(connection, sessions.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
-    hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
+    hosts = {worker.host for worker in given.workers if worker.worker_id in apart}
     if not apart or hosts - found.clocks.corrected <= found.clocks.references:
         return _of_session(given, sessions), _recounted(connection, rows, sessions), found, sessions
     for table in (*TABLES, "workers"):
@@ -525,8 +522,8 @@ def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) 
     return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
 
 
-def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> FoundClocks:
-    """Estimate the clocks from the rows of an open, uncorrected run. workers: the documents of the worker files.
+def compare_clocks(run: OpenRun, workers: Sequence[Worker]) -> FoundClocks:
+    """Estimate the clocks of the workers' hosts from the rows of an open, uncorrected run.
 
     Raises UnreadableDataError if the rows cannot be read.
     """

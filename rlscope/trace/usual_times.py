@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.input_file import is_integer
 from rlscope.trace.files import StoredFile, TableFiles
-from rlscope.trace.worker_files import host_of
+from rlscope.trace.worker_files import Worker
 
 APART_NS: Final = 30 * 86_400 * 10**9
 """Minimum distance of a time that is not the run's: no pause lasts both a month and ten times the run."""
@@ -41,7 +40,7 @@ class Window:
 
 
 def usual_window(
-    tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]], *, may_be_apart: bool = True
+    tables: Mapping[str, TableFiles], workers: Sequence[Worker], *, may_be_apart: bool = True
 ) -> Window | None:
     """Return the period of most times that files and workers state, extended on both sides by the longest pause.
 
@@ -53,8 +52,8 @@ def usual_window(
         return None
     window = _window(times)
     hosts: dict[str | None, list[str]] = {}
-    for worker_id, host in {str(worker["worker_id"]): host_of(worker) for worker in workers}.items():
-        hosts.setdefault(host, []).append(worker_id)
+    for worker in workers:
+        hosts.setdefault(worker.host, []).append(worker.worker_id)
     if not may_be_apart or len(hosts) < 2:
         return window
     hosts.pop(None, None)
@@ -67,7 +66,7 @@ def usual_window(
     return replace(window, apart=apart)
 
 
-def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
+def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Worker]) -> dict[str, list[int]]:
     """Return the times in the worker file and the footers of each worker, by worker."""
     known: dict[str, list[int]] = {}
     for files in tables.values():
@@ -75,8 +74,8 @@ def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str
             ends = (file.footer.first_ns, file.footer.last_ns)
             known.setdefault(worker_of(file), []).extend(time for time in ends if time is not None)
     for worker in workers:
-        stated = [worker.get(key) for key in ("started_ns", *_ENDS)]
-        known.setdefault(str(worker["worker_id"]), []).extend(time for time in stated if is_integer(time))
+        stated = (worker.started_ns, worker.stopped_ns, worker.last_flush_ns)
+        known.setdefault(worker.worker_id, []).extend(time for time in stated if time is not None)
     return known
 
 
@@ -99,34 +98,34 @@ def _window(times: Sequence[int]) -> Window:
 
 
 def with_usual_times(
-    workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles], window: Window | None
-) -> tuple[list[dict[str, object]], tuple[str, ...]]:
+    workers: Sequence[Worker], tables: Mapping[str, TableFiles], window: Window | None
+) -> tuple[list[Worker], tuple[str, ...]]:
     """Return the workers without times far from the run, and a sentence for each such time.
 
     A wrong start is replaced by the time of the worker's first row; a wrong end is removed.
     """
     if window is None:
-        return [dict(worker) for worker in workers], ()
-    kept: list[dict[str, object]] = []
+        return [*workers], ()
+    kept: list[Worker] = []
     gaps: list[str] = []
     for worker in workers:
-        changed = dict(worker)
-        usual = window.of(str(worker["worker_id"]))
+        changed: dict[str, int | None] = {}
+        usual = window.of(worker.worker_id)
         for key in ("started_ns", *_ENDS):
-            value = worker.get(key)
-            if not is_integer(value) or usual.holds(value):
+            value: int | None = getattr(worker, key)
+            if value is None or usual.holds(value):
                 continue
-            changed[key] = _first_row_ns(str(worker["worker_id"]), tables, usual) if key == "started_ns" else None
+            changed[key] = _first_row_ns(worker.worker_id, tables, usual) if key == "started_ns" else None
             instead = "the worker is assumed to start at its first row" if key == "started_ns" else "it is ignored"
             gaps.append(
-                f"workers/{worker['worker_id']}.json: {key} is {fmt.instant(value)}, far from the rest of the run; "
+                f"workers/{worker.worker_id}.json: {key} is {fmt.instant(value)}, far from the rest of the run; "
                 + instead
             )
-        stopped, started = changed.get("stopped_ns"), changed["started_ns"]
-        if is_integer(stopped) and is_integer(started) and stopped < started:
-            gaps.append(f"workers/{worker['worker_id']}.json: stopped_ns is before started_ns; it is ignored")
-            changed["stopped_ns"] = None
-        kept.append(changed)
+        usual_worker = replace(worker, **changed) if changed else worker  # type: ignore[arg-type]  # both are times
+        if usual_worker.stopped_ns is not None and usual_worker.stopped_ns < usual_worker.started_ns:
+            gaps.append(f"workers/{worker.worker_id}.json: stopped_ns is before started_ns; it is ignored")
+            usual_worker = replace(usual_worker, stopped_ns=None)
+        kept.append(usual_worker)
     return kept, tuple(gaps)
 
 

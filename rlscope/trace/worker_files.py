@@ -2,10 +2,12 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
@@ -28,7 +30,7 @@ _OPEN: Final = pa.struct(
         pa.field("age_ns", pa.int64()),
     ]
 )
-"""A phase that had not ended at the last flush: an activity, train, or the phase of a weight update."""
+"""See OpenPhase: an activity, train, or the phase of a weight update."""
 WORKERS: Final = pa.schema(
     [
         pa.field("worker_id", pa.string()),
@@ -47,12 +49,94 @@ WORKERS: Final = pa.schema(
 )
 
 
+class OpenPhase(NamedTuple):
+    """A phase that had not ended at the last flush."""
+
+    doing: str
+    reason: str | None
+    version: int | None
+    age_ns: int
+    """Its length at the last flush, by the worker's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker states in its file. An optional entry that is missing or of another type is None or empty."""
+
+    worker_id: str
+    role: str
+    started_ns: int
+    gpu_count: int
+    name: str
+    """Name that the recorder requested; all starts of one worker share it."""
+    run_id: str | None
+    host: str | None
+    gpu_ids: tuple[str, ...]
+    device_name: str | None
+    kv_capacity_tokens: int | None
+    max_running: int | None
+    stopped_ns: int | None
+    last_flush_ns: int | None
+    open: tuple[OpenPhase, ...]
+    rows: Mapping[str, object] | None
+    """Number of rows that it wrote, by table."""
+    closed: Mapping[str, object] | None
+    """By table, the CRC-32 of each closed file, by number."""
+    dropped: Mapping[str, int]
+    """Number of rows that capture dropped, by table."""
+    config: Mapping[str, object] | None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Worker":
+        """Return the worker of a file's document, which has no fault."""
+        get = document.get
+        gpu_ids, dropped = get("gpu_ids"), get("dropped")
+        counts = dropped.items() if isinstance(dropped, dict) else ()
+        return cls(
+            worker_id=document["worker_id"],
+            role=document["role"],
+            started_ns=document["started_ns"],
+            gpu_count=document["gpu_count"],
+            name=_text(get("name")) or document["worker_id"],
+            run_id=_text(get("run_id")),
+            host=_text(get("host")),
+            gpu_ids=tuple(each for each in gpu_ids if isinstance(each, str)) if isinstance(gpu_ids, list) else (),
+            device_name=_text(get("device_name")),
+            kv_capacity_tokens=_whole(get("kv_capacity_tokens")),
+            max_running=_whole(get("max_running"), 32),
+            stopped_ns=get("stopped_ns"),
+            last_flush_ns=get("last_flush_ns"),
+            open=tuple(_open_phases(document)),
+            rows=_object(get("rows")),
+            closed=_object(get("closed")),
+            dropped={table: count for table, count in counts if is_integer(count) and count > 0 and table in TABLES},
+            config=_object(get("config")),
+        )
+
+    @property
+    def end_ns(self) -> int | None:
+        """When it stopped, else its last flush; None if it states neither."""
+        return self.last_flush_ns if self.stopped_ns is None else self.stopped_ns
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object, bits: int = 64) -> int | None:
+    return value if is_integer(value, bits) else None
+
+
+def _object(value: object) -> Mapping[str, object] | None:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
 class _ReadWorker(NamedTuple):
     """The last read contents of a worker file."""
 
     state: tuple[int, int, int]
     """Modification time in ns, size in bytes and inode: these change when the file is written."""
-    document: dict[str, object] | None
+    worker: Worker | None
     why: str
 
 
@@ -60,12 +144,12 @@ KnownWorkers = dict[str, _ReadWorker]
 """Worker files by path, so that only changed files need to be read again."""
 
 
-def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[dict[str, object]], list[SkippedFile]]:
-    """Return the valid documents of workers/*.json, and the files that are invalid.
+def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[Worker], list[SkippedFile]]:
+    """Return the workers of workers/*.json, and the files that are invalid.
 
     known: cache of earlier calls, which this call updates.
     """
-    documents: list[dict[str, object]] = []
+    workers: list[Worker] = []
     skipped: list[SkippedFile] = []
     try:
         states = sorted(_json_files(folder / "workers"))
@@ -76,11 +160,11 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
         found = before if before is not None and before.state == state else _read_worker(Path(name), state, is_plain)
         if known is not None:
             known[name] = found
-        if found.document is None:
+        if found.worker is None:
             skipped.append(SkippedFile(name_in(folder, Path(name)), found.why))
         else:
-            documents.append(dict(found.document))
-    return documents, skipped
+            workers.append(found.worker)
+    return workers, skipped
 
 
 def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int], bool]]:
@@ -98,35 +182,23 @@ def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int], bool]
 
 def _read_worker(path: Path, state: tuple[int, int, int], is_plain: bool) -> _ReadWorker:
     try:
-        document = dict(read_json(path, plain_bytes=state[1] if is_plain else None))
+        document = read_json(path, plain_bytes=state[1] if is_plain else None)
     except RunFolderError as error:
         return _ReadWorker(state, None, str(error))
-    if "open" in document:
-        document["open"] = _open_phases(document)
     why = _worker_fault(document, path)
-    return _ReadWorker(state, document if why is None else None, why or "")
+    return _ReadWorker(state, Worker.of(document) if why is None else None, why or "")
 
 
-def _open_phases(document: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Return the entries of `open` that can be read, with their age by the worker's own clock."""
-    given, flushed_ns = document.get("open"), document.get("last_flush_ns")
-    entries = (
-        [cast("dict[str, object]", each) for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-    )
-    return [
-        {**each, "age_ns": flushed_ns - since_ns}
-        for each in entries
-        if isinstance(each.get("doing"), str)
-        and is_integer(since_ns := each.get("since_ns"))
-        and is_integer(flushed_ns)
-        and flushed_ns >= since_ns
-    ]
-
-
-def host_of(worker: Mapping[str, object]) -> str | None:
-    """Return the host in a worker's document; None if it is missing or not a string."""
-    host = worker.get("host")
-    return host if isinstance(host, str) else None
+def _open_phases(document: Mapping[str, Any]) -> Iterator[OpenPhase]:
+    """Yield the entries of `open` that can be read."""
+    entries, flushed_ns = document.get("open"), _whole(document.get("last_flush_ns"))
+    if not isinstance(entries, list) or flushed_ns is None:
+        return
+    for each in entries:
+        phase = _object(each) or {}
+        doing, since_ns = phase.get("doing"), phase.get("since_ns")
+        if isinstance(doing, str) and is_integer(since_ns) and since_ns <= flushed_ns:
+            yield OpenPhase(doing, _text(phase.get("reason")), _whole(phase.get("version")), flushed_ns - since_ns)
 
 
 def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
@@ -155,54 +227,38 @@ def _late_fault(key: str, value: object) -> str:
     return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
 
 
-def dropped_rows(workers: Sequence[Mapping[str, object]]) -> dict[str, int]:
-    """Return the number of rows that capture dropped, by table, from the documents of worker files."""
-    dropped: dict[str, int] = {}
+def dropped_rows(workers: Sequence[Worker]) -> dict[str, int]:
+    """Return the number of rows that capture dropped, by table."""
+    dropped: Counter[str] = Counter()
     for worker in workers:
-        counts = worker.get("dropped")
-        if not isinstance(counts, dict):
-            continue
-        for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
-            if table in TABLES and is_integer(count) and count > 0:
-                dropped[table] = dropped.get(table, 0) + count
-    return dropped
+        dropped.update(worker.dropped)
+    return dict(dropped)
 
 
-def identity_gaps(workers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+def identity_gaps(workers: Sequence[Worker]) -> tuple[str, ...]:
     """Return a sentence for each worker file without an end time, or one sentence if there is no worker file."""
     if not workers:
         return ("workers/: no readable worker file, so GPU time cannot be accounted for",)
     return tuple(
-        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker is assumed to end at its last row"
+        f"workers/{worker.worker_id}.json: last_flush_ns is missing; the worker is assumed to end at its last row"
         for worker in workers
-        if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
+        if worker.end_ns is None
     )
 
 
-def workers_table(documents: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Return the documents of worker files as a table with the schema WORKERS."""
-    return pa.table([_column([each.get(field.name) for each in documents], field.type) for field in WORKERS], WORKERS)
+def workers_table(workers: Sequence[Worker]) -> pa.Table:
+    """Return the workers as a table with the schema WORKERS."""
+    return pa.table(
+        [_column([getattr(each, field.name) for each in workers], field.type) for field in WORKERS], WORKERS
+    )
 
 
-def _column(values: list[object], kind: pa.DataType) -> pa.Array:
-    """Return a column of values, with NULL for values of another type: a wrong optional entry counts as missing."""
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     # pyarrow's conversion would import pandas, and polars would make a series of each list.
-    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
-        rows = [cast("list[dict[str, object]]", value) if isinstance(value, list) else [] for value in values]
-        flat = list(chain(*rows))
-        fields = [_column([each.get(field.name) for each in flat], field.type) for field in kind.value_type]
-        ends = pl.Series([0, *accumulate(map(len, rows))], dtype=pl.Int32)
-        return pa.ListArray.from_arrays(
-            ends.to_arrow(), pa.StructArray.from_arrays(fields, fields=list(kind.value_type))
-        )
     if pa.types.is_list(kind):
-        lists = [cast("list[object]", value) if isinstance(value, list) else [] for value in values]
-        names = [[name for name in own if isinstance(name, str)] for own in lists]
-        ends = pl.Series([0, *accumulate(map(len, names))], dtype=pl.Int32)
-        return pa.ListArray.from_arrays(ends.to_arrow(), _column(list(chain(*names)), pa.string()))
-    if pa.types.is_string(kind):
-        texts = [value if isinstance(value, str) else None for value in values]
-        return pl.Series(texts, dtype=pl.String).to_arrow().cast(kind)
-    bits = kind.bit_width
-    numbers = [value if is_integer(value, bits) else None for value in values]
-    return pl.Series(numbers, dtype=pl.Int64).to_arrow().cast(kind)
+        ends = pl.Series([0, *accumulate(map(len, values))], dtype=pl.Int32).to_arrow()
+        return pa.ListArray.from_arrays(ends, _column([*chain(*values)], kind.value_type))
+    if pa.types.is_struct(kind):
+        fields = [_column([getattr(each, field.name) for each in values], field.type) for field in kind]
+        return pa.StructArray.from_arrays(fields, fields=list(kind))
+    return pl.Series(values, dtype=pl.String if pa.types.is_string(kind) else pl.Int64).to_arrow().cast(kind)

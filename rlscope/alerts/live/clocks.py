@@ -6,6 +6,7 @@ are not evaluated again, because their alerts were sent. A note reports the last
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,18 +14,16 @@ from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
-from rlscope.input_file import is_integer
 from rlscope.trace.clock_offsets import HostClock
 from rlscope.trace.clocks import FoundClocks
 from rlscope.trace.store import OpenRun, compare_clocks
-from rlscope.trace.worker_files import host_of
+from rlscope.trace.worker_files import Worker
 
 _OFTEN_NS: Final = 60_000_000_000
 """Time between the first comparisons, while there are few rows."""
 _SELDOM_NS: Final = 300_000_000_000
 _EARLY: Final = 10
 """Number of comparisons at the short interval."""
-_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 
 
 class LiveClocks:
@@ -43,9 +42,9 @@ class LiveClocks:
         self._late_ns: dict[str, int] = {}
         """Last tick that was evaluated with the uncorrected clock, by host."""
 
-    def is_due(self, documents: Sequence[Mapping[str, object]], until_ns: int) -> bool:
+    def is_due(self, workers: Sequence[Worker], until_ns: int) -> bool:
         """Return whether to compare the clocks now, by rows up to until_ns. Never for a single host."""
-        self._hosts = {str(each["worker_id"]): host for each in documents if (host := host_of(each)) is not None}
+        self._hosts = {each.worker_id: each.host for each in workers if each.host is not None}
         pause_ns = _OFTEN_NS if self._compared < _EARLY else _SELDOM_NS
         return len(set(self._hosts.values())) > 1 and (not self._compared or until_ns - self._compared_ns >= pause_ns)
 
@@ -58,17 +57,15 @@ class LiveClocks:
         """Continue an earlier watch of this run. The clocks are estimated again."""
         self._before_ns, self._late_ns = dict(saved.get("ahead_ns", {})), dict(saved.get("late_ns", {}))
 
-    def compare(
-        self, run: OpenRun, documents: Sequence[Mapping[str, object]], until_ns: int, evaluated_ns: int | None
-    ) -> int:
-        """Estimate the clocks from uncorrected rows and from the documents of the worker files.
+    def compare(self, run: OpenRun, workers: Sequence[Worker], until_ns: int, evaluated_ns: int | None) -> int:
+        """Estimate the clocks from uncorrected rows and workers.
 
         Returns the largest correction, in nanoseconds, of a clock that was used for ticks before evaluated_ns. 0 if no
         such clock was corrected.
         """
         self._compared, self._compared_ns = self._compared + 1, until_ns
         try:
-            found = compare_clocks(run, documents)
+            found = compare_clocks(run, workers)
             self._why_not = None
         except UnreadableDataError as error:
             self._why_not = f"clocks cannot be compared: {error}"
@@ -111,19 +108,20 @@ class LiveClocks:
         own = {host: _ahead_ns(clock, instant_ns) for host, clock in self._corrected.items()}
         return {worker_id: own[host] for worker_id, host in self._hosts.items() if host in own}
 
-    def corrected(self, documents: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-        """The documents of worker files with their times corrected."""
-        if not self._corrected:
-            return [dict(document) for document in documents]
-        return [
-            document
-            | {
-                name: value - self.ahead_ns(str(document["worker_id"]), value)
-                for name in _TIMES
-                if is_integer(value := document.get(name))
-            }
-            for document in map(dict, documents)
-        ]
+    def corrected(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """The workers with their times corrected."""
+        return [self._corrected_worker(each) for each in workers] if self._corrected else workers
+
+    def _corrected_worker(self, worker: Worker) -> Worker:
+        def corrected(time_ns: int) -> int:
+            return time_ns - self.ahead_ns(worker.worker_id, time_ns)
+
+        return replace(
+            worker,
+            started_ns=corrected(worker.started_ns),
+            stopped_ns=None if worker.stopped_ns is None else corrected(worker.stopped_ns),
+            last_flush_ns=None if worker.last_flush_ns is None else corrected(worker.last_flush_ns),
+        )
 
     def corrected_ends(self, last_ns: Mapping[str, int]) -> dict[str, int]:
         """The end of each worker's latest row, corrected."""

@@ -159,9 +159,9 @@ def _value(timeline: Timeline, metric: str) -> float | None:
 def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:
     states = timeline.rows("states")
     sides: list[SideState] = []
-    for role in dict.fromkeys(str(document["role"]) for document in workers.documents):
-        own = [document for document in workers.documents if document["role"] == role]
-        gpus = sum(count for document in own if isinstance(count := document["gpu_count"], int))
+    for role in {worker.role for worker in workers.workers}:
+        own = [worker for worker in workers.workers if worker.role == role]
+        gpus = sum(worker.gpu_count for worker in own)
         sides.append(SideState(role, len(own), gpus, _ratios(states, role)))
     return tuple(sorted(sides, key=lambda side: side.role))
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -28,6 +28,7 @@ from rlscope.trace.files import SUFFIX, irregularity, table_metadata
 from rlscope.trace.footers import stamp_of
 from rlscope.trace.journals import Batches, SealedBatch, read_batches
 from rlscope.trace.usual_times import Window, usual_window
+from rlscope.trace.worker_files import Worker
 
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
 """Tables whose rows show how far a worker has progressed, as in worker_extents."""
@@ -37,7 +38,6 @@ _MOST_BYTES: Final = 1 << 26
 """Bytes of journals that are decoded together."""
 _PIECE_NS: Final = 300_000_000_000
 """Longest period of batches that are read again together, unless one batch is longer."""
-_NO_ROWS: Final[Mapping[str, object]] = {}
 
 
 class FoundRows(NamedTuple):
@@ -63,7 +63,7 @@ class LiveFiles:
         """Parquet files that need not be opened (again), by table."""
         self._broken_since_ns: dict[Path, int] = {}
         self._holes_since_ns: dict[tuple[str, str], int] = {}
-        self._workers: Mapping[str, Mapping[str, object]] = {}
+        self._workers: Mapping[str, Worker] = {}
         self._window: Window | None = None
         self._run_id = ""
         self._rows_left = 0
@@ -77,11 +77,9 @@ class LiveFiles:
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
-    def look(
-        self, workers: Sequence[Mapping[str, object]], now_ns: int, run_id: str, window: Window | None = None
-    ) -> FoundRows:
+    def look(self, workers: Sequence[Worker], now_ns: int, run_id: str, window: Window | None = None) -> FoundRows:
         """Return the new rows. What is not readable is retried for patience_ns. `window` is that of these workers."""
-        self._workers = {str(each["worker_id"]): each for each in workers}
+        self._workers = {each.worker_id: each for each in workers}
         self._window, self._run_id, self._now_ns = window or usual_window({}, workers), run_id, now_ns
         self._rows_left = _MOST_ROWS
         found = FoundRows([], [])
@@ -93,13 +91,12 @@ class LiveFiles:
                 self._follow(table, listed[1], found)
         return found
 
-    def is_complete(self, worker: Mapping[str, object]) -> bool:
+    def is_complete(self, worker: Worker) -> bool:
         """Whether every row that the worker's own file counts was seen."""
-        rows, worker_id = worker.get("rows"), str(worker["worker_id"])
-        if not isinstance(rows, dict):
-            return False
-        counts = cast("Mapping[str, object]", rows)
-        return not any(self._is_above(counts[table], table, worker_id) for table in counts.keys() & TABLES.keys())
+        rows = worker.rows
+        return rows is not None and not any(
+            self._is_above(rows[table], table, worker.worker_id) for table in rows.keys() & TABLES.keys()
+        )
 
     def most_rows(self, table: str) -> int:
         """The highest number of rows that one worker wrote to a table."""
@@ -121,10 +118,8 @@ class LiveFiles:
 
     def _lacks(self, table: str, worker_id: str) -> bool:
         """Whether a worker wrote rows that were not seen, or possibly did."""
-        rows = self._workers.get(worker_id, _NO_ROWS).get("rows")
-        if not isinstance(rows, dict):
-            return True
-        return self._is_above(cast("Mapping[str, object]", rows).get(table, 0), table, worker_id)
+        worker = self._workers.get(worker_id)
+        return worker is None or worker.rows is None or self._is_above(worker.rows.get(table, 0), table, worker_id)
 
     def _is_above(self, count: object, table: str, worker_id: str) -> bool:
         if not count or not is_integer(count):
@@ -168,8 +163,8 @@ class LiveFiles:
         owner = FileNumber.of(name.removesuffix(".parquet"))
         if owner is None:
             return False
-        closed = self._workers.get(owner.worker_id, _NO_ROWS).get("closed")
-        own = closed.get(table) if isinstance(closed, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        worker = self._workers.get(owner.worker_id)
+        own = None if worker is None or worker.closed is None else worker.closed.get(table)
         if not isinstance(own, dict) or str(owner.number) not in own:
             return False
         return not self._lacks(table, owner.worker_id) and (table, owner.worker_id) not in self._holes_since_ns

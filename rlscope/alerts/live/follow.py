@@ -39,7 +39,7 @@ from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
-from rlscope.trace.worker_files import KnownWorkers, read_workers
+from rlscope.trace.worker_files import KnownWorkers, Worker, read_workers
 
 GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
@@ -73,8 +73,8 @@ class LiveRun:
         """Rows that start after the last requested time."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
-        self._written: Sequence[Mapping[str, object]] = ()
-        """The documents of the worker files as they were written."""
+        self._written: Sequence[Worker] = ()
+        """The workers as their files were written."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._own: dict[str, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
@@ -136,26 +136,26 @@ class LiveRun:
         except RunFolderError as error:
             return LiveView(now_ns, None, (), None, False, (str(error),))
         # Worker files first, so that the rows they count are in files that exist by now.
-        documents, self._faulty = read_workers(self._folder, self._known_workers)
-        window = usual_window({}, documents)
-        documents, self._odd_times = with_usual_times(documents, {}, window)
+        written, self._faulty = read_workers(self._folder, self._known_workers)
+        window = usual_window({}, written)
+        written, self._odd_times = with_usual_times(written, {}, window)
         # If a time was removed, the window of the other workers may change.
-        new = self._files.look(documents, now_ns, manifest.run_id, None if self._odd_times else window)
+        new = self._files.look(written, now_ns, manifest.run_id, None if self._odd_times else window)
         self._pending += [piece for piece in new.pieces if piece.table in self._tables]
         self._read += new.read
         for read in new.read:
             self._rows.count_lacking(read.table, read.left_out)
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
-        workers = self._workers_of(documents, now_ns)
+        workers = self._workers_of(written, now_ns)
         self._start_ticks(manifest, workers)
         workers, resolved = self._catch_up(manifest, workers, now_ns)
         return self._view(manifest, workers, now_ns, resolved)
 
-    def _workers_of(self, documents: Sequence[Mapping[str, object]], now_ns: int) -> LiveWorkers:
+    def _workers_of(self, written: Sequence[Worker], now_ns: int) -> LiveWorkers:
         """Return the workers with their times corrected by the known clock errors."""
-        self._written = documents
-        right, ends_ns = self._clocks.corrected(documents), self._clocks.corrected_ends(self._files.last_ns)
+        self._written = written
+        right, ends_ns = self._clocks.corrected(written), self._clocks.corrected_ends(self._files.last_ns)
         return LiveWorkers.of(right, self._files, ends_ns, now_ns, self._grace_ns)
 
     def _restore(self, state: Mapping[str, object]) -> None:
@@ -332,7 +332,7 @@ class LiveRun:
             steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
             facts = facts_of(manifest.run_id, timeline, workers, steps, self._longest_ns, now_ns)
         faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
-        if not workers.documents:
+        if not workers.workers:
             faulty.append("workers/: no readable worker file yet, so no GPU-second can be accounted for")
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)

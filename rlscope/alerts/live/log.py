@@ -161,9 +161,9 @@ class LiveLog:
             made = RunFolder(Path(mkdtemp(prefix="rlscope-watch-")), is_temporary=True)
             origin_ns = RELATIVE_ORIGIN_NS if self._origin_ns is None else self._origin_ns
             found = import_run(self._path, made.path, self._options, is_growing=True, relative_origin_ns=origin_ns)
-            documents, _ = read_workers(made.path, {})
-            own = [each for each in documents if each["role"] != "sampler"] or documents
-            newest_ns = max(int(str(each["last_flush_ns"])) for each in own)
+            workers, _ = read_workers(made.path)
+            own = [each for each in workers if each.role != "sampler"] or workers
+            newest_ns = max(each.last_flush_ns or 0 for each in own)
             if found.is_dated or self._origin_ns is not None:
                 return made, newest_ns
             self._origin_ns = self._grown_ns - (newest_ns - RELATIVE_ORIGIN_NS)

@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import LiveRows
 from rlscope.trace import worker_files
 from rlscope.trace.usual_times import Window
+from rlscope.trace.worker_files import Worker
 from tests import journals
 from tests.journals import append, append_table, close, journal_path, table_of
 from tests.trace_folder import Row, activity, engine_row, worker, write_run
@@ -27,6 +29,7 @@ TABLE: Final = "engine_steps"
 FLUSHES: Final = (2, 1, 3, 1)
 """Rows of each flush of e0; a row starts at its number."""
 PATIENCE_NS: Final = 10
+E0: Final = Worker.of(worker("e0", "sampler"))
 
 
 def rows_from(first: int, count: int, name: str = "e0") -> list[Row]:
@@ -57,7 +60,7 @@ class Watch:
         """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
         document: dict[str, Any] = {**worker("e0", "sampler"), "closed": {TABLE: {str(each): 0 for each in closed}}}
         document["rows"] = None if stated is None else {TABLE: stated}
-        found = self.files.look([document], now_ns, journals.RUN_ID, self.window)
+        found = self.files.look([Worker.of(document)], now_ns, journals.RUN_ID, self.window)
         tables = [read.rows for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
         return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
 
@@ -170,10 +173,10 @@ def test_rows_that_do_not_come_are_named_until_they_come(run: Path) -> None:
     assert watch.look(now_ns=0, stated=7) == [0, 1, 3, 4, 5, 6]
     assert (watch.look(now_ns=9), watch.said) == ([], [])
     assert (watch.look(now_ns=10), watch.said) == ([], [f"{TABLE}: rows 2 to 2 of e0 are missing"])
-    assert not watch.files.is_complete({"worker_id": "e0", "rows": {TABLE: 7}})
+    assert not watch.files.is_complete(replace(E0, rows={TABLE: 7}))
     close(flush(run, [1], journal=2))
     assert (watch.look(now_ns=20), watch.said) == ([2], [])
-    assert watch.files.is_complete({"worker_id": "e0", "rows": {TABLE: 7}})
+    assert watch.files.is_complete(replace(E0, rows={TABLE: 7}))
 
 
 def test_rows_that_were_partly_read_before_are_left_out_and_named(run: Path) -> None:
@@ -227,7 +230,7 @@ def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -
     append_table(run, held, "e0", TABLE, first_row=0)
     append_table(run, held.slice(0, 1), "e0", TABLE, first_row=2)
     watch = Watch(run)
-    (read,) = watch.files.look([worker("e0", "sampler")], 0, journals.RUN_ID).read
+    (read,) = watch.files.look([E0], 0, journals.RUN_ID).read
     assert [(name, rows["start_ns"].to_pylist()) for name, rows in read.each()] == [("e0", [1])]
     assert (read.left_out, read.first_ns.tolist(), read.last_ns.tolist()) == (2, [1], [2])
 
@@ -254,7 +257,7 @@ def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
     monkeypatch.setattr(files, "_PIECE_NS", 3)
     close(flush(run, [0]))
     path = flush(run, [1, 2, 3], journal=2)
-    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([worker("e0", "sampler")], 0, journals.RUN_ID)
+    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID)
     if is_closed:
         close(path)
     assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
@@ -266,7 +269,7 @@ def test_a_large_parquet_file_is_read_by_row_group(run: Path) -> None:
     held = table_of(TABLE, rows_from(0, 5))
     (run / TABLE).mkdir()
     pq.write_table(held, run / TABLE / "e0-000001.parquet", row_group_size=2)
-    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([worker("e0", "sampler")], 0, journals.RUN_ID)
+    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID)
     assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
         (0, 2, [0, 1]), (2, 4, [2, 3]), (4, 5, [4])
     ]  # fmt: skip
@@ -332,8 +335,8 @@ def test_a_worker_file_is_read_again_only_when_it_changed(run: Path, monkeypatch
     known: worker_files.KnownWorkers = {}
     first = worker_files.read_workers(run, known)
     assert worker_files.read_workers(run, known) == first
-    assert (opened, [each["worker_id"] for each in first[0]]) == (["broken", "e0", "e1"], ["e0", "e1"])
+    assert (opened, [each.worker_id for each in first[0]]) == (["broken", "e0", "e1"], ["e0", "e1"])
     document = worker("e1", "sampler", stop_ns=None)
     (run / "workers" / "e1.json").write_text(json.dumps(document))
-    assert worker_files.read_workers(run, known)[0][1] == document
+    assert worker_files.read_workers(run, known)[0][1] == Worker.of(document)
     assert opened[3:] == ["e1"]

@@ -34,7 +34,7 @@ class Clock:
     def cpu_s(self):
         return 0.0
 
-watch.SystemWatchClock = Clock
+watch.WatchClock = Clock
 watch.Couriers = lambda receivers: Couriers(receivers, start=lambda work: work())
 main()
 """

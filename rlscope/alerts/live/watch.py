@@ -5,10 +5,10 @@ sends nothing twice, except a message delivered within the last tenth of a secon
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from rlscope.alerts.config import built_in_rules, read_rule_file, rules_of
 from rlscope.alerts.live.facts import LiveView
@@ -39,52 +39,19 @@ _LONGEST_REST_S: Final = 75.0
 _LOG_SUFFIXES: Final = frozenset({".log", ".txt", ".out", ".err", ".json", ".jsonl", ".wandb"})
 
 
-class WatchClock(Protocol):
+@dataclass(frozen=True, slots=True)
+class WatchClock:
     """The time, and a way to wait."""
 
-    def now_ns(self) -> int:
-        """Nanoseconds since the UTC epoch."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
-    def cpu_s(self) -> float:
-        """Seconds of CPU time that the watch has used."""
-        ...
+    now_ns: Callable[[], int] = time.time_ns
+    """UTC epoch."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits for so many seconds."""
+    cpu_s: Callable[[], float] = time.process_time
+    """CPU time that the watch has used."""
 
 
-class SystemWatchClock:
-    """The machine's clock."""
-
-    def now_ns(self) -> int:
-        """Nanoseconds since the UTC epoch."""
-        return time.time_ns()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-    def cpu_s(self) -> float:
-        """Seconds of CPU time that the watch has used."""
-        return time.process_time()
-
-
-class Followed(Protocol):
-    """A run in progress, as `LiveRun` follows it."""
-
-    def poll(self, now_ns: int) -> LiveView:
-        """Return the changes since the last poll."""
-        ...
-
-    def saved(self) -> Mapping[str, Any]:
-        """Return the state that is needed to resume."""
-        ...
-
-    def close(self) -> None:
-        """Forget the firing alerts, because the run has ended."""
-        ...
+Followed = LiveRun | LiveLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +253,7 @@ def watch_run(
             state_file=state_file,
             show=show,
             interval_s=interval_s,
-            clock=clock or SystemWatchClock(),
+            clock=clock or WatchClock(),
             worst=None if state is None else state.worst,
             scrapers=scrapers,
         )

@@ -6,7 +6,6 @@ is read when it is needed and never kept. No error and no `str()` repeats one, e
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -22,69 +21,44 @@ from rlscope.input_file import ParsedFile, Place
 
 
 @dataclass(frozen=True, slots=True)
-class FromEnvironment:
-    """The value of an environment variable."""
+class Source:
+    """Where a URL or a token is: in an environment variable, in a file, or, if it is not secret, in the rule file."""
 
-    variable: str
+    variable: str | None = None
+    path: Path | None = None
+    value: str | None = field(default=None, repr=False)
+    """Not shown, because the author of the rule file may be wrong that it is public."""
 
-    def reveal(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Return the secret. Raises SecretError if the variable is not set or is empty."""
-        value = environment.get(self.variable, "").strip()
-        if not value:
+    def reveal(self) -> str:
+        """Return it without surrounding white space, read anew so that it can be rotated.
+
+        Raises SecretError if there is none.
+        """
+        if self.value is not None:
+            return self.value
+        if self.path is not None:
+            return self._in_file(self.path)
+        secret = os.environ.get(self.variable or "", "").strip()
+        if not secret:
             raise SecretError.of(
                 f"${self.variable}",
                 found="nothing",
                 expected="the secret",
                 next_step="Set it in the environment of the watch.",
             )
-        return value
+        return secret
 
-    def __str__(self) -> str:
-        return f"${self.variable}"
-
-
-@dataclass(frozen=True, slots=True)
-class FromFile:
-    """The text of a file without surrounding white space, read each time so that the secret can be rotated."""
-
-    path: Path
-
-    def reveal(self) -> str:
-        """Return the secret. Raises SecretError if the file cannot be read or is empty."""
+    def _in_file(self, path: Path) -> str:
         try:
-            value = self.path.read_text(encoding="utf-8").strip()
+            secret = path.read_text(encoding="utf-8").strip()
+            found = "an empty file"
         except (OSError, UnicodeDecodeError) as error:
-            found = (error.strerror or "an error") if isinstance(error, OSError) else "no text"
-            raise self._refusal(found) from None
-        if not value:
-            raise self._refusal("an empty file")
-        return value
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def _refusal(self, found: str) -> SecretError:
-        return SecretError.of(
-            self.path, found=found, expected="a secret", next_step="Write it there and make it readable to the watch."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class InTheOpen:
-    """A value in the rule file itself, because it is not secret."""
-
-    value: str = field(repr=False)
-
-    def reveal(self) -> str:
-        """Return the value."""
-        return self.value
-
-    def __str__(self) -> str:
-        # The author of the file may be wrong that it is public.
-        return "the URL in the rule file"
-
-
-SecretSource = FromEnvironment | FromFile | InTheOpen
+            secret, found = "", (error.strerror or "an error") if isinstance(error, OSError) else "no text"
+        if not secret:
+            raise SecretError.of(
+                path, found=found, expected="a secret", next_step="Write it there and make it readable to the watch."
+            )
+        return secret
 
 
 ReceiverKind = Literal["webhook", "alertmanager", "slack", "apprise", "command"]
@@ -191,11 +165,11 @@ class Receiver(_Common):
     """One receiver of notifications."""
 
     kind: ReceiverKind
-    address: SecretSource | None = None
+    address: Source | None = None
     """Where to post; None for a command."""
     argv: tuple[str, ...] = ()
     """The command and its arguments; empty for every other kind."""
-    token: SecretSource | None = None
+    token: Source | None = None
     """Sent as a bearer token; None sends none."""
 
 
@@ -310,7 +284,7 @@ def _receiver(source: ParsedFile, place: Place, table: ReceiverTable) -> Receive
     )
 
 
-def _address(source: ParsedFile, place: Place, table: _WithSecretUrl) -> SecretSource:
+def _address(source: ParsedFile, place: Place, table: _WithSecretUrl) -> Source | None:
     url = table.url if isinstance(table, _WithUrl) else None
     given = {"url": url, "url_env": table.url_env, "url_file": table.url_file}
     named = [key for key, value in given.items() if value is not None]
@@ -318,18 +292,16 @@ def _address(source: ParsedFile, place: Place, table: _WithSecretUrl) -> SecretS
         keys = given if isinstance(table, _WithUrl) else ("url_env", "url_file")
         found = " and ".join(named) or "no URL"
         raise source.error(place, found=found, expected=f"one of {', '.join(keys)}")
-    secret = _secret(source, table.url_env, table.url_file)
-    return secret if url is None and secret is not None else InTheOpen(url or "")
+    return _source(source, table.url_env, table.url_file, url)
 
 
-def _token(source: ParsedFile, place: Place, table: _WithUrl) -> SecretSource | None:
+def _token(source: ParsedFile, place: Place, table: _WithUrl) -> Source | None:
     if table.token_env is not None and table.token_file is not None:
         raise source.error(place, found="both token_env and token_file", expected="one of them")
-    return _secret(source, table.token_env, table.token_file)
+    return _source(source, table.token_env, table.token_file)
 
 
-def _secret(source: ParsedFile, variable: str | None, file: str | None) -> FromEnvironment | FromFile | None:
-    if variable is not None:
-        return FromEnvironment(variable)
-    # Relative to the rule file, wherever the watch was started.
-    return None if file is None else FromFile(Path(source.name).parent / file)
+def _source(source: ParsedFile, variable: str | None, file: str | None, value: str | None = None) -> Source | None:
+    # A file is relative to the rule file, wherever the watch was started.
+    path = None if file is None else Path(source.name).parent / file
+    return None if (variable, path, value) == (None, None, None) else Source(variable, path, value)

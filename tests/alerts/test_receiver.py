@@ -5,10 +5,8 @@ import pytest
 
 from rlscope.alerts.config import RULE_FILE, load_rules
 from rlscope.alerts.receiver import (
-    FromEnvironment,
-    FromFile,
-    InTheOpen,
     Receiver,
+    Source,
     holds_secret,
     receivers_of,
 )
@@ -56,16 +54,16 @@ command = ["logger", "-t", "rlscope"]
 """)
     assert found == (
         Receiver(
-            name="hook", kind="webhook", address=InTheOpen("http://127.0.0.1:9999/alerts"),
-            token=FromFile(Path("/rules/token")), severity="critical", group_by=("run", "alertname"), timeout_s=3.0,
+            name="hook", kind="webhook", address=Source(value="http://127.0.0.1:9999/alerts"),
+            token=Source(path=Path("/rules/token")), severity="critical", group_by=("run", "alertname"), timeout_s=3.0,
             group_interval_s=90.0, repeat_s=14400.0, send_resolved=False, max_alerts=7,
         ),
         Receiver(
-            name="manager", kind="alertmanager", address=FromEnvironment("ALERTMANAGER_URL"),
-            token=FromEnvironment("ALERTMANAGER_TOKEN"), group_by=(), group_interval_s=0.0, repeat_s=60.0,
+            name="manager", kind="alertmanager", address=Source("ALERTMANAGER_URL"),
+            token=Source("ALERTMANAGER_TOKEN"), group_by=(), group_interval_s=0.0, repeat_s=60.0,
         ),
-        Receiver(name="chat", kind="slack", address=FromFile(Path("/run/secrets/slack"))),
-        Receiver(name="mail", kind="apprise", address=FromEnvironment("MAIL_URL")),
+        Receiver(name="chat", kind="slack", address=Source(path=Path("/run/secrets/slack"))),
+        Receiver(name="mail", kind="apprise", address=Source("MAIL_URL")),
         Receiver(name="own", kind="command", argv=("logger", "-t", "rlscope")),
     )  # fmt: skip
 
@@ -138,17 +136,17 @@ def test_a_secret_is_read_when_it_is_needed_and_its_source_names_only_its_place(
     path = tmp_path / "token"
     path.write_text(f" {HUSH}\n")
     monkeypatch.setenv("THE_TOKEN", HUSH)
-    assert FromFile(path).reveal() == FromEnvironment("THE_TOKEN").reveal() == HUSH
-    for source in (FromFile(path), FromEnvironment("THE_TOKEN")):
+    assert Source(path=path).reveal() == Source("THE_TOKEN").reveal() == HUSH
+    for source in (Source(path=path), Source("THE_TOKEN")):
         assert HUSH not in f"{source} {source!r}"
     path.write_text("")
     with pytest.raises(SecretError, match="an empty file"):
-        FromFile(path).reveal()
+        Source(path=path).reveal()
     with pytest.raises(SecretError, match="No such file"):
-        FromFile(tmp_path / "none").reveal()
+        Source(path=tmp_path / "none").reveal()
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SecretError, match="no text"):
-        FromFile(path).reveal()
+        Source(path=path).reveal()
 
 
 def test_a_check_refuses_a_file_whose_receivers_are_wrong(tmp_path: Path) -> None:

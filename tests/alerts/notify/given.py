@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlscope.alerts.notify.message import Message
-from rlscope.alerts.receiver import InTheOpen, Receiver, ReceiverKind
+from rlscope.alerts.receiver import Receiver, ReceiverKind, Source
 from rlscope.analysis.result import Alert
 from tests.alerts.given import S
 
@@ -38,7 +38,7 @@ def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Mess
 
 
 def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:
-    address = None if url is None else InTheOpen(url)
+    address = None if url is None else Source(value=url)
     return Receiver(**({"name": "oncall", "kind": kind, "address": address, "timeout_s": 5.0} | changes))
 
 

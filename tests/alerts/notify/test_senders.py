@@ -13,7 +13,7 @@ import pytest
 from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError
 from rlscope.alerts.notify.senders import NEED_APPRISE, SENDERS, webhook_payload
-from rlscope.alerts.receiver import FromEnvironment, InTheOpen, ReceiverKind
+from rlscope.alerts.receiver import ReceiverKind, Source
 from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import alert, message, receiver
 
@@ -36,7 +36,7 @@ def test_a_webhook_is_posted_the_payload(listener: Listener) -> None:
 
 def test_a_token_travels_in_a_header(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_TOKEN", "hush\n")
-    senders.send_to_webhook(receiver(url=listener.url, token=FromEnvironment("THE_TOKEN")), FIRING)
+    senders.send_to_webhook(receiver(url=listener.url, token=Source("THE_TOKEN")), FIRING)
     assert listener.requests[0]["headers"]["Authorization"] == "Bearer hush"
 
 
@@ -167,7 +167,7 @@ def test_an_address_that_cannot_be_posted_to_is_not_quoted(url: str) -> None:
 
 
 def test_a_token_that_would_break_the_headers_is_not_quoted(listener: Listener) -> None:
-    words = refusal(senders.send_to_webhook, receiver(url=listener.url, token=InTheOpen("hush\r\nX: 1")))
+    words = refusal(senders.send_to_webhook, receiver(url=listener.url, token=Source(value="hush\r\nX: 1")))
     assert words == "its URL or its token cannot be sent over HTTP"
 
 

@@ -210,6 +210,11 @@ def to_ns(seconds: float) -> int:
     return round(seconds * _SECOND_NS)
 
 
+def process_of(actor: str) -> str:
+    """Return the name of a Ray actor's process: "VllmGenerationWorker-588923"."""
+    return actor.split(",")[0].replace(" pid=", "-")
+
+
 def safe_worker_id(name: str) -> str:
     """Convert a name to a worker id, replacing invalid characters by dashes."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")[:128] or "worker"

@@ -16,7 +16,16 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.lines import (
+    ConsoleLine,
+    LogClock,
+    LogFile,
+    clean_lines,
+    open_clock,
+    process_of,
+    safe_worker_id,
+    to_ns,
+)
 from rlscope.importers.quantities import RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
@@ -171,7 +180,6 @@ def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions,
             expected="the log of an SGLang engine at --log-level info",
             next_step="Set the engine's log level to info (AReaL and some other frameworks start it at warning).",
         )
-    engines = _Engines(target, options, survey)
     log = LogFile(source.path, progress)
     lanes: dict[str, _Lane] = {}
     for entry_or_gap in _gaps(log, clock, source.path.stem):
@@ -182,8 +190,8 @@ def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions,
             lane.take(placed)
     for lane in lanes.values():
         lane.place()
-        engines.add(lane)
-    engines.say(log, lanes.values())
+        _add_engine(lane, target, options, survey.settings)
+    _say(target, log, lanes.values())
     target.add_file("engine log", log.source())
     return None
 
@@ -287,7 +295,7 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
     time_ns = clock.time_ns(stamp)
     if time_ns is None:
         return None
-    name = line.actor.split(",")[0].replace(" pid=", "-") if line.actor else stem
+    name = process_of(line.actor) if line.actor else stem
     try:
         tokens = pairs.get("#token") or pairs.get("#full token")
         used = pairs.get("token usage") or pairs.get("full token usage")
@@ -391,8 +399,6 @@ class _Lane:
         self.recorded_rows = 0
         self.is_idle = False
         """Whether the engine ever had no request for some time."""
-        self.start_ns: int | None = None
-        self.end_ns = 0
         self.kv_capacity_tokens: int | None = None
         """From the fullest line that states both the tokens in the KV cache and their share of it."""
         self._kv_ratio = _LEAST_USE_RATIO
@@ -404,8 +410,7 @@ class _Lane:
 
     def see(self, entry: _Entry) -> None:
         """Extend the engine's time range to this line."""
-        self.start_ns = entry.time_ns if self.start_ns is None else min(self.start_ns, entry.time_ns)
-        self.end_ns = max(self.end_ns, entry.time_ns)
+        self._target.extend_worker(self.engine, entry.time_ns, entry.time_ns)
         if entry.kv_tokens and entry.kv_ratio and entry.kv_ratio >= self._kv_ratio:
             self._kv_ratio, self.kv_capacity_tokens = entry.kv_ratio, round(entry.kv_tokens / entry.kv_ratio)
 
@@ -450,67 +455,39 @@ class _Lane:
         self.rows += 1
         self.recorded_rows += piece.is_recorded and is_whole
         self._written_ns = end_ns
-        self.start_ns = started_ns if self.start_ns is None else min(self.start_ns, started_ns)
-        self.end_ns = max(self.end_ns, end_ns)
+        self._target.extend_worker(self.engine, started_ns, end_ns)
         self._target.add("engine_steps", row)
 
 
-class _Engines:
-    """The workers of a log's engines."""
+def _add_engine(lane: _Lane, target: ImportTarget, options: ImportOptions, settings: Mapping[str, int]) -> None:
+    """Add an engine as a sampler. Data-parallel ranks, each an engine here, may share one server's GPUs and limits."""
+    ranks = settings.get("dp_size", 1) if _SHARES_ATTENTION in settings else 1
+    gpus, running = settings.get("tp_size"), settings.get("max_running_requests")
+    target.add_engine(
+        lane.engine,
+        gpu_count=options.gpus_per_engine or (gpus and gpus * settings.get("pp_size", 1) // ranks),
+        kv_capacity_tokens=settings.get("max_total_num_tokens", lane.kv_capacity_tokens),
+        max_running=settings.get(_OWN_LIMIT, None if running is None else running // ranks),
+    )
 
-    def __init__(self, target: ImportTarget, options: ImportOptions, survey: _Survey) -> None:
-        self._target = target
-        self._options = options
-        self._survey = survey
 
-    def add(self, lane: _Lane) -> None:
-        """Add the engine as a sampler."""
-        self._target.add_engine(
-            lane.engine,
-            gpu_count=self._gpus(),
-            kv_capacity_tokens=self._survey.settings.get("max_total_num_tokens", lane.kv_capacity_tokens),
-            max_running=self._max_running(),
-        )
-        if lane.start_ns is not None:
-            self._target.extend_worker(lane.engine, lane.start_ns, lane.end_ns)
-
-    def _gpus(self) -> int | None:
-        settings = self._survey.settings
-        if self._options.gpus_per_engine is not None:
-            return self._options.gpus_per_engine
-        if "tp_size" not in settings:
-            return None
-        return settings["tp_size"] * settings.get("pp_size", 1) // self._ranks()
-
-    def _ranks(self) -> int:
-        """Return the number of data-parallel ranks (each an engine here) that share one server's GPUs and limits."""
-        settings = self._survey.settings
-        return settings.get("dp_size", 1) if _SHARES_ATTENTION in settings else 1
-
-    def _max_running(self) -> int | None:
-        settings = self._survey.settings
-        of_all = settings.get("max_running_requests")
-        return settings.get(_OWN_LIMIT, None if of_all is None else of_all // self._ranks())
-
-    def say(self, log: LogFile, lanes: Collection[_Lane]) -> None:
-        """Report how certain the rows are, and which lines Ray's driver merged away."""
-        rows = sum(lane.rows for lane in lanes)
-        recorded = sum(lane.recorded_rows for lane in lanes)
-        if rows and recorded == rows:
-            self._target.say_origin("engine_steps", Certainty.RECORDED)
-        elif rows:
-            rule = "if the batch size changed or a prefill ran between two lines, the batch size's usual time is used"
-            self._target.say_origin("engine_steps", Certainty.INFERRED, rule)
-            self._target.note(
-                f"{recorded:,} of {rows:,} engine rows have a recorded step time; the other times are inferred."
-            )
-        if any(lane.is_idle for lane in lanes):
-            rule = "an engine is idle before a prefill that finds no running request"
-            self._target.say_origin("activities", Certainty.INFERRED, rule)
-        if log.merged_lines:
-            for lane in lanes:
-                self._target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))
-            log.say_merged(self._target)
+def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
+    """Report how certain the rows are, and which lines Ray's driver merged away."""
+    rows = sum(lane.rows for lane in lanes)
+    recorded = sum(lane.recorded_rows for lane in lanes)
+    if rows and recorded == rows:
+        target.say_origin("engine_steps", Certainty.RECORDED)
+    elif rows:
+        rule = "if the batch size changed or a prefill ran between two lines, the batch size's usual time is used"
+        target.say_origin("engine_steps", Certainty.INFERRED, rule)
+        target.note(f"{recorded:,} of {rows:,} engine rows have a recorded step time; the other times are inferred.")
+    if any(lane.is_idle for lane in lanes):
+        rule = "an engine is idle before a prefill that finds no running request"
+        target.say_origin("activities", Certainty.INFERRED, rule)
+    if log.merged_lines:
+        for lane in lanes:
+            target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))
+        log.say_merged(target)
 
 
 SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", recognise_log, read_log, is_companion=True)

@@ -13,7 +13,16 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.lines import (
+    ConsoleLine,
+    LogClock,
+    LogFile,
+    clean_lines,
+    open_clock,
+    process_of,
+    safe_worker_id,
+    to_ns,
+)
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
@@ -65,8 +74,8 @@ class _Engine:
     count: int = 1
     last: _Stats | None = None
     window_ns: int = to_ns(_USUAL_WINDOW_S)
-    start_ns: int | None = None
     end_ns: int = 0
+    """End of the last row from its progress bar."""
     rows: int = 0
     timed_rows: int = 0
     idle_ns: int = 0
@@ -114,7 +123,7 @@ class _Reader:
     def _name(self, actor: str | None) -> str:
         if actor is None or _OWN_PROCESSES.match(actor):
             return self.path.stem
-        return actor.split(",")[0].replace(" pid=", "-")
+        return process_of(actor)
 
     def _engine(self, actor: str | None, found: re.Match[str]) -> _Engine:
         rank = whole(found["engine"] or 0)
@@ -142,7 +151,7 @@ class _Reader:
             return
         is_after_idle = before is not None and before.is_idle
         window_ns = min(since_ns, engine.window_ns + (0 if is_after_idle else _SECOND_NS))
-        self._widen(engine, stats.time_ns - window_ns, stats.time_ns)
+        self.target.extend_worker(engine.worker_id, stats.time_ns - window_ns, stats.time_ns)
         if before is not None and is_after_idle:
             # vLLM prints nothing while nothing runs.
             self._idle(engine, before.time_ns, stats.time_ns - window_ns)
@@ -224,14 +233,11 @@ class _Reader:
                 "source": "log",
             }
             engine.rows += 1
-            self._widen(engine, start_ns, start_ns + length_ns)
+            engine.end_ns = start_ns + length_ns
+            self.target.extend_worker(name, start_ns, engine.end_ns)
             self.target.add("engine_steps", row)
             bar.elapsed_s, bar.tokens = elapsed_s, tokens
         bar.done = done
-
-    def _widen(self, engine: _Engine, start_ns: int, end_ns: int) -> None:
-        engine.start_ns = start_ns if engine.start_ns is None else min(engine.start_ns, start_ns)
-        engine.end_ns = max(engine.end_ns, end_ns)
 
     def finish(self) -> None:
         """Add the engines."""
@@ -244,8 +250,6 @@ class _Reader:
                 kv_capacity_tokens=self.settings.get("kv_capacity_tokens"),
                 max_running=self.settings.get("max_running"),
             )
-            if engine.start_ns is not None:
-                self.target.extend_worker(engine.worker_id, engine.start_ns, engine.end_ns)
 
 
 def _recognise(source: ImportSource) -> str | None:

@@ -15,7 +15,7 @@ from rlscope_otel.schema import TABLES, FileNumber
 
 from rlscope import format as fmt
 from rlscope.text_out import for_terminal
-from rlscope.trace.footers import Footer, read_footer, read_metadata
+from rlscope.trace.footers import Footer, read_footer
 from rlscope.trace.journals import JournalRows
 
 _GLOBS: Final = frozenset("*?[]{}")
@@ -174,11 +174,6 @@ def file_crc32(path: Path) -> int | None:
     except OSError:
         return None
     return crc32
-
-
-def table_metadata(path: Path, table: str) -> pq.FileMetaData | str:
-    """Return the Parquet footer of a table's file, or why the file cannot be read."""
-    return irregularity(path, path.parent.parent) or read_metadata(path, table)
 
 
 def _data_entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -4,7 +4,7 @@ No rows are read here, and only regular files are opened.
 """
 
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -68,24 +68,13 @@ class Footer:
 
 def read_footer(path: Path, table: str) -> Footer | str:
     """Return the footer of a table's file, or why the file cannot be read."""
-    metadata = read_metadata(path, table)
-    if isinstance(metadata, str):
-        return metadata
-    try:
-        return _footer(path, table, metadata.schema.to_arrow_schema(), metadata)
-    except UNREADABLE as error:
-        return f"cannot be read: {error}"
-
-
-def read_metadata(path: Path, table: str) -> pq.FileMetaData | str:
-    """Return the Parquet footer of a table's file, or why the file cannot be read."""
     try:
         why = _envelope_fault(path)
         if why is not None:
             return why
         metadata = pq.read_metadata(path)
-        why = schema_fault(metadata.schema.to_arrow_schema(), table)
-        return metadata if why is None else why
+        found = metadata.schema.to_arrow_schema()
+        return schema_fault(found, table) or _footer(path, table, found, metadata)
     except UNREADABLE as error:
         return f"cannot be read: {error}"
 
@@ -97,28 +86,37 @@ def _contract(table: str) -> pa.Schema:
 
 def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData) -> Footer:
     kinds = {field.name: field.type for field in found}
-    chunks = list(_chunks(metadata))
-    first, last = TIMES[table]
-    lows = [chunk.statistics for chunk in chunks if chunk.path_in_schema == first]
-    highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
-    timed = bool(lows) and all(each is not None and each.has_min_max for each in (*lows, *highs))
+    chunks = list(chunks_of(metadata))
+    first_ns, last_ns = times_of(chunks, table) or (None, None)
+    first_row = first_row_of(metadata)
     return Footer(
         columns=shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
         is_plain=all(kinds.get(field.name) == field.type for field in _contract(table)),
         stamp=stamp_of(metadata),
-        first_ns=min(low.min for low in lows) if timed else None,
-        last_ns=max(high.max for high in highs) if timed else None,
+        first_ns=first_ns,
+        last_ns=last_ns,
         suspects=shared(frozenset(_suspects(table, found, chunks))),
-        spans=_spans(metadata),
+        spans=() if first_row is None else ((first_row, first_row + metadata.num_rows),),
         workers=_workers([chunk.statistics for chunk in chunks if chunk.path_in_schema == "worker_id"]),
     )
 
 
-def _spans(metadata: pq.FileMetaData) -> tuple[tuple[int, int], ...]:
+def first_row_of(metadata: pq.FileMetaData) -> int | None:
+    """Return the number of a file's first row among all of its worker. None for a file that replaced no journal."""
     first_row = _text(metadata.metadata or {}, FIRST_ROW_KEY)
-    return ((int(first_row), int(first_row) + metadata.num_rows),) if _is_number(first_row) else ()
+    return int(first_row) if _is_number(first_row) else None
+
+
+def times_of(chunks: Sequence[pq.ColumnChunkMetaData], table: str) -> tuple[int, int] | None:
+    """Return the earliest and the latest time in the rows of these chunks. None if the footer lacks them."""
+    first, last = TIMES[table]
+    lows = [chunk.statistics for chunk in chunks if chunk.path_in_schema == first]
+    highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
+    if not lows or not all(each is not None and each.has_min_max for each in (*lows, *highs)):
+        return None
+    return min(low.min for low in lows), max(high.max for high in highs)
 
 
 def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
@@ -136,8 +134,9 @@ def shared(names: _Names) -> _Names:
     return names
 
 
-def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
-    for group in range(metadata.num_row_groups):
+def chunks_of(metadata: pq.FileMetaData, groups: Iterable[int] | None = None) -> Iterator[pq.ColumnChunkMetaData]:
+    """Yield the column chunks of some row groups, or of all. Raises ArrowInvalid if one has another type."""
+    for group in range(metadata.num_row_groups) if groups is None else groups:
         row_group = metadata.row_group(group)
         for column in range(metadata.num_columns):
             chunk, declared = row_group.column(column), metadata.schema.column(column)

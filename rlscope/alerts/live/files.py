@@ -10,22 +10,20 @@ writers, are read once, when they appear.
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, FileNumber
 
 from rlscope.alerts.live.journals import Journal, NewBatches, ReadRows, read_rows
-from rlscope.alerts.live.pieces import Piece, first_row_of, parts_by_group, times_of
+from rlscope.alerts.live.pieces import Piece, pieces_of
 from rlscope.alerts.live.seen import Rows, SeenRows
 from rlscope.input_file import is_integer
-from rlscope.trace.files import SUFFIX, irregularity, table_metadata
-from rlscope.trace.footers import stamp_of
+from rlscope.trace.files import SUFFIX, irregularity
+from rlscope.trace.footers import UNREADABLE, Footer, read_footer
 from rlscope.trace.journals import Batches, SealedBatch, read_batches
 from rlscope.trace.usual_times import Window, usual_window
 from rlscope.trace.worker_files import Worker
@@ -172,34 +170,41 @@ class LiveFiles:
     def _opened(self, table: str, name: str) -> Iterator[Piece]:
         """Yield the new rows of a Parquet file and note them as seen. Nothing if it is not readable (yet)."""
         path = self._folder / table / name
-        metadata = self._metadata(path, table)
-        if metadata is None:
+        footer = self._footer(path, table)
+        if footer is None:
             return
-        stamp, first_row = stamp_of(metadata), first_row_of(metadata)
+        stamp = footer.stamp
         self._done[table].add(name)
         if stamp is not None and (stamp.run_id, stamp.table) != (self._run_id, table):
             self._say_once(f"skipped {table}/{name}: it belongs to table {stamp.table} of run {stamp.run_id}")
             return
         owner = FileNumber.of(path.stem)
         worker_id = path.stem if owner is None else owner.worker_id
-        ranges: Sequence[Rows] = [(0, metadata.num_rows)]
-        if stamp is None or first_row is None:
-            self._rows_of(table, worker_id).count += metadata.num_rows
-            self.stored_rows += metadata.num_rows
+        ranges: Sequence[Rows] = [(0, footer.rows)]
+        if stamp is None or not footer.spans:
+            self._rows_of(table, worker_id).count += footer.rows
+            self.stored_rows += footer.rows
         else:
-            worker_id = stamp.worker_id
-            new = self._rows_of(table, worker_id).unseen(first_row, first_row + metadata.num_rows)
+            worker_id, first_row = stamp.worker_id, footer.spans[0][0]
+            new = self._rows_of(table, worker_id).unseen(*footer.spans[0])
             for first, end in new:
                 self._add(table, worker_id, first, end)
             ranges = [(first - first_row, end - first_row) for first, end in new]
-        for first, end in ranges:
-            for start, rows in parts_by_group(metadata, first, end):
-                piece = Piece(path, table, worker_id, 0, 0, rows, start)
-                yield from self._timed(metadata, piece)
+        try:
+            pieces = [piece for rows in ranges for piece in pieces_of(path, table, worker_id, *rows)]
+        except UNREADABLE as error:
+            self._say_once(f"skipped {table}/{name}: cannot be read: {error}")
+            return
+        for piece in pieces:
+            if piece is None or not self._is_usual(piece.first_ns, piece.last_ns):
+                self._skip_times(table, name)
+            else:
+                self._note_end(table, worker_id, piece.last_ns)
+                yield piece
 
-    def _metadata(self, path: Path, table: str) -> pq.FileMetaData | None:
+    def _footer(self, path: Path, table: str) -> Footer | None:
         """Return the footer of a file. None if it is not readable (yet), or has just vanished."""
-        found = table_metadata(path, table)
+        found = irregularity(path, self._folder) or read_footer(path, table)
         if not isinstance(found, str):
             self._broken_since_ns.pop(path, None)
             return found
@@ -211,15 +216,6 @@ class LiveFiles:
             self._done[table].add(path.name)
             del self._broken_since_ns[path]
         return None
-
-    def _timed(self, metadata: pq.FileMetaData, piece: Piece) -> Iterator[Piece]:
-        """Yield a piece with the times of its rows. Nothing if the times are not plausible."""
-        times_ns = times_of(piece.path, metadata, piece.table, piece.first_row, piece.rows)
-        if times_ns is None or not self._is_usual(*times_ns):
-            self._skip_times(piece.table, piece.path.name)
-            return
-        self._note_end(piece.table, piece.worker_id, times_ns[1])
-        yield replace(piece, first_ns=times_ns[0], last_ns=times_ns[1])
 
     def _is_usual(self, *times_ns: int) -> bool:
         """Whether all of these times can be of the run."""

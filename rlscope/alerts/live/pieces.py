@@ -4,15 +4,16 @@ Only footers are read to find those of a Parquet file. Batches of a journal were
 because a watch that starts late cannot hold all of them.
 """
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import FIRST_ROW_KEY, TIMES
+from rlscope_otel.schema import TIMES
 
+from rlscope.trace.footers import chunks_of, first_row_of, times_of
 from rlscope.trace.journals import Place, decoded, read_batches
 
 _MANY_ROWS = 10_000
@@ -56,52 +57,27 @@ class Piece:
         return decoded(self.table, [read._replace(sealed=sealed, messages=own)])
 
 
-def first_row_of(metadata: pq.FileMetaData) -> int | None:
-    """Return the number of a file's first row among all of its worker. None for a file that replaced no journal."""
-    text = (metadata.metadata or {}).get(FIRST_ROW_KEY.encode(), b"")
-    return int(text) if text.isdigit() and len(text) < 19 else None
+def pieces_of(path: Path, table: str, worker_id: str, first_row: int, end_row: int) -> Iterator[Piece | None]:
+    """Yield the rows of a Parquet file from one position to another, by row group. None for rows without a time.
 
-
-def ends_of_groups(metadata: pq.FileMetaData) -> list[int]:
-    """Return for each row group the position after its last row."""
-    groups = range(metadata.num_row_groups)
-    return list(itertools.accumulate(metadata.row_group(group).num_rows for group in groups))
-
-
-def row_groups(metadata: pq.FileMetaData, first_row: int, rows: int) -> tuple[list[int], int]:
-    """The row groups that hold rows of a file, and how many rows of the first of them come before."""
-    found: list[int] = []
-    start, before = 0, 0
-    for index, end in enumerate(ends_of_groups(metadata)):
-        if start < first_row + rows and end > first_row:
-            before = before if found else first_row - start
-            found.append(index)
-        start = end
-    return found, before
-
-
-def parts_by_group(metadata: pq.FileMetaData, first_row: int, end_row: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the number of the rows of a range that lie in each row group."""
-    start = 0
-    for end in ends_of_groups(metadata):
+    Raises OSError or ArrowException for a broken file.
+    """
+    metadata = pq.read_metadata(path)
+    for group, (start, end) in enumerate(_bounds(metadata)):
         low, high = max(start, first_row), min(end, end_row)
         if low < high:
-            yield low, high - low
-        start = end
+            times_ns = times_of([*chunks_of(metadata, [group])], table) or _stored_times(path, table)
+            yield None if times_ns is None else Piece(path, table, worker_id, *times_ns, high - low, low)
 
 
-def times_of(path: Path, metadata: pq.FileMetaData, table: str, first_row: int, rows: int) -> tuple[int, int] | None:
-    """The first and last time in the row groups of some rows, from the footer; from the file if it has no statistics.
+def _bounds(metadata: pq.FileMetaData) -> Sequence[tuple[int, int]]:
+    """Return for each row group the position of its first row and of the row after its last."""
+    groups = range(metadata.num_row_groups)
+    return [*pairwise(accumulate((metadata.row_group(group).num_rows for group in groups), initial=0))]
 
-    None if no row has a time.
-    """
+
+def _stored_times(path: Path, table: str) -> tuple[int, int] | None:
     first, last = TIMES[table]
-    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    groups = [metadata.row_group(index) for index in row_groups(metadata, first_row, rows)[0]]
-    lows = [group.column(names.index(first)).statistics for group in groups]
-    highs = [group.column(names.index(last)).statistics for group in groups]
-    if groups and all(each is not None and each.has_min_max for each in (*lows, *highs)):
-        return min(low.min for low in lows), max(high.max for high in highs)
     stored = pq.read_table(path, columns=list({first, last}))
     starts, ends = (stored[name].drop_null().to_pylist() for name in (first, last))
     return (min(starts), max(ends)) if starts and ends else None
@@ -109,5 +85,7 @@ def times_of(path: Path, metadata: pq.FileMetaData, table: str, first_row: int, 
 
 def _rows_of(path: Path, first_row: int, rows: int) -> pa.Table:
     with pq.ParquetFile(path) as stored:
-        groups, before = row_groups(stored.metadata, first_row, rows)
-        return stored.read_row_groups(groups, use_threads=rows > _MANY_ROWS).slice(before, rows)
+        bounds = _bounds(stored.metadata)
+        groups = [group for group, (start, end) in enumerate(bounds) if start < first_row + rows and end > first_row]
+        held = stored.read_row_groups(groups, use_threads=rows > _MANY_ROWS)
+        return held.slice(first_row - bounds[groups[0]][0] if groups else 0, rows)

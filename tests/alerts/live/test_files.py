@@ -289,13 +289,13 @@ def test_a_parquet_file_whose_rows_were_all_found_is_not_opened(run: Path, monke
     assert watch.look(stated=3) == [0, 1, 2]
     flush(run, [2])
     close(path)
-    opened, real = [], files.table_metadata
+    opened, real = [], files.read_footer
 
-    def table_metadata(path: Path, table: str) -> Any:
+    def read_footer(path: Path, table: str) -> Any:
         opened.append(path.name)
         return real(path, table)
 
-    monkeypatch.setattr(files, "table_metadata", table_metadata)
+    monkeypatch.setattr(files, "read_footer", read_footer)
     assert (watch.look(stated=3, closed=[1]), opened) == ([], [])
     assert (watch.look(stated=6, closed=[1]), opened) == ([3, 4, 5], ["e0-000001.parquet"])
 

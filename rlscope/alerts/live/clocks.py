@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlscope.errors import UnreadableDataError
 from rlscope.format import duration, instant
@@ -96,12 +95,6 @@ class LiveClocks:
         """Return the lead of a worker's clock when it reads instant_ns. 0 if the clock is not corrected."""
         clock = self._corrected.get(self._hosts.get(worker_id, ""))
         return 0 if clock is None else _ahead_ns(clock, instant_ns)
-
-    def ahead_of(self, worker_ids: Sequence[str], instants_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return `ahead_ns` of several workers, each at its own instant."""
-        if not self._corrected:
-            return np.zeros_like(instants_ns)
-        return np.array([self.ahead_ns(*each) for each in zip(worker_ids, instants_ns.tolist(), strict=True)], np.int64)
 
     def ahead_at(self, instant_ns: int) -> dict[str, int]:
         """Return the lead of each corrected clock at about this time, by worker."""

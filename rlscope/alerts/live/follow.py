@@ -69,8 +69,7 @@ class LiveRun:
         self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
         self._files = LiveFiles(folder, grace_ns, self._tables)
         self._pending: list[Piece] = []
-        self._read: list[ReadRows] = []
-        """Rows that start after the last requested time."""
+        """Rows that start after the last requested time, and that are too many to hold."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
         self._written: Sequence[Worker] = ()
@@ -142,13 +141,11 @@ class LiveRun:
         # If a time was removed, the window of the other workers may change.
         new = self._files.look(written, now_ns, manifest.run_id, None if self._odd_times else window)
         self._pending += [piece for piece in new.pieces if piece.table in self._tables]
-        self._read += new.read
-        for read in new.read:
-            self._rows.count_lacking(read.table, read.left_out)
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         workers = self._workers_of(written, now_ns)
         self._start_ticks(manifest, workers)
+        self._keep(new.read)
         workers, resolved = self._catch_up(manifest, workers, now_ns)
         return self._view(manifest, workers, now_ns, resolved)
 
@@ -220,32 +217,26 @@ class LiveRun:
             again = max(0, CORRECTED_NS - moved_ns) // ticks.interval_ns
             self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
+    def _keep(self, found: Sequence[ReadRows]) -> None:
+        """Keep the rows that were read, and note the first bucket that is out of date."""
+        for read in found:
+            self._rows.count_lacking(read.table, read.left_out)
+            self._rows.keep(read.table, read.rows)
+            if self._ticks is not None and read.rows.num_rows:
+                self._note_old(read.rows, read.table, self._ticks)
+
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
-        """Read the rows of files that start before until_ns, and note the first bucket that is out of date."""
+        """Read the pieces that start before until_ns, and note the first bucket that is out of date."""
         oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
-        self._read = [later for read in self._read if (later := self._later(read, until_ns, oldest_ns, ticks)).workers]
         found = [(piece, self._clocks.ahead_ns(piece.worker_id, piece.first_ns)) for piece in self._pending]
         self._pending = [piece for piece, ahead_ns in found if piece.first_ns - ahead_ns >= until_ns]
         due = [
             each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
         ]
-        for piece, ahead_ns in due:
+        for piece, _ in due:
             rows = self._added(piece)
             if rows is not None and rows.num_rows:
-                self._note_old(rows, piece.table, ahead_ns, ticks)
-
-    def _later(self, read: ReadRows, until_ns: int, oldest_ns: int, ticks: Ticks) -> ReadRows:
-        """Keep the rows of batches that start before until_ns, unless all are too old, and return the other batches."""
-        ahead_ns = self._clocks.ahead_of(read.workers, read.first_ns)
-        first_ns = read.first_ns - ahead_ns
-        is_later = first_ns >= until_ns
-        is_due = ~is_later & (read.last_ns - ahead_ns >= oldest_ns)
-        due = read.part(is_due)
-        self._rows.keep(read.table, due.rows)
-        late = read.part(is_due & (first_ns < ticks.at_ns(self._filled)))
-        for (worker_id, rows), start_ns in zip(late.each(), late.first_ns.tolist(), strict=True):
-            self._note_old(rows, read.table, self._clocks.ahead_ns(worker_id, start_ns), ticks)
-        return read.part(is_later)
+                self._note_old(rows, piece.table, ticks)
 
     def _added(self, piece: Piece) -> pa.Table | None:
         """Read and keep the rows of a piece. None if it cannot be read."""
@@ -255,21 +246,22 @@ class LiveRun:
             self._files.skipped.append(f"skipped {piece.table}/{piece.path.name}: {error}")
         return None
 
-    def _note_old(self, rows: pa.Table, table: str, ahead_ns: int, ticks: Ticks) -> None:
-        """Count the late rows of a piece, and note the first bucket that they put out of date."""
-        filled_ns = ticks.at_ns(self._filled) + ahead_ns
-        count, first_ns = earliest(rows, table, filled_ns)
+    def _note_old(self, rows: pa.Table, table: str, ticks: Ticks) -> None:
+        """Count the late rows among these, and note the first bucket that they put out of date."""
+        filled_ns = ticks.at_ns(self._filled)
+        count, first_ns = earliest(rows, table, filled_ns, self._clocks.ahead_at(filled_ns))
         if count and self._filled == self._evaluated > 0:
             self._late_rows += count
             self._late_ns = max(self._late_ns, filled_ns - first_ns)
         oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
-        self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns - ahead_ns)))
+        self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns)))
 
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
         from_ns = ticks.at_ns(first)
-        tables, since_ns = self._rows.since(from_ns, self._clocks.ahead_at(from_ns), whole=self._asks_own)
+        ahead_ns = self._clocks.ahead_at(from_ns)
+        tables, since_ns = self._rows.since(from_ns, ahead_ns, until_ns=ticks.at_ns(until), whole=self._asks_own)
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
         with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
             frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)

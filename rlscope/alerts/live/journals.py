@@ -72,13 +72,6 @@ class ReadRows:
             self.left_out,
         )
 
-    def each(self) -> Iterator[tuple[str, pa.Table]]:
-        """The worker and the rows of each batch."""
-        start = 0
-        for worker_id, count in zip(self.workers, self.counts.tolist(), strict=True):
-            yield worker_id, self.rows.slice(start, count)
-            start += count
-
 
 def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
     """Yield journals whose batches were decoded by one call, with their rows, or why one of them cannot be decoded."""

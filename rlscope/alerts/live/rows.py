@@ -21,6 +21,7 @@ _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "que
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 """The tables that the ledger is computed from."""
 _MOST_CHUNKS: Final = 64
+_NEVER_NS: Final = 2**63 - 1
 _LACKS: Final = "lack a value that the format requires"
 _CANNOT_BE: Final = "have a value that cannot be"
 Ahead = Mapping[str, int]
@@ -84,9 +85,9 @@ class LiveRows:
         return dict(self._joined())
 
     def since(
-        self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD, *, whole: bool = False
+        self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD, *, until_ns: int = _NEVER_NS, whole: bool = False
     ) -> tuple[dict[str, pa.Table], int]:
-        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them.
+        """The rows needed by buckets from from_ns to until_ns, and the earliest start of those that reach into them.
 
         ahead_ns: as for `prune`. whole: whether samples, deliveries and weight updates are needed for anything else.
         """
@@ -95,7 +96,8 @@ class LiveRows:
             tables |= _recent(tables, from_ns, ahead_ns)
         for table in ("engine_steps", "activities"):
             if table in tables:
-                tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
+                held = _from(tables[table], "end_ns", from_ns, ahead_ns)
+                tables[table] = held.filter(pa.array(_instants(held, "start_ns", ahead_ns) < until_ns))
         reaching = [_from(tables[table], "end_ns", from_ns, ahead_ns) for table in _SPANS if table in tables]
         starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
         if self._marked:
@@ -134,9 +136,9 @@ class LiveRows:
             self._marks = pa.concat_tables([self._marks, rows.take(pa.array(new))]).combine_chunks()
 
 
-def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
-    """The number of rows that begin before a time, and the earliest start of all rows."""
-    starts_ns = _instants(rows, TIMES[table][0])
+def earliest(rows: pa.Table, table: str, before_ns: int, ahead_ns: Ahead) -> tuple[int, int]:
+    """The number of rows that begin before a time, and the earliest start of all rows. ahead_ns: as for `prune`."""
+    starts_ns = _instants(rows, TIMES[table][0], ahead_ns)
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 

@@ -97,6 +97,13 @@ def test_weight_updates_are_given_by_version_with_their_publication() -> None:
     assert given == [("t0", 2), ("e0", 2), ("e1", 2)]
 
 
+@pytest.mark.parametrize(("ahead_s", "starts_s"), [(0, [100, 103]), (1, [103, 104])])
+def test_rows_that_start_after_the_buckets_are_not_given(ahead_s: int, starts_s: list[int]) -> None:
+    rows = held(engine_steps=[engine_row("e0", at * S, (at + 1) * S) for at in (100, 103, 104)])
+    tables, _ = rows.since((FROM_S + 1) * S, {"e0": ahead_s * S}, until_ns=104 * S)
+    assert [start_ns // S for start_ns in tables["engine_steps"]["start_ns"].to_pylist()] == starts_s
+
+
 def test_the_rows_of_an_engine_follow_each_other_whichever_file_came_first() -> None:
     rows = held(engine_steps=[engine_row("e0", 101 * S, 102 * S), engine_row("e1", 101 * S, 102 * S)])
     for name, start_s in (("e1", 103), ("e0", 103), ("e0", 100)):

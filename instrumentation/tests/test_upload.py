@@ -371,6 +371,6 @@ def test_the_address_may_come_from_the_environment_and_the_names_of_workers_are_
         with start_run(tmp_path / node, "sampler", "w0") as run:
             record(run)
     workers, _ = read_workers(tmp_path / "shared" / "monday")
-    assert len({str(worker["worker_id"]) for worker in workers}) == 2
-    assert all(str(worker["worker_id"]).startswith("w0.") for worker in workers)
+    assert len({worker.worker_id for worker in workers}) == 2
+    assert all(worker.worker_id.startswith("w0.") for worker in workers)
     assert len(read_back(tmp_path / "shared" / "monday")[0]) == 2

@@ -61,7 +61,7 @@ class OpenPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker states in its file. An optional entry that is missing or of another type is None or empty."""
+    """Statements of a worker in its file. An optional entry that is missing or of another type is None or empty."""
 
     worker_id: str
     role: str

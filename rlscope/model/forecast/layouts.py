@@ -109,6 +109,9 @@ class Forecast:
     """Timing by the best estimate, or by the event simulator if the layout was simulated."""
     preemption: Preemption | None = None
     """Preemptions by the event simulator; None if the layout was not simulated."""
+    is_rough: bool = False
+    """Whether the layout should have been simulated and was not. Far from the leaders, its rate is off by tens of
+    percent: good enough to leave it behind them, and too far off to show."""
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -131,6 +134,11 @@ class Forecasts:
     today: Forecast
     others: tuple[Forecast, ...]
     """Fastest first by the best estimate; excluded layouts last."""
+
+    @property
+    def shown(self) -> tuple[Forecast, ...]:
+        """The current layout and the others whose figures can be shown."""
+        return (self.today, *(each for each in self.others if not each.is_rough))
 
     @property
     def rivals(self) -> tuple[Forecast, ...]:

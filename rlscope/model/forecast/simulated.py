@@ -16,7 +16,7 @@ import numpy as np
 
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import maximum
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
@@ -80,16 +80,27 @@ def correct_by_simulation(
         # All others are compared with this layout, so no staleness cap excludes it.
         simulated[today.layout] = corrected(calibration, today, settings, None)
     while len(simulated) < _MOST_SIMULATED:
-        moved = _moved(rivals, simulated, doubtful, today)
-        leaders = sorted(filter(_can_run, moved.values()), key=_rank)[:_LEADERS]
+        leaders = _leaders(_moved(rivals, simulated, doubtful, today))
         asked = next((each.layout for each in leaders if each.layout in doubtful - simulated.keys()), None)
         if asked is None:
             break
         simulated[asked] = corrected(calibration, rivals[asked], settings, most_staleness)
     moved = _moved(rivals, simulated, doubtful, today)
-    others = sorted((moved.get(each.layout, each) for each in forecasts.others), key=_rank)
+    moved |= {each.layout: replace(each, is_rough=False) for each in _leaders(moved)}
+    left = [each if each.layout in rivals else _marked(calibration, each) for each in forecasts.others]
+    others = sorted((moved.get(each.layout, each) for each in left), key=_rank)
     now = replace(simulated.get(today.layout, today), excluded=today.excluded)
     return Corrected(Forecasts(now, tuple(others)), len(simulated))
+
+
+def _leaders(moved: Mapping[Layout, Forecast]) -> list[Forecast]:
+    return sorted(filter(_can_run, moved.values()), key=_rank)[:_LEADERS]
+
+
+def _marked(calibration: Calibration, forecast: Forecast) -> Forecast:
+    """Mark a layout that is too slow to be simulated if the closed forms cannot be trusted with it."""
+    state = None if forecast.excluded else forecast.state
+    return replace(forecast, is_rough=state is not None and _has_doubts(calibration, state, forecast.layout))
 
 
 def _rank(forecast: Forecast) -> tuple[bool, float]:
@@ -122,7 +133,8 @@ def _moved(
             continue
         factor = float(np.exp(_between_neighbours(layout, log_ratios)))
         scaled = _scaled(each, factor, _between_neighbours(layout, spans) if spans else 1.0)
-        moved[layout] = replace(scaled, price=_price_between(layout, scaled.price, prices))
+        price = _price_between(layout, scaled.price, prices)
+        moved[layout] = replace(scaled, price=price, is_rough=True)
     return moved
 
 
@@ -186,8 +198,10 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     With slow engines every layout is doubtful, since their share of the engines changes with the split.
     """
     state = steady_states(calibration.system, (layout,))[0]
-    if isinstance(state, Refused):
-        return False
+    return not isinstance(state, Refused) and _has_doubts(calibration, state, layout)
+
+
+def _has_doubts(calibration: Calibration, state: SteadyState, layout: Layout) -> bool:
     if calibration.engine_slowness is not None:
         return True
     workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness

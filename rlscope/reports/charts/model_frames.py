@@ -87,7 +87,7 @@ def sweep_frame(model: ModelResult) -> pl.DataFrame:
 
     If there are many splits, only the best and the current limit of each split are included.
     """
-    forecasts = _all(model)
+    forecasts = model.forecasts.shown
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
         rows = [_row(model, each, _alike(_split(each), each)) for each in forecasts]
     else:
@@ -107,7 +107,7 @@ def frontier_frame(model: ModelResult) -> pl.DataFrame:
     A layout is on the frontier if it is faster than all less stale ones. A layout whose queue grows without bound has
     no staleness.
     """
-    known = [each for each in _all(model) if each.staleness is not None and each.tokens_per_s is not None]
+    known = [each for each in model.forecasts.shown if each.staleness is not None and each.tokens_per_s is not None]
     usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(model, each))
     frontier, fastest = list[Forecast](), 0.0
     for each in usable:
@@ -156,10 +156,6 @@ def usual_context_tokens(fit: CurveFit) -> float | None:
     if not len(fit.cells) or np.isnan(fit.cells.kv_tokens).any():
         return None
     return float(np.median(fit.cells.kv_tokens / fit.cells.running))
-
-
-def _all(model: ModelResult) -> list[Forecast]:
-    return [model.forecasts.today, *model.forecasts.others]
 
 
 def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:

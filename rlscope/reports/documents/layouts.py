@@ -162,14 +162,14 @@ def candidate_of_run(model: ModelResult, forecast: Forecast, odds: Mapping[Layou
 
 
 def candidates_of(model: ModelResult, odds: Mapping[Layout, float]) -> tuple[Candidate, ...]:
-    """Return every layout evaluated, including the current one: the fastest first, excluded layouts last."""
+    """Return the current layout and those with a trusted forecast: the fastest first, excluded layouts last."""
     today = model.forecasts.today
 
     def rank(forecast: Forecast) -> tuple[bool, float]:
         rate = advice.rate_of(forecast, today)
         return (forecast.excluded is not None, -(rate.value if rate else 0.0))
 
-    ranked = sorted((today, *model.forecasts.others), key=rank)
+    ranked = sorted(model.forecasts.shown, key=rank)
     return tuple(candidate_of_run(model, each, odds) for each in ranked)
 
 

@@ -108,7 +108,7 @@ class RankedLayouts(RecommendedLayout):
     uncertainties: tuple[GainUncertainty, ...] = ()
     """Where the uncertainty of the gain comes from, the largest source first."""
     candidates: tuple[Candidate, ...] = ()
-    """Every layout that was evaluated, the fastest first, excluded layouts last. If the action is keep or unknown, the
+    """Layouts with a trusted forecast, the fastest first, excluded layouts last. If the action is keep or unknown, the
     gains of the other layouts are null: none is likely to gain 5%, or the gains are unknown."""
 
 

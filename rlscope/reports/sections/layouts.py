@@ -52,7 +52,11 @@ def sweep_reading(frame: pl.DataFrame) -> str:
     series = frame["series"]
     split = "" if is_over_splits(frame) else " 1 : 2 means 1 trainer GPU, 2 sampler GPUs."
     has_simulated = series.str.ends_with(SIMULATED).any()
-    simulated = " Simulated: a limit applies that no formula covers." if has_simulated else ""
+    simulated = (
+        " Simulated: a limit applies that no formula covers. Slower layouts under such a limit are left out."
+        if has_simulated
+        else ""
+    )
     crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
     return (
         f"Predicted medians with 90% intervals.{split}{simulated}{crosses} Healthy: the current layout is at the top."

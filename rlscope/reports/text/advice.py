@@ -219,7 +219,7 @@ def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
         return [_layout_row(model, forecasts.today)]
     chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
     if len(chosen) > 1:
-        ranked = sorted(forecasts.others, key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
+        ranked = sorted(forecasts.shown[1:], key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
         chosen += [each for each in ranked if each is not best][: max(0, shown - len(chosen))]
     return [_layout_row(model, each) for each in chosen]
 

@@ -173,10 +173,7 @@ def _controls(
 
 def _notes(model: ModelResult, splits: Sequence[Layout], solved: Sequence[GridPoint]) -> list[str]:
     combined = {each.split for each in solved if each.setting is not None}
-    notes = [
-        "All figures are predicted from the measured throughput of this run, with 90% intervals. Each choice is solved "
-        "on its own; the chart of the layouts simulates only the leading ones."
-    ]
+    notes = ["All figures are predicted from the measured throughput of this run, with 90% intervals."]
     if len(splits) > 1 and combined:
         where = fmt.listed([_split_words(split) for split in splits if split in combined])
         notes.append(f"The split and one other setting can change together; the other setting at {where} only.")

@@ -81,6 +81,15 @@ def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doub
     assert rates == sorted(rates, reverse=True)
 
 
+def test_a_doubtful_layout_behind_the_leaders_that_was_not_simulated_is_rough_and_not_shown() -> None:
+    before = forecast_layouts(capped(), possible_layouts(8, Granularity(1), (32, 64)))
+    found = correct_by_simulation(capped(), before, Settings(), None).forecasts
+    usable = [each for each in found.others if each.excluded is None]
+    behind = [each for each in usable[4:] if is_doubtful(capped(), each.layout) and each.preemption is None]
+    assert behind and [each for each in usable if each.is_rough] == behind
+    assert found.shown == (found.today, *(each for each in found.others if each not in behind))
+
+
 @pytest.mark.parametrize(("factor", "is_slow"), [(1.24, False), (1.26, True)])
 def test_an_engine_a_quarter_slower_than_the_median_is_slow(factor: float, is_slow: bool) -> None:
     assert (slow_engines(slowed(observed(noise=0.0), factor), TRUTH.engine.curve) is not None) == is_slow

@@ -88,7 +88,7 @@ def test_the_sweep_goes_over_the_splits_with_the_current_and_the_recommended_lay
 
 def test_one_split_is_swept_over_the_limit_of_running_requests():
     made = changing_model()
-    own = tuple(each for each in made.forecasts.others if each.layout.trainer_gpus == 2)
+    own = tuple(replace(each, is_rough=False) for each in made.forecasts.others if each.layout.trainer_gpus == 2)
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
     assert frame["max_running"].n_unique() == len(own) + 1
@@ -99,11 +99,24 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
 def test_a_line_joins_layouts_of_the_simulator_or_of_the_closed_forms_but_never_both():
     made = changing_model()
     one, two = [each for each in made.forecasts.others if each.layout.trainer_gpus == 2][:2]
-    others = (replace(one, preemption=None), replace(two, preemption=Preemption(0.0, 0.0)))
+    others = (
+        replace(one, preemption=None, is_rough=False),
+        replace(two, preemption=Preemption(0.0, 0.0), is_rough=False),
+    )
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=others)))
     series = {limit: name for limit, name in frame.select("max_running", "series").rows()}
     assert series[one.layout.max_running] == "2 : 6"
     assert series[two.layout.max_running] == "2 : 6, simulated"
+
+
+def test_a_layout_that_should_have_been_simulated_and_was_not_is_not_drawn():
+    made = changing_model()
+    one, *others = made.forecasts.others
+    rough = replace(made, forecasts=replace(made.forecasts, others=(replace(one, is_rough=True), *others)))
+    key = pl.struct("trainer_gpus", "max_running")
+    drawn = model_frames.frontier_frame(rough).select(key).to_series().to_list()
+    assert {"trainer_gpus": one.layout.trainer_gpus, "max_running": one.layout.max_running} not in drawn
+    assert len(drawn) >= 3
 
 
 def test_infeasible_layouts_are_there_with_their_reason():

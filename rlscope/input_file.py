@@ -214,7 +214,18 @@ class _UntitledSchema(GenerateJsonSchema):
 
 def json_schema(model: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON Schema of the input of a model."""
-    return model.json_schema(schema_generator=_UntitledSchema)
+    return _on_one_line(model.json_schema(schema_generator=_UntitledSchema))
+
+
+def _on_one_line(part: Any) -> Any:  # noqa: ANN401  # whatever a schema holds
+    """Return a part of a schema with each description, which may be a docstring of several lines, on one line."""
+    if isinstance(part, list):
+        return [_on_one_line(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    inside = {key: _on_one_line(each) for key, each in part.items()}
+    text = inside.get("description")
+    return inside | {"description": " ".join(text.split())} if isinstance(text, str) else inside
 
 
 def describe(part: Schema, schema: Schema, *, table: str = "a table") -> str:

@@ -72,6 +72,7 @@ class RuleTable:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
+        use_attribute_docstrings=True,
         json_schema_extra={
             "allOf": [
                 {"oneOf": [{"required": ["metric"]}, {"required": ["sql"]}]},
@@ -80,37 +81,31 @@ class RuleTable:
         },
     )
 
-    name: Annotated[_Text, Field(description="Name in alerts and labels; unique in the file.")]
-    metric: Annotated[
-        _Text | None, Field(description="A metric that `rlscope rules` lists.", examples=["idle.trainer_ratio"])
-    ] = None
-    sql: Annotated[
-        _Text | None, Field(description="A SELECT of your own with the columns at_ns and value, instead of a metric.")
-    ] = None
-    above: Annotated[_Threshold | None, Field(description="Fires above this value, in the metric's unit.")] = None
-    below: Annotated[_Threshold | None, Field(description="Fires below this value, in the metric's unit.")] = None
-    window: Annotated[
-        _Window | None, Field(description="How far back the metric looks: a duration or a number of steps.")
-    ] = None
-    for_ns: Annotated[
-        _DurationNs | None, Field(alias="for", description="How long the condition must hold before the rule fires.")
-    ] = None
-    keep_firing_for_ns: Annotated[
-        _DurationNs | None,
-        Field(alias="keep_firing_for", description="How long the rule keeps firing after the condition last held."),
-    ] = None
-    kind: Annotated[RuleKind, Field(description="Kind of the rule.")] = "hint"
-    min_evidence: Annotated[
-        _Whole | None,
-        Field(
-            description="Minimum evidence in the window; with less there is no data. The default is the metric's own "
-            "minimum, or half of what the window can hold on the run's GPUs if that is less."
-        ),
-    ] = None
-    reduce: Annotated[Reduction | None, Field(description="How values of `sql` within a window become one.")] = None
-    labels: Annotated[_Texts, Field(description="Labels of its alerts; `severity` is info, warning or critical.")] = (
-        field(default_factory=dict[str, str])
-    )
+    name: _Text
+    """Name in alerts and labels; unique in the file."""
+    metric: Annotated[_Text | None, Field(examples=["idle.trainer_ratio"])] = None
+    """A metric that `rlscope rules` lists."""
+    sql: _Text | None = None
+    """A SELECT of your own with the columns at_ns and value, instead of a metric."""
+    above: _Threshold | None = None
+    """Fires above this value, in the metric's unit."""
+    below: _Threshold | None = None
+    """Fires below this value, in the metric's unit."""
+    window: _Window | None = None
+    """How far back the metric looks: a duration or a number of steps."""
+    for_ns: Annotated[_DurationNs | None, Field(alias="for")] = None
+    """How long the condition must hold before the rule fires."""
+    keep_firing_for_ns: Annotated[_DurationNs | None, Field(alias="keep_firing_for")] = None
+    """How long the rule keeps firing after the condition last held."""
+    kind: RuleKind = "hint"
+    """Kind of the rule."""
+    min_evidence: _Whole | None = None
+    """Minimum evidence in the window; with less there is no data. The default is the metric's own minimum, or half
+    of what the window can hold on the run's GPUs if that is less."""
+    reduce: Reduction | None = None
+    """How values of `sql` within a window become one."""
+    labels: _Texts = field(default_factory=dict[str, str])
+    """Labels of its alerts; `severity` is info, warning or critical."""
     annotations: Annotated[
         _Texts, Field(description=f"Texts of its alerts; in braces: {', '.join(ANNOTATION_FIELDS)}.")
     ] = field(default_factory=dict[str, str])
@@ -120,18 +115,16 @@ class RuleTable:
 class RuleDocument:
     """A file of alert rules and of the receivers that are notified."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    interval_ns: Annotated[
-        _DurationNs | None, Field(alias="interval", description="Time between two evaluations, at least 1ms.")
-    ] = None
-    warm_up_steps: Annotated[_Whole | None, Field(description="Optimizer steps before any rule is evaluated.")] = None
-    rules: Annotated[
-        list[RuleTable] | None, Field(description="The rules. Without this key, the built-in rules apply.")
-    ] = None
-    receivers: Annotated[list[ReceiverTable], Field(description="Receivers of alerts.")] = field(
-        default_factory=list[ReceiverTable]
-    )
+    interval_ns: Annotated[_DurationNs | None, Field(alias="interval")] = None
+    """Time between two evaluations, at least 1ms."""
+    warm_up_steps: _Whole | None = None
+    """Optimizer steps before any rule is evaluated."""
+    rules: list[RuleTable] | None = None
+    """The rules. Without this key, the built-in rules apply."""
+    receivers: list[ReceiverTable] = field(default_factory=list[ReceiverTable])
+    """Receivers of alerts."""
 
 
 @cache

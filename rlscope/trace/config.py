@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from rlscope.input_file import describe, json_schema
 from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy
@@ -19,88 +19,62 @@ _Text = Annotated[str, Field(strict=True)]
 class RunConfig:
     """Settings that capture received; None if it did not receive one."""
 
-    total_gpus: Annotated[_Whole | None, Field(description="GPUs in the run")] = None
-    samples_per_step: Annotated[_Whole | None, Field(description="samples per training step")] = None
-    group_size: Annotated[_Whole | None, Field(description="samples per prompt")] = None
-    max_staleness: Annotated[
-        _Whole | None, Field(description="maximum staleness of a token that is trained on, in versions")
-    ] = None
-    staleness_policy: Annotated[
-        _Text | None, Field(description="how that cap is enforced: none, drop, publication_waits or admission")
-    ] = None
-    max_in_flight_samples: Annotated[_Whole | None, Field(description="maximum samples running and queued at once")] = (
-        None
-    )
-    max_running_samples: Annotated[
-        _Whole | None,
-        Field(
-            description="maximum samples running at once over all engines, including those waiting for their"
-            " environment; a finished sample does not count"
-        ),
-    ] = None
-    queue_capacity_samples: Annotated[
-        _Whole | None,
-        Field(
-            description="number of finished samples at which no new sample starts: those in the queue, plus whole"
-            " groups waiting to enter it"
-        ),
-    ] = None
-    max_output_tokens: Annotated[_Whole | None, Field(description="maximum length of a response, in tokens")] = None
-    max_running: Annotated[_Whole | None, Field(description="maximum requests an engine runs at once")] = None
-    gpus_per_engine: Annotated[_Whole | None, Field(description="GPUs per engine")] = None
-    gpus_per_trainer_replica: Annotated[
-        _Whole | None, Field(description="GPUs per trainer replica: the step by which the trainer can grow or shrink")
-    ] = None
-    model: Annotated[
-        dict[str, object] | None,
-        Field(description="the model: parameters, layers, experts and other known properties"),
-    ] = None
-    framework: Annotated[_Text | None, Field(description="RL framework of the run")] = None
-    total_steps: Annotated[_Whole | None, Field(description="planned number of training steps")] = None
-    gpu_hour_price: Annotated[_Number | None, Field(description="price of a GPU-hour")] = None
-    currency: Annotated[_Text | None, Field(description="currency of that price")] = None
-    dispatch: Annotated[
-        Dispatch | None,
-        Field(
-            description="how samples reach engines: least_loaded, a router sends each sample to the engine with the"
-            " fewest requests; pulled, each engine takes whole groups when it has free slots"
-        ),
-    ] = None
-    queue_policy: Annotated[
-        QueuePolicy | None,
-        Field(
-            description="what happens when the queue is full: wait, finished groups wait to enter; drop_oldest, the"
-            " oldest group is dropped"
-        ),
-    ] = None
-    queue_order: Annotated[
-        QueueOrder | None,
-        Field(
-            description="what the trainer takes first: fifo, the group queued first; lifo, the group queued last;"
-            " oldest_first, the group with the oldest token"
-        ),
-    ] = None
-    delivery: Annotated[
-        Delivery | None,
-        Field(
-            description="unit that enters the queue, leaves it and is dropped: group, a whole group once its last"
-            " sample is finished; sample, each sample separately"
-        ),
-    ] = None
-    in_flight_until_trained: Annotated[
-        Annotated[bool, Field(strict=True)] | None,
-        Field(
-            description="whether samples count against max_in_flight_samples until their training step ends, instead"
-            " of only until the trainer takes them"
-        ),
-    ] = None
-    batches_ahead: Annotated[
-        _Number | None,
-        Field(
-            description="batches that the trainer prefetches from the queue in addition to the one it trains on; no"
-            " step starts before they are there"
-        ),
-    ] = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
+
+    total_gpus: _Whole | None = None
+    """GPUs in the run"""
+    samples_per_step: _Whole | None = None
+    """samples per training step"""
+    group_size: _Whole | None = None
+    """samples per prompt"""
+    max_staleness: _Whole | None = None
+    """maximum staleness of a token that is trained on, in versions"""
+    staleness_policy: _Text | None = None
+    """how that cap is enforced: none, drop, publication_waits or admission"""
+    max_in_flight_samples: _Whole | None = None
+    """maximum samples running and queued at once"""
+    max_running_samples: _Whole | None = None
+    """maximum samples running at once over all engines, including those waiting for their environment; a finished
+    sample does not count"""
+    queue_capacity_samples: _Whole | None = None
+    """number of finished samples at which no new sample starts: those in the queue, plus whole groups waiting to
+    enter it"""
+    max_output_tokens: _Whole | None = None
+    """maximum length of a response, in tokens"""
+    max_running: _Whole | None = None
+    """maximum requests an engine runs at once"""
+    gpus_per_engine: _Whole | None = None
+    """GPUs per engine"""
+    gpus_per_trainer_replica: _Whole | None = None
+    """GPUs per trainer replica: the step by which the trainer can grow or shrink"""
+    model: dict[str, object] | None = None
+    """the model: parameters, layers, experts and other known properties"""
+    framework: _Text | None = None
+    """RL framework of the run"""
+    total_steps: _Whole | None = None
+    """planned number of training steps"""
+    gpu_hour_price: _Number | None = None
+    """price of a GPU-hour"""
+    currency: _Text | None = None
+    """currency of that price"""
+    dispatch: Dispatch | None = None
+    """how samples reach engines: least_loaded, a router sends each sample to the engine with the fewest requests;
+    pulled, each engine takes whole groups when it has free slots"""
+    queue_policy: QueuePolicy | None = None
+    """what happens when the queue is full: wait, finished groups wait to enter; drop_oldest, the oldest group is
+    dropped"""
+    queue_order: QueueOrder | None = None
+    """what the trainer takes first: fifo, the group queued first; lifo, the group queued last; oldest_first, the
+    group with the oldest token"""
+    delivery: Delivery | None = None
+    """unit that enters the queue, leaves it and is dropped: group, a whole group once its last sample is finished;
+    sample, each sample separately"""
+    in_flight_until_trained: Annotated[bool, Field(strict=True)] | None = None
+    """whether samples count against max_in_flight_samples until their training step ends, instead of only until the
+    trainer takes them"""
+    batches_ahead: _Number | None = None
+    """batches that the trainer prefetches from the queue in addition to the one it trains on; no step starts before
+    they are there"""
 
 
 _MODEL: Final = TypeAdapter(RunConfig)

@@ -13,7 +13,7 @@ UNITS_NS: Final = {
     "d": 86_400_000_000_000,
 }
 """Units of Prometheus' durations that suit the length of a run and the resolution of its clock."""
-_PART: Final = re.compile(r"(\d{1,18})(ms|s|m|h|d)")
+_PARTS: Final = re.compile("".join(rf"(?:(\d{{1,18}}){unit})?" for unit in reversed(UNITS_NS)))
 _STEPS: Final = re.compile(r"(\d{1,9}) steps?")
 _LONGEST_NS: Final = 366 * UNITS_NS["d"]
 
@@ -35,13 +35,11 @@ def parse_duration(written: object) -> int:
 
     Raises ValueError, with the expected form, for anything else and for more than a year.
     """
-    text = written if isinstance(written, str) else ""
-    parts = _PART.findall(text)
-    names = [unit for _, unit in parts]
-    ordered = names == sorted(set(names), key=list(UNITS_NS).index, reverse=True)
-    if not parts or "".join(number + unit for number, unit in parts) != text or not ordered:
+    parts = _PARTS.fullmatch(written) if written and isinstance(written, str) else None
+    if parts is None:
         raise ValueError(f"a whole number with a unit of {', '.join(UNITS_NS)}, such as 30s or 1h30m")
-    length_ns = sum(int(number) * UNITS_NS[unit] for number, unit in parts)
+    numbers = zip(parts.groups("0"), reversed(UNITS_NS.values()), strict=True)
+    length_ns = sum(int(number) * unit_ns for number, unit_ns in numbers)
     if length_ns > _LONGEST_NS:
         raise ValueError("at most 366d")
     return length_ns

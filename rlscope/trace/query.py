@@ -252,20 +252,16 @@ def ask_in_pages(
 ) -> Iterator[pl.DataFrame]:
     """Yield the answer to a question in order, a page at a time; other questions can be asked in between.
 
-    DuckDB keeps the whole answer and spills what does not fit in memory. Raises QueryError, UnreadableDataError.
+    DuckDB keeps the whole answer and spills what does not fit in memory. Raises the errors of `ask`.
     """
     question, arguments = find_question(name), with_both_grids(arguments)
-    try:
+    with _named_errors(run.folder):
         _keep(run.connection, question, arguments, run.kept_answers, run.split)
         answer = run.connection.table(name)
         ((rows,),) = answer.aggregate("count(*)").fetchall()
         row = ColumnExpression("rowid")
         for first in range(0, rows, page_rows):
             yield answer.filter(row.between(ConstantExpression(first), ConstantExpression(first + page_rows - 1))).pl()
-    except _OUR_BUGS:
-        raise
-    except duckdb.Error as error:
-        raise UnreadableDataError.while_reading(run.folder, error) from error
 
 
 def stored_rows(run: OpenRun, table: str) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Final
 
 from rlscope.errors import ImportFileError
-from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, era_of
 from rlscope.importers.console import UNREAD_CONFIG, PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
@@ -101,11 +100,6 @@ class _Run:
     def workers(self) -> tuple[str, ...]:
         """The ids of the workers."""
         return (self.trainer,) if self.sampler == self.trainer else (self.trainer, self.sampler)
-
-
-def block_consoles() -> tuple[Importer, ...]:
-    """Return one importer for each framework whose console prints a block for each step."""
-    return tuple(block_console(each) for each in frameworks() if prints_blocks(each))
 
 
 def prints_blocks(framework: Framework) -> bool:

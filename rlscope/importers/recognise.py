@@ -16,7 +16,7 @@ from rlscope.format import counted
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
-from rlscope.importers.block_console import block_console, block_consoles, prints_blocks
+from rlscope.importers.block_console import block_console, prints_blocks
 from rlscope.importers.console import durations_in
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
@@ -24,20 +24,34 @@ from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
-from rlscope.importers.step_rows import step_importer, step_importers
+from rlscope.importers.step_rows import step_importer
 from rlscope.importers.steps import CARRIERS, carrier_of, has_same_steps, known_names, names_in
-from rlscope.importers.timer_console import timer_console, timer_consoles
+from rlscope.importers.timer_console import timer_console
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
 from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
+
+def _consoles(table: Framework) -> Iterator[Importer]:
+    """Yield the importers of the consoles that a framework's table describes."""
+    if table.console.timer is not None:
+        yield timer_console(table)
+    if prints_blocks(table):
+        yield block_console(table)
+
+
+def _metrics(table: Framework) -> Iterator[Importer]:
+    """Yield the importer of the step metrics that a framework's table describes, if it has phases."""
+    if table.phases:
+        yield step_importer(table)
+
+
 IMPORTERS: Final[tuple[Importer, ...]] = (
-    *block_consoles(),
-    *timer_consoles(),
+    *chain.from_iterable(map(_consoles, frameworks())),
     PRIME_RL,
     MILES_DASHBOARD,
     AREAL_SESSIONS,
-    *step_importers(),
+    *chain.from_iterable(map(_metrics, frameworks())),
     SGLANG_LOG,
     SGLANG_REQUESTS,
     NEMO_RL_SAMPLES,
@@ -130,15 +144,7 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
 def _importers(own: Framework | None) -> tuple[Importer, ...]:
     if own is None:
         return IMPORTERS
-    own_importers = (
-        (timer_console, own.console.timer is not None),
-        (block_console, prints_blocks(own)),
-        (step_importer, bool(own.phases)),
-    )
-    return (
-        *(importer(own) for importer, has_names in own_importers if has_names),
-        *(each for each in IMPORTERS if each.is_companion),
-    )
+    return (*_consoles(own), *_metrics(own), *(each for each in IMPORTERS if each.is_companion))
 
 
 def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:

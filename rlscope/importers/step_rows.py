@@ -12,7 +12,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
@@ -65,11 +64,6 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
         f"trainer's, and {why}; pass --gpus colocated=N or --gpus trainer=N,sampler=N"
     )
     return log
-
-
-def step_importers() -> tuple[Importer, ...]:
-    """Return one importer for each framework whose table has phases."""
-    return tuple(step_importer(each) for each in frameworks() if each.phases)
 
 
 def step_importer(framework: Framework) -> Importer:

@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Final
 
 from rlscope.errors import ImportFileError
-from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, Role
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
@@ -79,11 +78,6 @@ class _Run:
     def is_separate(self) -> bool:
         """Whether trainers and samplers have GPUs of their own."""
         return runs_separately(self.framework.placement, frozenset(self.names), self.settings.config())
-
-
-def timer_consoles() -> tuple[Importer, ...]:
-    """Return one importer for each framework whose console prints timers."""
-    return tuple(timer_console(each) for each in frameworks() if each.console.timer)
 
 
 def timer_console(framework: Framework) -> Importer:

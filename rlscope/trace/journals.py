@@ -112,6 +112,19 @@ def decoded(table: str, read: Sequence[Batches]) -> pa.Table:
     return joined
 
 
+def decoded_together(table: str, read: Sequence[Batches], first: int = 0) -> Iterator[tuple[slice, pa.Table | str]]:
+    """Yield which of these were decoded by one call, with their rows, or why one of them cannot be decoded."""
+    try:
+        yield slice(first, first + len(read)), decoded(table, read)
+    except UNREADABLE as error:
+        middle = len(read) // 2
+        if not middle:
+            yield slice(first, first + 1), f"cannot be read: {error}"
+        else:
+            yield from decoded_together(table, read[:middle], first)
+            yield from decoded_together(table, read[middle:], first + middle)
+
+
 def _schema_of(read: Batches) -> pa.Schema:
     return read.place.schema
 
@@ -202,24 +215,18 @@ class JournalRows:
         yield from self._decoded(group, table)
 
     def _decoded(self, group: Sequence[tuple[Path, Batches]], table: str) -> Iterator[tuple[Path, Footer | str]]:
-        if not group:
-            return
-        try:
-            rows = decoded(table, [read for _, read in group])
-        except UNREADABLE as error:
-            if len(group) == 1:
-                yield group[0][0], f"cannot be read: {error}"
-                return
-            for one in group:
-                yield from self._decoded([one], table)
-            return
-        start, is_held = 0, self._bytes + rows.nbytes <= _MOST_HELD_BYTES
-        self._bytes += rows.nbytes if is_held else 0
-        for (path, read), footer in zip(group, _footers([read for _, read in group], rows, table), strict=True):
-            if is_held:
-                self._held[path] = rows.slice(start, read.rows)
-            start += read.rows
-            yield path, footer
+        for some, rows in decoded_together(table, [read for _, read in group]) if group else ():
+            if isinstance(rows, str):
+                yield group[some.start][0], rows
+                continue
+            start, is_held = 0, self._bytes + rows.nbytes <= _MOST_HELD_BYTES
+            self._bytes += rows.nbytes if is_held else 0
+            own = group[some]
+            for (path, read), footer in zip(own, _footers([read for _, read in own], rows, table), strict=True):
+                if is_held:
+                    self._held[path] = rows.slice(start, read.rows)
+                start += read.rows
+                yield path, footer
 
     def take(self, path: Path, table: str, count: int) -> pa.Table:
         """Return the first rows of a journal that was read before. They are no longer held then.

@@ -10,9 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES
 
-from rlscope.trace.footers import UNREADABLE
 from rlscope.trace.impossible_values import lacking_values
-from rlscope.trace.journals import Batches, Place, decoded
+from rlscope.trace.journals import Batches, Place, decoded_together
 
 _NEVER_NS: Final = 2**63 - 1
 
@@ -75,28 +74,11 @@ class ReadRows:
 
 def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
     """Yield journals whose batches were decoded by one call, with their rows, or why one of them cannot be decoded."""
-    # Nearly always there is one group: journals of a table have the same columns.
-    alike: dict[int, list[NewBatches]] = {}
-    for each in found:
-        alike.setdefault(id(each.read.place.schema), []).append(each)
-    for own in alike.values():
-        yield from _halved(own, table)
+    for some, rows in decoded_together(table, [each.read for each in found]) if found else ():
+        yield found[some], rows if isinstance(rows, str) else _read_rows(found[some], rows, table)
 
 
-def _halved(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
-    try:
-        yield found, _read_rows(found, table)
-    except UNREADABLE as error:
-        middle = len(found) // 2
-        if not middle:
-            yield found, f"cannot be read: {error}"
-        else:
-            yield from _halved(found[:middle], table)
-            yield from _halved(found[middle:], table)
-
-
-def _read_rows(found: Sequence[NewBatches], table: str) -> ReadRows:
-    rows = decoded(table, [each.read for each in found])
+def _read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadRows:
     workers = tuple(each.journal.worker_id for each in found for _ in each.read.sealed)
     counts = np.array([batch.rows for each in found for batch in each.read.sealed], np.int64)
     starts = np.cumsum(counts) - counts

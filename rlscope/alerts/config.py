@@ -92,18 +92,18 @@ class RuleTable:
     below: _Threshold | None = None
     """Fires below this value, in the metric's unit."""
     window: _Window | None = None
-    """How far back the metric looks: a duration or a number of steps."""
+    """Length of the interval that the metric covers: a duration or a number of steps."""
     for_ns: Annotated[_DurationNs | None, Field(alias="for")] = None
-    """How long the condition must hold before the rule fires."""
+    """Time that the condition must hold before the rule fires."""
     keep_firing_for_ns: Annotated[_DurationNs | None, Field(alias="keep_firing_for")] = None
-    """How long the rule keeps firing after the condition last held."""
+    """Time that the rule keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     """Kind of the rule."""
     min_evidence: _Whole | None = None
     """Minimum evidence in the window; with less there is no data. The default is the metric's own minimum, or half
     of what the window can hold on the run's GPUs if that is less."""
     reduce: Reduction | None = None
-    """How values of `sql` within a window become one."""
+    """Function that makes one value of those that `sql` has in a window."""
     labels: _Texts = field(default_factory=dict[str, str])
     """Labels of its alerts; `severity` is info, warning or critical."""
     annotations: Annotated[

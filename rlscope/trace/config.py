@@ -46,7 +46,7 @@ class RunConfig:
     gpus_per_engine: _Whole | None = None
     """GPUs per engine"""
     gpus_per_trainer_replica: _Whole | None = None
-    """GPUs per trainer replica: the step by which the trainer can grow or shrink"""
+    """GPUs per trainer replica: trainers grow and shrink in steps of this size"""
     model: dict[str, object] | None = None
     """the model: parameters, layers, experts and other known properties"""
     framework: _Text | None = None

@@ -95,14 +95,11 @@ def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
         yield Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
         return
     yield ledger_block(analysis)
-    steps = f"  Steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}." if window else ""
-    total = (
-        f"The rows add up to {fmt.gpu_time(ledger.total_gpu_s)}. Indented rows and dropped samples are included in the "
-        "rows above them."
-    )
+    steps = f"Steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}." if window else ""
+    total = f"The rows add up to {fmt.gpu_time(ledger.total_gpu_s)}."
     rows = row_notes(ledger, has_steady=window is not None)
-    notes = (total, *rows, unrecorded_sentence(ledger), auxiliary_sentence(run))
-    yield Paragraph(f"Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed{steps}", "note")
+    notes = (steps, total, *rows, unrecorded_sentence(ledger), auxiliary_sentence(run))
+    yield Paragraph("Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed", "note")
     yield Paragraph(" ".join(filter(None, notes)), "note")
 
 

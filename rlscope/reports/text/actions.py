@@ -243,7 +243,8 @@ def staleness_words(action: Action, current: Current) -> str:
     (before, after), caps = ages.words, _caps(action, current.cap)
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
-        allowed = f". The staleness cap would then allow {fmt.count(caps[1])}" if caps else ""
+        versions = fmt.counted(current.cap or 0, "version", "versions")
+        allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])}" if caps else ""
         return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
@@ -281,10 +282,10 @@ def _versions_last(action: Action, current: Current) -> str:
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
     lengths = (staleness.steps_per_version * (current.period_steps or 1.0) for staleness in (own, after))
-    old, new = ("1 step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
+    old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
     if old == new:
         return f" (weights are published every {old} on average)"
-    return f", because a version then lasts {new} instead of {old}"
+    return f", because trainers then publish every {new} instead of every {old}"
 
 
 def _has_staleness(action: Action) -> bool:

@@ -355,7 +355,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
     if first.kind in ("fresher", "cheaper"):
-        return "This saves work but does not remove the bottleneck."
+        return "It comes first because it costs no throughput; it does not remove the bottleneck."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 
@@ -381,7 +381,7 @@ def _behind(action: Action, first: Action) -> str:
 def _kept(analysis: AnalysisResult, first: Action) -> str:
     """Why the layout is kept; empty if it is not, or if the first action changes it."""
     model = analysis.model
-    if first.kind not in ("fix", "fresher") or first.what == "colocated" or not isinstance(model, ModelResult):
+    if first.kind != "fix" or first.what == "colocated" or not isinstance(model, ModelResult):
         return ""
     return advice.reason(model) if model.recommendation.advice == "keep" else ""
 

@@ -154,15 +154,15 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
         (
             aged(1, 4.6),
             aged(3, 1.4),
-            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps, because a version then lasts 1.4 steps "
-            "instead of 4.6 steps",
+            "Sample staleness (p95) falls from 4.6 to 4.2 optimizer steps, because trainers then publish every "
+            "1.4 steps instead of every 4.6 steps",
             "4.6 → 4.2 steps",
         ),
         (
             aged(1),
             aged(1, 8.6),
-            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps, because a version then lasts 8.6 steps "
-            "instead of 1 step",
+            "Sample staleness (p95) rises from 1 to 8.6 optimizer steps, because trainers then publish every "
+            "8.6 steps instead of every step",
             "1 → 8.6 steps",
         ),
         (aged(2, 2.0), aged(4, 1.0), "Sample staleness (p95) stays at 4 optimizer steps", "stays at 4 steps"),
@@ -304,7 +304,7 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
         (
             (3.0, 2.0),
             4,
-            "Sample staleness (p95) stays at 6 optimizer steps. The staleness cap would then allow 8",
+            "Sample staleness (p95) stays at 6 optimizer steps. The cap of 4 versions would then allow 8",
             "stays at 6 steps (cap 12 → 8)",
         ),
     ],

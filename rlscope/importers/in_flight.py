@@ -5,6 +5,7 @@ from typing import Final
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
+from rlscope.trace.ranges import joined
 
 _HELD: Final = 100_000
 """Spans kept before adjacent ones are merged, so that memory grows with the number of idle gaps, not of requests."""
@@ -28,13 +29,7 @@ class InFlight:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return the spans with at least one running request, in order and merged."""
-        merged: list[tuple[int, int]] = []
-        for start_ns, end_ns in sorted(self._spans):
-            if merged and start_ns <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end_ns, merged[-1][1]))
-            else:
-                merged.append((start_ns, end_ns))
-        return merged
+        return joined(sorted(self._spans))
 
     def write(self, worker_id: str, target: ImportTarget) -> None:
         """Add the worker's activities: it generated while a request ran, and had no requests in the gaps."""

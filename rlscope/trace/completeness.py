@@ -5,7 +5,7 @@ rows of journals and closed files have numbers, so missing rows are named exactl
 of rows alone, or nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from rlscope_otel.schema import FileNumber
 from rlscope.document import computed_field
 from rlscope.input_file import is_integer
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, file_crc32, page_fault, table_of
+from rlscope.trace.ranges import holes_in
 from rlscope.trace.worker_files import Worker
 
 State = Literal["complete", "incomplete", "unknown"]
@@ -194,7 +195,9 @@ class _Checker:
         end = max((file.footer.spans[-1][1] for file in sound if file.footer.spans), default=0)
         found, holes = sum(file.footer.rows for file in sound), list[_Rows]()
         if all(file.footer.spans or not file.footer.rows for file in sound):
-            holes = list(_holes_between(sound, max(stated_rows, end)))
+            holes = [
+                range(*each) for each in holes_in(chain(*(file.footer.spans for file in sound)), max(stated_rows, end))
+            ]
             missing, beyond = sum(map(len, holes)), max(0, end - stated_rows)
         else:
             # A file that another program wrote anew has no row numbers, so it may repeat rows of the others.
@@ -279,17 +282,6 @@ def _cut(journal: StoredFile, end: int) -> StoredFile:
 
 def _says(file: StoredFile) -> str:
     return "head" if file.is_journal else "footer"
-
-
-def _holes_between(files: Sequence[StoredFile], end: int) -> Iterator[_Rows]:
-    """Yield the row numbers up to an end that are in no file. files: in the order of their rows."""
-    reached = 0
-    for first, after in chain.from_iterable(file.footer.spans for file in files):
-        if first > reached:
-            yield range(reached, first)
-        reached = after
-    if end > reached:
-        yield range(reached, end)
 
 
 def _named_rows(holes: Sequence[_Rows]) -> str:

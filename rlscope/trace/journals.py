@@ -21,6 +21,7 @@ from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, shared, stamp_in
 from rlscope.trace.impossible_values import possible_rows
+from rlscope.trace.ranges import joined
 
 _LONGEST_BYTES: Final = 1 << 30
 """A recorder begins the next journal at 32 MB; a longer one must not fill the memory."""
@@ -155,7 +156,7 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
             last_ns=lasts_ns[place],
             suspects=suspects,
             workers=None if one is None else shared((names[one], names[one])),
-            spans=_spans(each.sealed),
+            spans=tuple(joined((batch.first_row, batch.first_row + batch.rows) for batch in each.sealed)),
             rest_bytes=each.rest_bytes,
         )
 
@@ -167,17 +168,6 @@ def _empty_footer(table: str, size_bytes: int, rest_bytes: int, stamp: Stamp | N
 def _ends(column: pa.Array | pa.ChunkedArray, starts: Sequence[int], end: np.ufunc) -> Sequence[int | None]:
     """Return the minimum or maximum of each part of a column; None for all if a value is missing."""
     return [None] * len(starts) if column.null_count else end.reduceat(column.to_numpy(), starts).tolist()
-
-
-def _spans(batches: Sequence[SealedBatch]) -> tuple[tuple[int, int], ...]:
-    """Return the row numbers of batches as ranges, without the end; batches that follow each other are one range."""
-    spans: list[tuple[int, int]] = []
-    for batch in batches:
-        if spans and spans[-1][1] == batch.first_row:
-            spans[-1] = spans[-1][0], batch.first_row + batch.rows
-        else:
-            spans.append((batch.first_row, batch.first_row + batch.rows))
-    return tuple(spans)
 
 
 class JournalRows:

@@ -20,11 +20,12 @@ from rlscope_otel.schema import TABLES, FileNumber
 
 from rlscope.alerts.live.journals import Journal, NewBatches, ReadRows, read_rows
 from rlscope.alerts.live.pieces import Piece, pieces_of
-from rlscope.alerts.live.seen import Rows, SeenRows
+from rlscope.alerts.live.seen import SeenRows
 from rlscope.input_file import is_integer
 from rlscope.trace.files import SUFFIX, irregularity
 from rlscope.trace.footers import UNREADABLE, Footer, read_footer
 from rlscope.trace.journals import Batches, SealedBatch, read_batches
+from rlscope.trace.ranges import Range
 from rlscope.trace.usual_times import Window, usual_window
 from rlscope.trace.worker_files import Worker
 
@@ -180,7 +181,7 @@ class LiveFiles:
             return
         owner = FileNumber.of(path.stem)
         worker_id = path.stem if owner is None else owner.worker_id
-        ranges: Sequence[Rows] = [(0, footer.rows)]
+        ranges: Sequence[Range] = [(0, footer.rows)]
         if stamp is None or not footer.spans:
             self._rows_of(table, worker_id).count += footer.rows
             self.stored_rows += footer.rows

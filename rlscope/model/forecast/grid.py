@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from rlscope.errors import ImpossibleChangeError
@@ -59,8 +60,12 @@ def recommended_layout(model: ModelResult) -> Layout | None:
     return advised.best.layout if is_another else None
 
 
+@lru_cache(maxsize=4)
 def solve_grid(model: ModelResult) -> tuple[GridPoint, ...]:
-    """Return the what-ifs, without the current run itself; empty if it has no alternative."""
+    """Return the what-ifs, without the current run itself; empty if it has no alternative.
+
+    Cached: a page or a notebook that is drawn again asks for the same ones.
+    """
     workload, steps_per_version = model.calibration.system.workload, model.calibration.steps_per_version
     points, simulated_samples = list[GridPoint](), 0
     for split, setting, value in _asked(model)[:_MOST_POINTS]:

@@ -76,4 +76,5 @@ def test_many_splits_are_thinned_and_no_side_loses_more_than_half_of_its_gpus():
 def test_no_point_is_begun_after_the_samples_of_a_page_are_simulated(monkeypatch, samples, simulated):
     # 32 samples per step, 120 steps per simulation; every point of this run is simulated.
     monkeypatch.setattr(grid, "_MOST_SAMPLES", samples)
-    assert [point.answer.simulated for point in solve_grid(analysed("capped_staleness").model)] == [True] * simulated
+    asked = replace(analysed("capped_staleness").model)
+    assert [point.answer.simulated for point in solve_grid(asked)] == [True] * simulated

@@ -156,10 +156,11 @@ def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said: C
         assert found.chose_layout
 
 
-def test_a_target_is_refused_beside_a_number_of_gpus_and_beyond_what_sixteen_times_the_gpus_reach():
+def test_a_target_is_refused_beside_a_number_of_gpus_and_beyond_what_the_most_gpus_reach(monkeypatch):
+    monkeypatch.setattr("rlscope.model.forecast.what_if._MOST_GPUS_RATIO", 2)
     with pytest.raises(ImpossibleChangeError, match="a target or a number of GPUs, not both"):
         what_if(model(), Change(target_tokens_per_s=100.0, sampler_gpus=2))
-    with pytest.raises(ImpossibleChangeError, match=r"no split of up to 128 GPUs reaches 1e\+09 trained tokens/s"):
+    with pytest.raises(ImpossibleChangeError, match=r"no split of up to 16 GPUs reaches 1e\+09 trained tokens/s"):
         what_if(model(), Change(target_tokens_per_s=1e9))
 
 

@@ -127,5 +127,6 @@ def test_the_points_are_small_and_cannot_end_their_script():
 
 def test_a_run_without_an_alternative_has_no_panel(monkeypatch):
     monkeypatch.setattr(grid, "_MOST_SAMPLES", 0)
-    assert panel.panel(changing_model(), None) is None
-    assert 'id="try' not in render(replace(full_analysis(), model=changing_model()))
+    model = replace(changing_model())
+    assert panel.panel(model, None) is None
+    assert 'id="try' not in render(replace(full_analysis(), model=model))

@@ -20,6 +20,14 @@ from tests.reports.model_fixture import changing_model
 MOST_BYTES = 250_000
 
 
+@pytest.fixture(autouse=True)
+def nothing_solved():
+    """Some tests solve other points, which are of no use to the next one."""
+    grid.solve_grid.cache_clear()
+    yield
+    grid.solve_grid.cache_clear()
+
+
 def points_of(offer):
     return {
         key: dict(zip(("said", "note", "command", "figures", "place"), point, strict=True))

@@ -131,8 +131,8 @@ def difference_of_runs(before: Sequence[float | None], after: Sequence[float | N
     """Compare the means of two groups of runs by Student's t-test, in which each run counts once.
 
     The spread between runs is assumed to be the same in both groups, so that one run can be compared with several.
-    Ratios are compared as logarithms. A mean is None if a value of its group is; without a group of two runs, the
-    difference is not tested.
+    Ratios are compared as logarithms. A mean is None if a value of its group is. The difference is not tested without
+    a group of two runs, or if the runs of each group are equal: they then show no spread to test it against.
     """
     groups = [_on_scale(each, scale) for each in (before, after)]
     means = [None if each is None else float(each.mean()) for each in groups]
@@ -144,6 +144,8 @@ def difference_of_runs(before: Sequence[float | None], after: Sequence[float | N
     if len(known) < 2 or not freedom:
         return plain
     variance = math.fsum(float(((each - each.mean()) ** 2).sum()) for each in known) / freedom
+    if variance <= _ROUNDING * max(1.0, *(float((each**2).mean()) for each in known)):
+        return plain
     of_means = variance * (1.0 / len(before) + 1.0 / len(after))
     return _judged(plain, _Spread(of_means, float(freedom)), _Spread(0.0, 1.0))
 

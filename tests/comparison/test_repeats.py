@@ -70,10 +70,15 @@ def test_rewards_that_one_run_did_not_record_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "scale"),
-    [([1.0, None], [2.0, 2.0], "ratio"), ([1.0, 0.0], [2.0, 2.0], "ratio"), ([1.0], [2.0], "absolute")],
-    ids=["unknown", "no logarithm", "one run each"],
+    [
+        ([1.0, None], [2.0, 2.0], "ratio"),
+        ([1.0, 0.0], [2.0, 2.0], "ratio"),
+        ([1.0], [2.0], "absolute"),
+        ([0.1], [2.0, 2.0], "absolute"),
+    ],
+    ids=["unknown", "no logarithm", "one run each", "no spread"],
 )
-def test_nothing_is_tested_without_a_value_of_every_run_or_without_a_repeat(before, after, scale) -> None:
+def test_nothing_is_tested_without_a_value_of_every_run_a_repeat_and_a_spread(before, after, scale) -> None:
     found = difference_of_runs(before, after, scale)
     assert (found.after, found.low, found.p_value, found.is_significant) == (2.0, None, None, False)
 

@@ -1,8 +1,8 @@
 """The systems that the advice is judged on: drawn with other seeds than those of `prediction_systems.py`, and wider.
 
 Each kind changes one thing about how rollouts are scheduled or what they meet: groups delivered whole or sample by
-sample, limits in flight that count the batch in training or not, the order of the queue, how a cap is kept, one slow
-engine, noise, trainers that scale badly, short and long responses.
+sample, limits in flight that count the batch in training or not, the order of the queue, how a cap is kept, slow
+engines, noise, trainers that scale badly, short and long responses.
 """
 
 from collections.abc import Callable, Mapping
@@ -121,6 +121,7 @@ KINDS: Final[Mapping[str, Change]] = {
     "micro-batches, tight limit": lambda world: _limits(_in_parts(world), max_in_flight_samples=_in_flight(world, 1.5)),
     "micro-batches, a row each": lambda world: _trained(_in_parts(world), records_micro_batches=True),
     "responses that double": lambda world: _doubling(_responses(world, 1.0, world.responses.sigma, 0.0)),
+    "engines of two speeds": lambda world: replace(world, slow_engine_factor=2.0, slow_engine_every=2),
 }
 """What each system has that the plain one has not, by its name."""
 

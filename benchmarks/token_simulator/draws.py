@@ -36,7 +36,8 @@ def pass_noise(passes: Passes, seed: int, engine: int) -> Iterator[float]:
 def slowness(world: World, engine: int) -> float:
     """How many times longer the passes of that engine take; the same at every layout and seed."""
     own = float(np.exp(stream(0, world.name, engine).normal(0.0, world.engine_speed_sd)))
-    return own * world.slow_engine_factor if engine == 0 else own
+    is_slow = engine % world.slow_engine_every == 0 if world.slow_engine_every else engine == 0
+    return own * world.slow_engine_factor if is_slow else own
 
 
 def groups(world: World, seed: int) -> Iterator[Group]:

@@ -191,7 +191,9 @@ class World:
     engine_speed_sd: float = 0.0
     """Standard deviation of the logarithm of the engines' speeds; an engine has one speed at every layout."""
     slow_engine_factor: float = 1.0
-    """How many times longer the passes of the first engine take."""
+    """How many times longer the passes of a slow engine take."""
+    slow_engine_every: int | None = None
+    """2: every other engine is slow, from the first on. None: the first alone."""
     startup_s: float = 1.0
     most_passes_per_row: int = 1
     """Like passes that a row of `engine_steps` may hold."""

@@ -5,6 +5,7 @@ that is not recorded, or matters less for the speed of training, is a warning. D
 the network, go unnoticed.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -238,12 +239,18 @@ def _passes(costs: pl.DataFrame) -> PassCosts:
         "decode_tokens",
         "prefill_tokens",
     )
+    names = sorted(costs["worker_id"].unique(), key=_by_number)
     return PassCosts(
-        engine=(costs["worker_id"].rank("dense") - 1).to_numpy(),
-        engine_names=tuple(costs["worker_id"].unique().sort()),
+        engine=costs["worker_id"].replace_strict(names, range(len(names)), return_dtype=pl.Int64).to_numpy(),
+        engine_names=tuple(names),
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         **{name: costs[name].to_numpy() for name in columns},
     )
+
+
+def _by_number(name: str) -> list[str | int]:
+    """Sort key that puts sampler-10 behind sampler-2."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _length_law(counts: pl.DataFrame, members: pl.DataFrame, max_output_tokens: int | None) -> LengthLaw:

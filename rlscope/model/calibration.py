@@ -19,6 +19,7 @@ from rlscope.model.decode.curves import Form, OccupiedCurve, RooflineCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.engine_speeds import evened_passes, unequal_engines
 from rlscope.model.observed import Observed, OtherRun, PassCosts
 from rlscope.model.policies import Delivery
 from rlscope.model.system import (
@@ -41,6 +42,8 @@ _LEAST_SPREAD: Final = 0.2
 _NUDGE: Final = 1.05
 DRAWS: Final = 200
 """Number of draws: ten lie beyond each of the 5% and 95% quantiles."""
+_EVENED_ROUNDS: Final = 3
+"""Rounds of fitting the curve and the engines' own factors in turn: factors then move by less than 0.5%."""
 _HOST_TIME_RATIO: Final = 0.10
 """Share of an engine's time that may be unattributed and still count as time between passes; more may be anything."""
 _OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
@@ -77,8 +80,8 @@ class Calibration:
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides the uncertainty in the draws."""
     engine_slowness: tuple[float, ...] | None = None
-    """Time factor of each of the run's engines, if some are much slower than the median; None if all are alike. The
-    closed forms know only the mean engine of the run, so layouts are then simulated."""
+    """Time factor of each of the run's engines, by engine number, if some are much slower than others; None if all are
+    alike. The closed forms know only the mean engine of the run, so layouts are then simulated."""
 
 
 def calibrate(
@@ -99,10 +102,7 @@ def calibrate(
     unit that is queued. others: runs of the same model that show how training scales. draw_count: posterior draws of
     the system; None: DRAWS. Raises UncalibratableError, which names the missing data.
     """
-    points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
-    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count or DRAWS, prefills=prefills)
-    if fit is None:
-        raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
+    fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count or DRAWS)
     training = _training(observed, others, rng, draw_count or DRAWS)
     steps_per_version = _steps_per_version(observed, admission)
     phases = _phases(observed, steps_per_version)
@@ -123,8 +123,36 @@ def calibrate(
         steps_per_version=steps_per_version,
         curve=fit,
         training=training,
-        warnings=_warnings(observed, limit),
+        warnings=_warnings(observed, limit, slowness is not None),
+        engine_slowness=slowness,
     )
+
+
+def _decode_curves(
+    observed: Observed, prior: HardwarePrior | None, rng: np.random.Generator, form: Form | None, draw_count: int
+) -> tuple[CurveFit, tuple[float, ...] | None, Observed]:
+    """Fit the curve of the mean engine; return each engine's time factor on it, and the run as equal engines show it.
+
+    The first curve is drawn through fast and slow engines at once, which bends it; that of evened passes is not bent.
+    """
+    fit, slowness, evened = _decode_curve(observed, prior, rng, form, draw_count), None, observed
+    for _ in range(_EVENED_ROUNDS):
+        slowness = unequal_engines(observed.passes, fit.curve, observed.engines) or slowness
+        if slowness is None:
+            break
+        evened = replace(observed, passes=evened_passes(observed.passes, slowness))
+        fit = _decode_curve(evened, prior, rng, form, draw_count)
+    return fit, slowness, evened
+
+
+def _decode_curve(
+    observed: Observed, prior: HardwarePrior | None, rng: np.random.Generator, form: Form | None, draw_count: int
+) -> CurveFit:
+    points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
+    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
+    if fit is None:
+        raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
+    return fit
 
 
 def _training(
@@ -428,12 +456,13 @@ def _unattributed_ratio(observed: Observed) -> float:
     return observed.engine_state_s.get(("unattributed", None), 0.0) / (observed.engines * observed.seconds)
 
 
-def _warnings(observed: Observed, limit: int) -> tuple[ModelWarning, ...]:
+def _warnings(observed: Observed, limit: int, engines_differ: bool) -> tuple[ModelWarning, ...]:
     trainer_s = float(observed.steps.period_s.sum())
     found = {
         ModelWarning.LIMIT_BELOW_SETTING: limit < (observed.max_running or 0),
         ModelWarning.UNATTRIBUTED_ENGINE_TIME: _unattributed_ratio(observed) > _HOST_TIME_RATIO,
         ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
         ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > _HOST_TIME_RATIO * trainer_s,
+        ModelWarning.UNEQUAL_ENGINES: engines_differ,
     }
     return tuple(warning for warning, holds in found.items() if holds)

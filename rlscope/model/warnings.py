@@ -17,6 +17,8 @@ class ModelWarning(StrEnum):
     """No pass recorded prompt tokens, so prefill is assumed to be free."""
     UNATTRIBUTED_TRAINER_TIME = "unattributed_trainer_time"
     """So much of a step is unattributed that waits for samples may be part of it."""
+    UNEQUAL_ENGINES = "unequal_engines"
+    """Some engines are much slower than others: which ones a layout keeps is an assumption."""
 
     NO_PASSES = "no_passes"
     """No decode pass could be used: the curve rests on the hardware alone."""

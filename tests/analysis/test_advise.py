@@ -212,6 +212,14 @@ def test_passes_whose_cache_was_not_recorded_hold_not_a_number():
     assert passes.engine.tolist() == [0, 1]
 
 
+def test_engines_are_numbered_as_one_counts_and_not_as_one_spells():
+    names = ["sampler-2", "sampler-10", "sampler-1", "sampler-2"]
+    costs = pl.concat([answers()["pass_costs"].head(1).with_columns(worker_id=pl.lit(name)) for name in names])
+    passes = seen({**answers(), "pass_costs": costs}).passes
+    assert passes.engine_names == ("sampler-1", "sampler-2", "sampler-10")
+    assert passes.engine.tolist() == [1, 2, 0, 1]
+
+
 def test_lengths_count_unfinished_samples_and_keep_the_cap():
     law = seen(answers()).lengths
     assert law.max_output_tokens == 200

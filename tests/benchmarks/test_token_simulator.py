@@ -520,9 +520,10 @@ def test_the_queue_s_order_decides_how_old_trained_tokens_are(order: str, newest
     assert (means[1] < 0.9 * means[0]) is newest_first
 
 
-def test_the_first_engine_alone_is_slower_by_its_factor() -> None:
+def test_the_first_engine_alone_or_every_other_is_slower_by_its_factor() -> None:
     slow = replace(SMALL, slow_engine_factor=1.5)
-    assert [slowness(slow, engine) for engine in range(3)] == [1.5, 1.0, 1.0]
+    assert [slowness(slow, engine) for engine in range(4)] == [1.5, 1.0, 1.0, 1.0]
+    assert [slowness(replace(slow, slow_engine_every=2), engine) for engine in range(4)] == [1.5, 1.0, 1.5, 1.0]
 
 
 def test_a_run_that_does_not_state_its_scheduling_leaves_it_out(tmp_path: Path) -> None:

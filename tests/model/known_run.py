@@ -115,7 +115,9 @@ def slowed(run: Observed, *factors: float) -> Observed:
     """The run, with passes of its first engines that take so many times as long."""
     by_engine = np.ones(run.engines)
     by_engine[: len(factors)] = factors
-    return replace(run, passes=replace(run.passes, busy_s=run.passes.busy_s * by_engine[run.passes.engine]))
+    own = by_engine[run.passes.engine]
+    slower = replace(run.passes, busy_s=run.passes.busy_s * own, pass_p50_s=run.passes.pass_p50_s * own)
+    return replace(run, passes=slower)
 
 
 def longer(run: Observed, change_ratio: float) -> Observed:

@@ -18,6 +18,7 @@ from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.engine_speeds import slow_engine_names, speed_without_stragglers
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import (
     Change,
@@ -28,7 +29,6 @@ from rlscope.model.forecast.change import (
     with_engine_speed,
     with_trainer_speed,
 )
-from rlscope.model.forecast.gap import slow_engine_names, speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
     StalenessLaws,
@@ -332,7 +332,7 @@ class Counterfactuals:
         slowness = self._calibration.engine_slowness
         if slowness is None:
             return self._fix("slow_engines", "samplers", None, lambda each: with_engine_speed(each, keeping_up))
-        solved = self._solve(lambda system: with_engine_speed(system, 1.0 / slowness[-1]), evened=True)
+        solved = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
         if solved is None:
             return None
         return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))

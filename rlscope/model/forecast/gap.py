@@ -22,12 +22,13 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.engine_speeds import speed_without_stragglers
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_engine_speed
 from rlscope.model.forecast.layouts import Forecasts
-from rlscope.model.observed import Observed, PassCosts
+from rlscope.model.observed import Observed
 from rlscope.model.policies import StalenessPolicy
-from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdateCost
+from rlscope.model.system import Admission, Layout, System, WeightUpdateCost
 
 GapCause = Literal[
     "running_limit",
@@ -56,11 +57,6 @@ below 0 if the run beat the prediction."""
 EFFICIENT_RATIO: Final = 0.90
 """Share of the full rate beyond which filling a batch further gains less than 10%: not worth the staleness and KV
 cache."""
-LEAST_ENGINES_COMPARED: Final = 3
-"""Minimum number of engines to compare: of two engines, neither can be called slow."""
-STRAGGLES_RATIO: Final = 1.25
-"""Slowness over the median from which an engine is a straggler: equal hardware differs by less. Such an engine loses at
-least a fifth of its tokens per second."""
 _DRAWS: Final = 60
 """Draws of the bound: three lie beyond each end of its interval."""
 _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
@@ -186,39 +182,6 @@ def _context_tokens(observed: Observed) -> float:
 def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> Reals:
     curve = calibration.system.engine.curve
     return curve.pass_s(running) + curve.kv_s_per_token * context_tokens * running
-
-
-def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
-    """Passes per second of all engines if stragglers ran like the median engine, over the actual rate; at least 1.
-
-    Engines share the work of a step, so together they make sum(1 / slowness). Own derivation.
-    """
-    slowness = engine_slowness(passes, curve)
-    if slowness.size < LEAST_ENGINES_COMPARED:
-        return 1.0
-    median = float(np.median(slowness))
-    kept_up = np.where(slowness >= STRAGGLES_RATIO * median, median, slowness)
-    return float((1.0 / kept_up).sum() / (1.0 / slowness).sum())
-
-
-def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
-    """Names of the engines that `speed_without_stragglers` replaces; empty if engines have no names."""
-    slowness = engine_slowness(passes, curve)
-    if slowness.size < LEAST_ENGINES_COMPARED or slowness.size != len(passes.engine_names):
-        return ()
-    slow = slowness >= STRAGGLES_RATIO * float(np.median(slowness))
-    return tuple(name for name, is_slow in zip(passes.engine_names, slow, strict=True) if is_slow)
-
-
-def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
-    """Time of each engine's decode-only passes over the curve's, ordered by engine number."""
-    decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
-    kv_s = curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens)
-    expected_s = passes.passes * (curve.pass_s(np.maximum(passes.running, 1).astype(np.float64)) + kv_s)
-    engines = np.unique(passes.engine[decodes])
-    spent_s = np.array([passes.busy_s[decodes & (passes.engine == engine)].sum() for engine in engines])
-    should_s = np.array([expected_s[decodes & (passes.engine == engine)].sum() for engine in engines])
-    return spent_s / should_s
 
 
 def _freed(system: System, observed: Observed) -> System:

@@ -33,7 +33,7 @@ from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
-from rlscope.model.forecast.simulated import Corrected, correct_by_simulation, slow_engines
+from rlscope.model.forecast.simulated import Corrected, correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -276,7 +276,7 @@ def _calibrated(
     rng: np.random.Generator,
     draw_count: int | None = None,
 ) -> Calibration:
-    calibration = calibrate(
+    return calibrate(
         observed,
         model_config.admission,
         model_config.prior,
@@ -287,7 +287,6 @@ def _calibrated(
         others=model_config.others,
         draw_count=draw_count,
     )
-    return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:

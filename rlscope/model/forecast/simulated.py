@@ -19,8 +19,8 @@ from rlscope.model.analytic.staleness import maximum
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.engine_speeds import slowness_at
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.gap import LEAST_ENGINES_COMPARED, STRAGGLES_RATIO, engine_slowness
 from rlscope.model.forecast.layouts import (
     Forecast,
     Forecasts,
@@ -30,9 +30,8 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.forecast.price import Price, price_simulated, with_intervals
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
-from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
-from rlscope.model.system import Admission, DecodeCurve, Layout, System
+from rlscope.model.system import Admission, Layout, System
 
 _MOST_SIMULATED: Final = 10
 """Maximum number of simulated layouts: each takes 0.1 to 0.5 s."""
@@ -277,28 +276,3 @@ def _of_other_limits(
 ) -> list[tuple[Admission, Simulated]]:
     """Cached simulations of a system under various limits."""
     return []
-
-
-def slow_engines(observed: Observed, curve: DecodeCurve) -> tuple[float, ...] | None:
-    """Time factor of each engine, slowest first; None if no engine is much slower than the median.
-
-    Engines that are not slow are all alike. Every engine is busy for about as long, so the mean of 1 / factor is the
-    speed of the curve: 1. Own derivation.
-    """
-    slowness = engine_slowness(observed.passes, curve)
-    if slowness.size < LEAST_ENGINES_COMPARED:
-        return None
-    is_slow = slowness >= STRAGGLES_RATIO * np.median(slowness)
-    if not is_slow.any():
-        return None
-    usual = float(np.median(slowness[~is_slow]))
-    others = [usual] * (observed.engines - int(is_slow.sum()))
-    factors = np.array([*sorted(slowness[is_slow].tolist(), reverse=True), *others])
-    return tuple((factors * (1.0 / factors).mean()).tolist())
-
-
-def slowness_at(slowness: tuple[float, ...] | None, engines: int) -> tuple[float, ...] | None:
-    """Factors of a layout with `engines` engines: slow engines stay, and added engines are like the last one."""
-    if slowness is None:
-        return None
-    return (*slowness, *[slowness[-1]] * (engines - len(slowness)))[:engines]

@@ -126,6 +126,10 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.UNATTRIBUTED_TRAINER_TIME: (
         "Much of the trainers' time is unattributed; if they waited there, they are faster than predicted."
     ),
+    ModelWarning.UNEQUAL_ENGINES: (
+        "Engines differ in speed: a layout with fewer is predicted with the first ones by name, and an added engine "
+        "with the usual speed."
+    ),
     ModelWarning.NO_PASSES: "No forward pass could be used: its time is estimated from the GPU type and the LLM alone.",
     ModelWarning.NO_HARDWARE_PRIOR: (
         "GPU type or LLM is unknown: beyond the measured batch sizes, the time of a forward pass is extrapolated from "

@@ -16,12 +16,10 @@ from rlscope.model.forecast.simulated import (
     correct_by_simulation,
     is_doubtful,
     simulated_run,
-    slow_engines,
-    slowness_at,
 )
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts
-from tests.model.known_run import TRUTH, calibration_of, observed, slowed
+from tests.model.known_run import calibration_of, observed
 
 DRAWS = np.full(4000, 100.0)
 TODAY = Layout(4, 4, 32)
@@ -88,27 +86,6 @@ def test_a_doubtful_layout_behind_the_leaders_that_was_not_simulated_is_rough_an
     behind = [each for each in usable[4:] if is_doubtful(capped(), each.layout) and each.preemption is None]
     assert behind and [each for each in usable if each.is_rough] == behind
     assert found.shown == (found.today, *(each for each in found.others if each not in behind))
-
-
-@pytest.mark.parametrize(("factor", "is_slow"), [(1.24, False), (1.26, True)])
-def test_an_engine_a_quarter_slower_than_the_median_is_slow(factor: float, is_slow: bool) -> None:
-    assert (slow_engines(slowed(observed(noise=0.0), factor), TRUTH.engine.curve) is not None) == is_slow
-
-
-def test_slow_engines_come_first_and_all_engines_together_keep_their_speed() -> None:
-    found = slow_engines(slowed(observed(noise=0.0), 1.5, 2.0), TRUTH.engine.curve)
-    assert found is not None
-    assert len(found) == 6
-    # Speeds of 1/2, 2/3 and four times 1 have a mean of 31/36: that is the speed 1 of the curve.
-    assert found == pytest.approx([2.0 * 31 / 36, 1.5 * 31 / 36, *[31 / 36] * 4])
-
-
-def test_slow_engines_stay_in_every_layout() -> None:
-    slowness = (2.0, 1.5, 0.8, 0.8)
-    assert slowness_at(slowness, 4) == slowness
-    assert slowness_at(slowness, 1) == (2.0,)
-    assert slowness_at(slowness, 6) == (2.0, 1.5, 0.8, 0.8, 0.8, 0.8)
-    assert slowness_at(None, 6) is None
 
 
 def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What engines that straggle cost the others' capacity."""
+"""Engines that are not equally fast: which are slow, what that costs, and which a layout keeps."""
 
 from dataclasses import replace
 
@@ -7,16 +7,19 @@ import pytest
 
 from rlscope.model.calibration import calibrate
 from rlscope.model.decode.curves import RooflineCurve
-from rlscope.model.forecast.gap import (
+from rlscope.model.engine_speeds import (
     STRAGGLES_RATIO,
     engine_slowness,
-    explain_gap,
     slow_engine_names,
+    slowness_at,
     speed_without_stragglers,
+    unequal_engines,
 )
+from rlscope.model.forecast.gap import explain_gap
 from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
+from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import observed, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
@@ -82,8 +85,57 @@ def test_the_engines_that_are_slow_have_names_where_the_run_has_them():
 
 
 def test_passes_that_prefill_tell_nothing():
-    assert engine_slowness(passes(1.0, 2.0, 3.0, prefills=True), CURVE).size == 0
+    assert np.isnan(engine_slowness(passes(1.0, 2.0, 3.0, prefills=True), CURVE)).all()
+    assert unequal_engines(passes(1.0, 2.0, 3.0, prefills=True), CURVE, 3) is None
     assert speed_without_stragglers(passes(1.0, 2.0, 3.0, prefills=True), CURVE) == 1.0
+
+
+@pytest.mark.parametrize(("factor", "differ"), [(1.24, False), (1.26, True)])
+def test_engines_differ_if_the_slowest_takes_a_quarter_longer_than_the_fastest(factor: float, differ: bool) -> None:
+    assert (unequal_engines(passes(1.0, factor), CURVE, 2) is not None) == differ
+
+
+def test_unequal_engines_have_the_speed_of_the_curve_together() -> None:
+    # Speeds of 1/2, 2/3 and twice 1 have a mean of 19/24: that is the speed 1 of the curve.
+    found = unequal_engines(passes(2.0, 1.0, 1.5, 1.0), CURVE, 4)
+    assert found == pytest.approx([2.0 * 19 / 24, 19 / 24, 1.5 * 19 / 24, 19 / 24])
+
+
+def test_an_engine_that_never_only_decoded_has_the_usual_speed() -> None:
+    run = passes(2.0, 1.0, 1.0, 1.0, 1.0)
+    run = replace(run, prefills=np.array([False, False, True, False, False]))
+    # The usual of 2, 1, 1 and 1 is 1; the five have a mean speed of 4.5 / 5.
+    assert unequal_engines(run, CURVE, 5) == pytest.approx([1.8, 0.9, 0.9, 0.9, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("slowness", "engines", "kept"),
+    [
+        ((2.0, 1.0, 1.0, 1.0), 4, (2.0, 1.0, 1.0, 1.0)),
+        ((2.0, 1.0, 1.0, 1.0), 1, (2.0,)),
+        ((1.0, 1.0, 1.0, 2.0), 3, (1.0, 1.0, 1.0)),
+        ((2.0, 1.0, 1.0, 1.0), 6, (2.0, 1.0, 1.0, 1.0, 1.0, 1.0)),
+        ((2.0, 2.0, 1.0, 1.0), 5, (2.0, 2.0, 1.0, 1.0, 4 / 3)),
+        (None, 6, None),
+    ],
+    ids=["as recorded", "the first stays", "the last goes", "beside a straggler", "beside an old half", "all alike"],
+)
+def test_a_layout_keeps_the_first_engines_and_adds_usual_ones(slowness, engines, kept):
+    assert slowness_at(slowness, engines) == pytest.approx(kept)
+
+
+def test_the_curve_of_unequal_engines_is_that_of_equal_ones_at_their_mean_speed():
+    every_batch_on_every_engine = tuple(batch for batch in (4, 8, 16, 32, 64) for _ in range(6))
+    equal = observed(batches=every_batch_on_every_engine, noise=0.0)
+    halves = slowed(equal, *[2.0] * (equal.engines // 2))
+    fits = [calibrate(run, Admission(), None, np.random.default_rng(1)) for run in (equal, halves)]
+    assert fits[0].engine_slowness is None and ModelWarning.UNEQUAL_ENGINES not in fits[0].warnings
+    assert fits[1].engine_slowness == pytest.approx([1.5] * 3 + [0.75] * 3, rel=0.02)
+    assert ModelWarning.UNEQUAL_ENGINES in fits[1].warnings
+    batch = np.array([4.0, 16.0, 64.0])
+    # Half of them at half speed: three quarters of the speed.
+    curves = [fit.system.engine.curve.pass_s(batch) for fit in fits]
+    assert curves[1] == pytest.approx(curves[0] / 0.75, rel=0.01)
 
 
 def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():

@@ -1,4 +1,4 @@
-"""How fast each engine is, against the decode curve that all of them share.
+"""The speed of each engine, against the decode curve that all of them share.
 
 Equal engines need only the curve. Where some are much slower (older GPUs, a throttled host, a faulty link),
 each has its own time factor, and a layout is predicted with the engines that it keeps. Not covered: engines that become
@@ -92,7 +92,7 @@ def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
 
 
 def _straggles(slowness: Reals) -> Flags:
-    """Which engines are much slower than the median one; none of fewer than LEAST_ENGINES_COMPARED."""
+    """Mark the engines that are much slower than the median one; none of fewer than LEAST_ENGINES_COMPARED."""
     if np.isfinite(slowness).sum() < LEAST_ENGINES_COMPARED:
         return np.zeros(slowness.size, dtype=np.bool_)
     return slowness >= STRAGGLES_RATIO * np.nanmedian(slowness)

@@ -33,6 +33,8 @@ DROPS_MUCH_RATIO: Final = 0.10
 """A change must not drop more than this share of the generated tokens: it would be a tenth of the samplers' work."""
 LOSES_MUCH_RATIO: Final = 0.5
 """A change must not lose this share of the long responses that are trained now."""
+GROWTH_VERSIONS: Final = 1.0
+"""Difference between the mean staleness of both halves of a simulation from which it counts as growing."""
 NOTABLE_RATIO: Final = 0.01
 """Smaller differences between two prices are not worth a word: two runs of the same settings differ by as much."""
 _FORM_ERROR: Final = 0.07
@@ -57,6 +59,9 @@ class StalenessForecast:
     steps_per_version: float = 1.0
     """Mean number of steps that could have published per step that did. Above 1 if publications wait for the staleness
     cap, which then keeps samples fresh in versions, but not in optimizer steps."""
+    horizon_steps: int | None = None
+    """Steps that were simulated, if staleness still grows at their end: it is then that of a run as long. None: it is
+    steady."""
 
     @property
     def p95_steps(self) -> float:
@@ -186,21 +191,24 @@ def _measured(observed: Observed) -> tuple[float | None, float | None]:
     )
 
 
-def price_simulated(simulated: Simulated) -> Price:
+def price_simulated(simulated: Simulated, admission: Admission) -> Price:
     """Price of a simulated layout, without intervals."""
     return Price(
-        staleness_simulated(simulated),
+        staleness_simulated(simulated, admission),
         _exactly(simulated.dropped_ratio),
         _exactly(simulated.mean_trained_tokens),
         _exactly(simulated.longest_trained_ratio),
     )
 
 
-def staleness_simulated(simulated: Simulated) -> StalenessForecast:
-    """Return the staleness of a simulated run."""
+def staleness_simulated(simulated: Simulated, admission: Admission) -> StalenessForecast:
+    """Return the staleness of a simulated run; it grows only if no limit holds back or drops untrained samples."""
     ages: Ages = simulated.staleness.samples
     between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
-    return StalenessForecast(simulated.staleness.tokens.mean, ages.percentile(STALE_QUANTILE), ages.max, between)
+    grows = surplus_of(admission) == "grows" and simulated.staleness.growth >= GROWTH_VERSIONS
+    horizon_steps = simulated.warm_up_steps + simulated.steps if grows else None
+    mean, p95 = simulated.staleness.tokens.mean, ages.percentile(STALE_QUANTILE)
+    return StalenessForecast(mean, p95, ages.max, between, horizon_steps)
 
 
 def price_of(state: SteadyState, staleness: StalenessForecast | None, system: System) -> Price:

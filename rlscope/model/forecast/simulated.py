@@ -233,7 +233,8 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
 
 def priced(calibration: Calibration, layout: Layout, simulated: Simulated) -> Price:
     """Return the price of a simulated layout with its intervals."""
-    return with_intervals(price_simulated(simulated), calibration.system, calibration.draws, layout, simulated)
+    price = price_simulated(simulated, calibration.system.admission)
+    return with_intervals(price, calibration.system, calibration.draws, layout, simulated)
 
 
 def simulation_noise(simulated: Simulated, draws: int) -> Reals:

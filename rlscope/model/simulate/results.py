@@ -78,6 +78,8 @@ class SimulatedStaleness:
     """Versions between the first token of a group and the end of its last sample, mean over groups."""
     group_in_queue_mean: float
     """Versions between that end and the training step. Both parts add up to the mean of the groups."""
+    growth: float
+    """Mean of the groups trained in the later half of the steps minus that of the earlier half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +424,8 @@ def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -
     tokens = int(runs.tokens.sum())
     in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
     ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
+    step = columns.group_step[trained_groups]
+    is_late = 2 * step > step.min() + step.max()
     return SimulatedStaleness(
         tokens=_ages(of_token, runs.tokens),
         samples=_ages((consumer[:, None] - first).ravel()),
@@ -430,7 +434,12 @@ def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -
         in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
         group_before_queue_mean=float((ready - group_first).mean()),
         group_in_queue_mean=float((consumer - ready).mean()),
+        growth=_mean((consumer - group_first)[is_late]) - _mean((consumer - group_first)[~is_late]),
     )
+
+
+def _mean(ages: Counts) -> float:
+    return float(ages.mean()) if ages.size else 0.0
 
 
 def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:

@@ -44,6 +44,9 @@ class ToldPrice(Price):
     staleness_p95_steps: float | None
     """95th percentile of the staleness of samples, by their oldest token, in optimizer steps; None also if the queue
     would grow without limit."""
+    staleness_horizon_steps: float | None
+    """Optimizer steps after which a run is as stale, if staleness grows for as long as it lasts; None if it is
+    steady."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +130,15 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:
     """Return a price; steps_per_version: optimizer steps per version that may be published, for staleness in steps."""
-    steps = None if price.staleness is None else price.staleness.p95_steps * steps_per_version
-    return extended(ToldPrice, price, gpus=layout.trainer_gpus + layout.sampler_gpus, staleness_p95_steps=steps)
+    staleness = price.staleness
+    horizon_steps = None if staleness is None else staleness.horizon_steps
+    return extended(
+        ToldPrice,
+        price,
+        gpus=layout.trainer_gpus + layout.sampler_gpus,
+        staleness_p95_steps=None if staleness is None else staleness.p95_steps * steps_per_version,
+        staleness_horizon_steps=None if horizon_steps is None else horizon_steps * steps_per_version,
+    )
 
 
 def candidate(

@@ -245,11 +245,22 @@ def staleness_words(action: Action, current: Current) -> str:
     if after == before:
         versions = fmt.counted(current.cap or 0, "version", "versions")
         allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])}" if caps else ""
-        return f"Sample staleness (p95) stays at {after} {unit}{allowed}"
+        return f"Sample staleness (p95) stays at {after} {unit}{allowed}{_growth_words(action, current)}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
     last = ". Ranked last despite its gain, because staleness rises by more than half" if action.is_staler else ""
-    return f"{change}{_cap_words(action, current.cap)}{_versions_last(action, current)}{last}"
+    why = f"{_cap_words(action, current.cap)}{_versions_last(action, current)}"
+    return f"{change}{_growth_words(action, current)}{why}{last}"
+
+
+def _growth_words(action: Action, current: Current) -> str:
+    """Return how long it takes to get as stale, and what would hold it; empty if staleness is steady."""
+    staleness = action.staleness
+    if staleness is None or staleness.horizon_steps is None:
+        return ""
+    per_version = steps_per_version_after(action, current.period_steps or 1.0)
+    steps = fmt.count(round(staleness.horizon_steps * per_version))
+    return f" within {steps} optimizer steps, and grows until a limit on samples in flight holds it"
 
 
 def _unit(age: str, *, in_steps: bool) -> str:
@@ -310,6 +321,15 @@ class ActionAges(NamedTuple):
 def age_text(age: float) -> str:
     """Versions, or steps, which need not be whole ones."""
     return fmt.count(round(age)) if math.isclose(age, round(age), abs_tol=1e-6) else fmt.significant(age, 2)
+
+
+def age_words(staleness: StalenessForecast | None, steps_per_version: float) -> str:
+    """Return a forecast p95 in optimizer steps; steps_per_version: those between two versions that may be published."""
+    if staleness is None:
+        return fmt.NO_DATA
+    age = age_text(staleness.p95_steps * steps_per_version)
+    steps = "1 step" if age == "1" else f"{age} steps"
+    return steps if staleness.horizon_steps is None else f"{steps}, growing"
 
 
 def ages_of(action: Action, current: Current) -> ActionAges | None:
@@ -516,7 +536,8 @@ def _staleness_cell(action: Action, current: Current) -> str:
         return ""
     (before, after), unit = ages.words, _unit(ages.words[1], in_steps=ages.in_steps).removeprefix("optimizer ")
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
-    return f"stays at {after} {unit}{spanned}" if before == after else f"{before} → {after} {unit}{spanned}"
+    grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
+    return f"{f'stays at {after}' if before == after else f'{before} → {after}'} {unit}{spanned}{grows}"
 
 
 def _number(setting: Layout | float | None) -> float:

@@ -19,7 +19,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
-from rlscope.reports.text.actions import age_text, gain_words, layout_words
+from rlscope.reports.text.actions import age_words, gain_words, layout_words
 from rlscope.reports.text.model import OBSERVABLES, remarks
 from rlscope.reports.text.names import ONE_SPLIT, REASONS, layout_remark, scaling_sentence
 from rlscope.reports.text.price import costly_words
@@ -263,10 +263,7 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
 
 def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
     """Return staleness in the unit of the actions."""
-    if forecast.staleness is None:
-        return fmt.NO_DATA
-    age = age_text(forecast.staleness.p95_steps * model.calibration.steps_per_version)
-    return "1 step" if age == "1" else f"{age} steps"
+    return age_words(forecast.staleness, model.calibration.steps_per_version)
 
 
 def _odds(model: ModelResult) -> str:

@@ -368,6 +368,10 @@ def remarks(model: ModelResult) -> list[str]:
         lines.append("Evidence is about the batch that is expected to run, which may be smaller than the limit.")
     if (stale := _rough_staleness(model)) is not None:
         lines.append(stale)
+    horizons = [each.staleness.horizon_steps for each in model.forecasts.shown if each.staleness]
+    if (longest := max(filter(None, horizons), default=None)) is not None:
+        steps = fmt.count(round(longest * calibration.steps_per_version))
+        lines.append(f"Growing staleness is that after {steps} steps: nothing limits the queue, so it rises further.")
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event.")

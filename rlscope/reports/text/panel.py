@@ -14,7 +14,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.blocks import Control, Curve, Offer, Option, Table
 from rlscope.reports.text import advice
-from rlscope.reports.text.actions import age_text
+from rlscope.reports.text.actions import age_words
 from rlscope.reports.text.names import layout_remark
 from rlscope.reports.text.price import share_words
 from rlscope.reports.text.what_if import headline, warning_line
@@ -139,14 +139,13 @@ def _names(model: ModelResult) -> list[str]:
 
 def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, currency: str | None) -> list[str]:
     """Return the figures of a layout, in the order of the names."""
-    now, ages, dropped = model.forecasts.today, forecast.staleness, forecast.price.dropped_ratio
+    now, dropped = model.forecasts.today, forecast.price.dropped_ratio
     rate, config = advice.rate_of(forecast, now), model.model_config
     gpus = forecast.layout.trainer_gpus + forecast.layout.sampler_gpus + config.auxiliary_gpus
     gpu_s = None if rate is None or not rate.value else gpus / rate.value * _MILLION
-    age = age_text(ages.p95_steps * steps_per_version) if ages else ""
     return [
         fmt.with_interval(fmt.si, *rate) if rate else fmt.NO_DATA,
-        (f"{age} step" if age == "1" else f"{age} steps") if age else fmt.NO_DATA,
+        age_words(forecast.staleness, steps_per_version),
         share_words(dropped) if dropped else fmt.NO_DATA,
         fmt.count(gpus),
         fmt.money(gpu_s, config.gpu_hour_price, currency) or fmt.significant(gpu_s and gpu_s / SECONDS_PER_HOUR),

@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.price import Anchor, Price, price_simulated, with_intervals
+from rlscope.model.forecast.price import Anchor, Price, price_simulated, staleness_simulated, with_intervals
 from rlscope.model.forecast.ranking import _tested_first
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.simulate import Settings, Simulated, simulate
@@ -107,9 +107,33 @@ def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_lengt
     assert run.dropped_ratio == pytest.approx(1.0 - run.trained_tokens_per_s / run.generated_tokens_per_s, abs=0.01)
     assert sum(run.step_left_tokens) - sum(run.step_dropped_tokens) == sum(run.step_trained_tokens)
     assert run.longest_trained_ratio == pytest.approx(1.0 - run.dropped_ratio)
-    found = with_intervals(price_simulated(run), system, [system] * 20, LAYOUT, run)
+    found = with_intervals(price_simulated(run, system.admission), system, [system] * 20, LAYOUT, run)
     assert found.dropped_ratio is not None and found.mean_trained_tokens == exactly(pytest.approx(30.0))
     assert found.dropped_ratio.low < run.dropped_ratio < found.dropped_ratio.high
+
+
+@pytest.mark.parametrize(
+    ("system", "admission", "horizon_steps"),
+    [
+        (BUSY, Admission(), 60),
+        (BUSY, Admission(max_in_flight_samples=200), None),
+        (BUSY, Admission(queue_capacity_samples=96), None),
+        (STARVED, Admission(), None),
+    ],
+    ids=["samplers stay ahead", "samples in flight are limited", "the queue is limited", "trainers keep up"],
+)
+def test_staleness_grows_where_samplers_stay_ahead_and_nothing_limits_them(system, admission, horizon_steps):
+    run = simulate(replace(system, admission=admission), LAYOUT, steps=60, seed=1)
+    found = staleness_simulated(run, admission)
+    assert found.horizon_steps == horizon_steps
+    assert found.sample_p95 > 10 or horizon_steps is None
+
+
+@pytest.mark.parametrize(("growth", "horizon_steps"), [(0.99, None), (1.0, 60)])
+def test_staleness_that_rises_by_a_version_from_half_to_half_grows(growth, horizon_steps):
+    run = simulate(STARVED, LAYOUT, steps=60, seed=1)
+    risen = replace(run, staleness=replace(run.staleness, growth=growth))
+    assert staleness_simulated(risen, Admission()).horizon_steps == horizon_steps
 
 
 AGED = Admission(queue_capacity_samples=96, max_staleness=3, staleness_policy="drop")

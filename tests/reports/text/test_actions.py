@@ -181,6 +181,21 @@ def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_s
     assert actions.action_row(raised, full_analysis(), Current(own)).staleness == cell
 
 
+@pytest.mark.parametrize(
+    ("own", "then", "words", "cell"),
+    [
+        (2, 15, "rises from 2 to 15 versions", "2 → 15 versions, growing"),
+        (15, 15, "stays at 15 versions", "stays at 15 versions, growing"),
+    ],
+)
+def test_staleness_that_grows_says_how_long_a_run_it_is_for_and_what_holds_it(own, then, words, cell):
+    raised = action(price=Price(replace(aged(then), horizon_steps=120)))
+    held = "within 120 optimizer steps, and grows until a limit on samples in flight holds it"
+    assert actions.staleness_words(raised, Current(aged(own))) == f"Sample staleness (p95) {words} {held}"
+    assert actions.action_row(raised, full_analysis(), Current(aged(own))).staleness == cell
+    assert actions.age_words(replace(aged(then), horizon_steps=120), 2.0) == "30 steps, growing"
+
+
 def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     staler = action(
         "queue_capacity_samples", "trainers", "probe", before=128, after=256, price=Price(aged(4)), is_staler=True

@@ -117,7 +117,7 @@ def imperative(action: Action) -> str:
 def _lower_imperative(what: ActionWhat, old: int | None, new: int) -> str:
     """Return the imperative of a lower limit; old: None if there was none."""
     if old is None:
-        return f"Limit samples in flight (started and not yet taken by trainers) to {fmt.count(new)}"
+        return f"Limit samples in flight (started and not yet taken by trainers; no limit today) to {fmt.count(new)}"
     limit = "queue capacity" if what == "queue_capacity_samples" else "limit on samples in flight"
     return f"Lower the {limit} from {fmt.count(old)} to {fmt.count(new)} samples"
 

@@ -139,10 +139,15 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
 
 
 def made_with(run: RunFacts) -> tuple[str, ...]:
-    """Return the framework and the name of the trained model, as run.json has them; without what it lacks."""
+    """Return the framework and the name of the trained model, as run.json has them; without what it lacks.
+
+    A model that is loaded from a folder named model has no name.
+    """
     model = run.settings.get("model")
     names = {"": run.settings.get("framework"), "model: ": model.get("name") if isinstance(model, Mapping) else None}
-    return tuple(f"{label}{name}" for label, name in names.items() if isinstance(name, str) and name)
+    return tuple(
+        f"{label}{name}" for label, name in names.items() if isinstance(name, str) and name not in ("", "model")
+    )
 
 
 def extent_words(run: RunFacts) -> tuple[str, ...]:
@@ -278,18 +283,19 @@ def _checked(result: ModelResult | NoModelResult) -> str:
         return "No prediction"
     if result.prediction is None or not result.prediction.compared:
         return "Too few steps to check a prediction"
-    steps, agreement = fmt.count(result.prediction.held_out_steps), _agreement(result.prediction.compared[0])
-    return f"The last {steps} steps were {agreement}"
+    prediction = result.prediction
+    last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
+    return f"The last {last} steps were {_agreement(prediction.compared[0], f'from the {before} before them')}"
 
 
-def _agreement(compared: ComparedPrediction) -> str:
-    """Whether a measured value agrees with its prediction, or by how much it is off."""
+def _agreement(compared: ComparedPrediction, basis: str) -> str:
+    """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
     off = compared.residual_ratio
     if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
-        return "as the model predicted"
+        return f"as predicted {basis}"
     if off is None:
-        return "not as the model predicted"
-    distance = f"{fmt.percent(abs(off))} {'above' if off > 0 else 'below'} the model's prediction"
+        return f"not as predicted {basis}"
+    distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than predicted {basis}"
     return f"{distance}, {'within' if compared.agrees else 'beyond'} the margin of error"
 
 

@@ -219,7 +219,11 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     [
         ("queue_capacity_samples", 512, "Lower the queue capacity from 512 to 64 samples"),
         ("in_flight_limit", 128, "Lower the limit on samples in flight from 128 to 64 samples"),
-        ("in_flight_limit", None, "Limit samples in flight (started and not yet taken by trainers) to 64"),
+        (
+            "in_flight_limit",
+            None,
+            "Limit samples in flight (started and not yet taken by trainers; no limit today) to 64",
+        ),
     ],
 )
 def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, words):

@@ -60,10 +60,11 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     analysis = analysed("vllm_trl")
     model = analysis.model
     assert isinstance(model, ModelResult) and model.prediction is not None
-    rate, steps = model.prediction.compared[0], model.prediction.held_out_steps
+    prediction, rate = model.prediction, model.prediction.compared[0]
     assert rate.agrees and rate.residual_ratio is not None and rate.residual_ratio > 0.02
-    off = f"{fmt.percent(rate.residual_ratio)} above the model's prediction, within the margin of error"
-    assert brief_of(analysis).achieved.note == f"in steady state. The last {steps} steps were {off}"
+    basis = f"predicted from the {prediction.calibrated_steps} before them"
+    off = f"{fmt.percent(rate.residual_ratio)} faster than {basis}, within the margin of error"
+    assert brief_of(analysis).achieved.note == f"in steady state. The last {prediction.held_out_steps} steps were {off}"
 
 
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:

@@ -43,6 +43,9 @@ def test_the_block_of_trl_records_one_colocated_worker(tmp_path: Path) -> None:
 
 def test_the_block_of_transformers_records_batches_and_updates(tmp_path: Path) -> None:
     code = python_of("transformers, continuous batching").replace(MODEL, '"m"')
+    # The cache takes most of the free memory if nobody limits it, and zeroing that takes longer than all else.
+    small = "from transformers import ContinuousBatchingConfig\nsmall = ContinuousBatchingConfig(num_blocks=64)\n"
+    code = small + code.replace("batching(", "batching(continuous_batching_config=small, ")
     folder = run(code, tmp_path, RLSCOPE_ROLE="sampler", RLSCOPE_WORKER_ID="sampler-0")
     with rlscope.open(folder) as recorded:
         assert recorded.sql("SELECT count(*) AS n FROM samples").item() == 32

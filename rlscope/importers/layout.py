@@ -10,7 +10,7 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from rlscope.frameworks.table import PhaseKind, PhaseMetric, Process
+from rlscope.frameworks.table import PhaseKind, Process
 from rlscope.importers.steps import ProcessSteps, Step, phase_value
 
 _LATE_RATIO: Final = 0.05
@@ -75,18 +75,18 @@ def open_ratio(steps: ProcessSteps, is_separate: bool) -> float | None:
     ratios: list[float] = []
     auto_inside, steps = _auto_inside(steps), _counted(steps, is_separate)
     for step in steps.steps:
-        durations = _durations(steps.process, step, auto_inside, None)
+        durations = _durations(steps.process, step, auto_inside)
         if durations.step_s > 0.0 and durations.inside:
             ratios.append(1.0 - durations.inside_s / durations.step_s)
     return median(ratios) if ratios else None
 
 
-def _durations(process: Process, step: Step, auto_inside: frozenset[str], previous: Step | None) -> _Durations:
+def _durations(process: Process, step: Step, auto_inside: frozenset[str]) -> _Durations:
     parts: dict[str, list[tuple[PhaseKind, float]]] = {"before": [], "inside": [], "after": []}
     rest: tuple[int, PhaseKind] | None = None
     for phase in process.order:
         where = "inside" if phase.metric in auto_inside else _OUTSIDE.get(phase.where, phase.where)
-        seconds = _phase_s(phase, step, previous)
+        seconds = phase_value(phase, step.values)
         if phase.metric is None:
             rest = len(parts["inside"]), phase.kind
         elif seconds:
@@ -100,14 +100,6 @@ def _durations(process: Process, step: Step, auto_inside: frozenset[str], previo
     )
 
 
-def _phase_s(phase: PhaseMetric, step: Step, previous: Step | None) -> float | None:
-    seconds = phase_value(phase, step.values)
-    if not phase.is_cumulative or seconds is None:
-        return seconds
-    before = phase_value(phase, previous.values) if previous is not None else 0.0
-    return max(0.0, seconds - (before or 0.0))
-
-
 def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
     """Return the metrics of those phases whose place differs between releases that lie inside the step here.
 
@@ -118,7 +110,7 @@ def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
     names = [phase.metric or "" for phase in phases if any(phase_value(phase, step.values) for step in found)]
 
     def open_s(inside: frozenset[str]) -> float:
-        durations = (_durations(steps.process, step, inside, None) for step in found)
+        durations = (_durations(steps.process, step, inside) for step in found)
         return sum(abs(each.step_s - each.inside_s) for each in durations)
 
     sizes = range(len(names), -1, -1)
@@ -126,11 +118,7 @@ def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
 
 
 def _place(steps: ProcessSteps, origin_ns: int, auto_inside: frozenset[str]) -> Iterator[PlacedStep]:
-    durations: list[_Durations] = []
-    previous: Step | None = None
-    for step in steps.steps:
-        durations.append(_durations(steps.process, step, auto_inside, previous))
-        previous = step
+    durations = [_durations(steps.process, step, auto_inside) for step in steps.steps]
     ends_ns = _ends_ns(steps.steps, [sum(each.lengths_ns()) for each in durations], origin_ns)
     for step, each, end_ns in zip(steps.steps, durations, ends_ns, strict=True):
         before_ns, inside_ns, after_ns = each.lengths_ns()
@@ -162,7 +150,7 @@ def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> 
 def contradicts_times(steps: ProcessSteps, is_separate: bool) -> bool:
     """Return whether the steps last longer than the time between their rows, so that the row times mean nothing."""
     counted, auto_inside = _counted(steps, is_separate), _auto_inside(steps)
-    lengths_ns = [sum(_durations(counted.process, step, auto_inside, None).lengths_ns()) for step in counted.steps]
+    lengths_ns = [sum(_durations(counted.process, step, auto_inside).lengths_ns()) for step in counted.steps]
     stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]
     if len(stamps) < 2:
         return False

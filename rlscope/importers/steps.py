@@ -243,9 +243,9 @@ def _collect(
             kept = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
             repeated[owner] += _add(by_worker[owner], number, kept, row.time_ns, framework.phases[owner])
     processes = tuple(
-        ProcessSteps(worker_id, framework.phases[worker_id], _in_order(steps), repeated[worker_id])
-        for worker_id, steps in by_worker.items()
-        if steps
+        ProcessSteps(worker_id, process, _of_each_step(by_worker[worker_id], process), repeated[worker_id])
+        for worker_id, process in framework.phases.items()
+        if by_worker[worker_id]
     )
     for each in processes:
         if framework.rows_are_means:
@@ -299,6 +299,21 @@ def _move_step_times(steps: ProcessSteps) -> None:
                 before.values[name] = step.values[name]
     for name in steps.process.step:
         steps.steps[-1].values.pop(name, None)
+
+
+def _of_each_step(steps: Mapping[int, Step], process: Process) -> tuple[Step, ...]:
+    """Return the steps in order, with what each adds to the metrics that count from the start of the run.
+
+    A row may stand for the steps since the previous one. What the first row counts began before a log that is cut off.
+    """
+    ordered = _in_order(steps)
+    counted = {phase.metric for phase in process.order if phase.is_cumulative}
+    for before, step in reversed([*pairwise(ordered)]):
+        for name in counted & step.values.keys() & before.values.keys():
+            total, earlier = step.values[name], before.values[name]
+            # A counter that fell began anew.
+            step.values[name] = (total - earlier if total >= earlier else total) / (step.number - before.number)
+    return ordered[1:] if counted and ordered[0].number > 1 else ordered
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:

@@ -320,3 +320,32 @@ def test_a_few_quoted_steps_need_a_longer_log(tmp_path: Path, steps: int, is_sho
     (tmp_path / "a.log").write_text("".join(verl(step, VERL_PHASES) for step in range(steps)))
     next_step = verdict_words.next_step(analyze(tmp_path / "a.log", page=False))
     assert ("Pass a longer part of the log, with 3 training steps or more." in next_step) is is_short
+
+
+def pipelinerl(waited_s: float, step: int) -> str:
+    """One line of its trainer, which counts the wait from the start of the run and rounds metrics to texts."""
+    values = {"stats/time_waiting_for_data": f"{waited_s:.3f}", "throughput/sec_per_step": "10.000", "rl/loss": "nan"}
+    return f"[2025-06-13 09:51:18,123][pipelinerl.finetune.logging_][INFO] - Completed steps {step}: {values}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "samples_s", "train_s"),
+    [
+        # Waits of 4, 6 and 5 s in each three steps; the trainer does something else in 6, 4 and 5 s.
+        ([(4.0, 1), (10.0, 2), (15.0, 3), (19.0, 4), (25.0, 5), (30.0, 6)], 30.0, 30.0),
+        # A log that is cut off: what its first line counts began before it.
+        ([(904.0, 101), (910.0, 102), (915.0, 103)], 11.0, 9.0),
+        # Each second step is logged: a row has the time of its own step, and the waits of two.
+        ([(4.0, 1), (12.0, 3), (26.0, 5)], 4.0 + 4.0 + 7.0, 6.0 + 6.0 + 3.0),
+        # The run was resumed, and counts anew.
+        ([(4.0, 1), (10.0, 2), (5.0, 3), (9.0, 4)], 4.0 + 6.0 + 5.0 + 4.0, 6.0 + 4.0 + 5.0 + 6.0),
+    ],
+)
+def test_pipelinerl_s_wait_is_what_each_step_adds_to_it(
+    tmp_path: Path, lines: list[tuple[float, int]], samples_s: float, train_s: float
+) -> None:
+    """`finetune_loop.py` and `logging_.py` of ServiceNow/PipelineRL at 58d39345 (2026-06-19)."""
+    read = imported(tmp_path, "".join(pipelinerl(waited_s, step) for waited_s, step in lines))
+    assert not any("exceed the step" in reason for reason in read.no_verdict)
+    spent = spent_s(tmp_path / "run")
+    assert (spent["trainer samples"], spent["trainer train"]) == (samples_s, train_s)

@@ -207,6 +207,8 @@ class Placement:
     colocated_settings: Mapping[str, Text] = field(default_factory=dict[str, str])
     unsettled_metrics: Names = ()
     """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
+    stated_by: Names = ()
+    """Settings that every printed config of such a framework has, so that one of them shows that the config is known."""
     behind: Mapping[str, float] = field(default_factory=dict[str, float])
     """Metrics and the values that they exceed only in runs that train on samples of earlier weights."""
     separate_unless_phases_add_up: bool = False

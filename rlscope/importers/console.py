@@ -35,6 +35,8 @@ _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
+_YAML: Final = re.compile(r"([a-z]\w*): (\d{1,9}(?:\.\d{1,9})?)$")
+"""A number at the top level of a config that is printed as YAML, as ROLL does."""
 _CRASH: Final = "Error executing job with overrides: ["
 """Beginning of the line in which Hydra lists the settings of the command after a crash."""
 _COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
@@ -115,6 +117,8 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads:
         config.read(line)
         if text.startswith(_CRASH) or (is_head and "=" in text and _COMMAND.search(text)):
             tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(text))
+        elif is_head and (stated := _YAML.match(text)):
+            tally.overrides.setdefault(stated[1], parsed_json(stated[2]))
         row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
         if row is not None:
             yield row if row.time_ns is not None else replace(row, time_ns=time_ns)

@@ -53,8 +53,8 @@ class Tally:
     bytes: int = 0
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the run as the framework wrote them, with their nesting."""
-    overrides: dict[str, int] = field(default_factory=dict[str, int])
-    """Settings from the command line, by dotted name; the config takes precedence."""
+    overrides: dict[str, float] = field(default_factory=dict[str, float])
+    """Settings from the command line or a YAML text, by dotted name; the config takes precedence."""
     is_config_unread: bool = False
     """Whether a dictionary that is printed over several lines, as a config is, could not be read."""
     host: str | None = None

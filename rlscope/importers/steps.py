@@ -350,7 +350,8 @@ def read_steps(source: ImportSource, framework: Framework, target: ImportTarget,
     config = {**tally.overrides, **tally.config}
     unsettled = release.placement.unsettled_metrics
     is_separate = runs_separately(release.placement, met, config)
-    is_stated = is_separate or bool(tally.config) or not unsettled
+    is_known = bool(tally.config) or any(name in config for name in release.placement.stated_by)
+    is_stated = is_separate or is_known or not unsettled
     is_doubtful = not is_stated and _is_shown(unsettled, {}, met, config)
     return StepLog(
         release,

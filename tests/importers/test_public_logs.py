@@ -3,6 +3,7 @@
 Each case names the source of the form, with the date of the text that was read.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -349,3 +350,49 @@ def test_pipelinerl_s_wait_is_what_each_step_adds_to_it(
     assert not any("exceed the step" in reason for reason in read.no_verdict)
     spent = spent_s(tmp_path / "run")
     assert (spent["trainer samples"], spent["trainer train"]) == (samples_s, train_s)
+
+
+def roll(step: int, times: dict[str, float], file: str = "agentic_pipeline.py") -> str:
+    row = {"critic/score/mean": 0.5, **{f"time/{name}": seconds for name, seconds in times.items()}}
+    return f"[2026-02-03 10:00:0{step}] [{file} (612)] [INFO] [DRIVER 0 / 1][PID 77] {json.dumps(row)}\n"
+
+
+def test_roll_s_agentic_runs_evaluate_beside_the_rollout(tmp_path: Path) -> None:
+    """`agentic_pipeline.py` of alibaba/ROLL at 8eb27cc2 (2026-08-19): a thread evaluates, and the rest is waited for.
+
+    Step 2 takes 1 + 40 + (55 - 40) + 20 s. The console prints no total, because it prints before that is known.
+    """
+    times = {"step_model_update": 1.0, "step_rollout": 40.0, "step_train": 20.0}
+    text = "rollout_batch_size: 64\n" + roll(1, times | {"step_val": 30.0}) + roll(2, times | {"step_val": 55.0})
+    assert imported(tmp_path, text).refusal is None
+    assert spent_s(tmp_path / "run") == {
+        "trainer publish": 2.0,
+        "trainer generate": 80.0,
+        "trainer eval": 15.0,
+        "trainer train": 40.0,
+    }
+    assert length_s(tmp_path / "run") == 61.0 + 76.0
+
+
+@pytest.mark.parametrize(
+    ("config", "takes", "is_refused"),
+    [
+        # The config that ROLL prints as YAML; a synchronous run leaves its default out.
+        ("rollout_batch_size: 64\nasync_generation_ratio: 1\n", "samples", False),
+        ("rollout_batch_size: 64\nasync_generation_ratio: 0.5\n", "samples", False),
+        ("rollout_batch_size: 64\nasync_generation_ratio: 0\n", "generate", False),
+        ("rollout_batch_size: 64\n", "generate", False),
+        # A log without its head looks the same in both.
+        ("", "generate", True),
+    ],
+)
+def test_roll_s_config_tells_whether_the_trainer_generates_or_waits(
+    tmp_path: Path, config: str, takes: str, is_refused: bool
+) -> None:
+    """`base_config.py` and the start scripts of alibaba/ROLL at 8eb27cc2 (2026-08-19)."""
+    times = {"step_generate": 30.0, "step_train": 10.0, "step_model_update": 2.0}
+    read = imported(tmp_path, config + roll(1, times, "rlvr_pipeline.py") + roll(2, times, "rlvr_pipeline.py"))
+    assert (
+        any("pass --gpus colocated=N or --gpus trainer=N,sampler=N" in each for each in read.no_verdict) is is_refused
+    )
+    assert spent_s(tmp_path / "run")[f"trainer {takes}"] == 60.0

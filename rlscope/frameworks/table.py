@@ -277,9 +277,10 @@ class Remedies:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Names of earlier releases; other sections are those of the table."""
+    """Names of earlier releases, or of another trainer; what it leaves out is as in the table."""
 
-    recognise: Recognition
+    metrics: Annotated[tuple[Names, ...], Field(min_length=1)]
+    """Groups of names: a file of the release has all names of at least one group."""
     phases: Mapping[str, Process]
     reported: Names = ()
     eras: Mapping[str, Text] = field(default_factory=dict[str, str])
@@ -356,11 +357,10 @@ class Framework:
     def _at(self, release: Earlier) -> "Framework":
         return replace(
             self,
-            recognise=release.recognise,
+            recognise=replace(self.recognise, metrics=release.metrics),
             phases=release.phases,
-            reported=release.reported,
+            reported=release.reported or self.reported,
             eras=release.eras,
-            placement=Placement(),
             phases_add_up=False,
             earlier=(),
         )

@@ -32,7 +32,8 @@ def metrics_of(framework: Framework, process: Process, step: int) -> dict[str, f
     """One second for each phase, and the step that they make; a phase of what is left is 2 s."""
     named = [phase for phase in process.order if phase.metric is not None]
     counted = [phase for phase in named if phase.where != "before" and phase.when != "colocated"]
-    values = {phase.metric or "": 1.0 + sum(1.0 for name in phase.minus) for phase in named}
+    metrics = {phase.metric for phase in named}
+    values = {phase.metric or "": 1.0 + len(metrics.intersection(phase.minus)) for phase in named}
     values |= {phase.metric or "": float(step) for phase in named if phase.is_cumulative}
     rest = 2.0 * any(phase.metric is None for phase in process.order)
     values |= dict.fromkeys(process.step[:1], len(counted) + rest)

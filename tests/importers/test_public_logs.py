@@ -396,3 +396,34 @@ def test_roll_s_config_tells_whether_the_trainer_generates_or_waits(
         any("pass --gpus colocated=N or --gpus trainer=N,sampler=N" in each for each in read.no_verdict) is is_refused
     )
     assert spent_s(tmp_path / "run")[f"trainer {takes}"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("times", "train_s"),
+    [
+        # grpo_fast.py at e6c3044a (2026-08-20): a batch is taken and weights are sent inside the training of 50 s.
+        ({"trainer_waiting_for_data": 20.0, "training": 50.0, "weight_sync": 4.0, "saving": 6.0}, 50.0 - 20.0 - 4.0),
+        # The same in releases before May 2026.
+        ({"trainer_idle_waiting_for_inference": 20.0, "training": 50.0, "weight_sync": 4.0, "saving": 6.0}, 26.0),
+        # grpo.py at e6c3044a: the training begins with the batch, and the weights are sent after it.
+        ({"trainer_waiting_for_data": 20.0, "training": 26.0, "weight_sync": 4.0}, 26.0),
+        # grpo_fast.py at the end of October 2025: the main thread waits 24 s, and weights are sent during the first 4.
+        ({"trainer_idling": 24.0, "training": 26.0, "weight_sync": 4.0, "saving": 6.0}, 26.0),
+    ],
+)
+def test_open_instruct_s_training_is_counted_without_the_wait_and_the_weight_sync(
+    tmp_path: Path, times: dict[str, float], train_s: float
+) -> None:
+    total_s = 20.0 + 26.0 + 4.0 + times.get("saving", 0.0)
+    metrics = {f"time/{name}": seconds for name, seconds in (times | {"total": total_s}).items()}
+    text = "".join(json.dumps({"_step": step, "training_step": step, **metrics}) + "\n" for step in (1, 2))
+    assert imported(tmp_path, text, "a.jsonl").refusal is None
+    saved = {"trainer checkpoint": 12.0} if "saving" in times else {}
+    assert spent_s(tmp_path / "run") == saved | {
+        "trainer samples": 40.0,
+        "sampler generate": 40.0,
+        "trainer train": 2 * train_s,
+        "trainer publish": 8.0,
+        "sampler apply": 8.0,
+    }
+    assert length_s(tmp_path / "run") == 2 * total_s

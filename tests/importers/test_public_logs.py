@@ -427,3 +427,54 @@ def test_open_instruct_s_training_is_counted_without_the_wait_and_the_weight_syn
         "sampler apply": 8.0,
     }
     assert length_s(tmp_path / "run") == 2 * total_s
+
+
+def tinker(step: int, times: dict[str, float]) -> str:
+    """One row of its metrics.jsonl."""
+    rewards = {"env/all/reward/total": 0.25, "env/all/total_episodes": 768, "optim/entropy": 0.5}
+    times = {f"time/{name}": seconds for name, seconds in times.items()}
+    return json.dumps({"step": step, "progress/batch": step, **rewards, **times}) + "\n"
+
+
+TINKER_STEP = {"assemble_training_data": 1.0, "compute_kl_sample_train": 0.5, "save_checkpoint": 16.0}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        # Two runs that HarleyCoops/Qwen3-RailroadEngineer1959-RL kept (e67fb98f, November 2025): sampling is the rest.
+        TINKER_STEP | {"train": 30.0, "run_evals": 87.0, "total": 200.0},
+        # tinker-cookbook at 9dfcc3a2 (2026-08-19): the second of the times of training contains the first.
+        TINKER_STEP
+        | {"train_step": 30.0, "do_train_step_and_get_sampling_client": 47.5, "run_evaluations_parallel": 87.0}
+        | {"sampling": 65.5, "do_group_rollout_and_filter_constant_reward:total": 3000.0, "total": 200.0},
+    ],
+)
+def test_the_tinker_cookbook_s_sampling_is_timed_or_the_rest_of_the_step(
+    tmp_path: Path, times: dict[str, float]
+) -> None:
+    """200 - 87 - 1 - 30 - 0.5 - 16 = 65.5 s of sampling in a step that evaluates; 113 s is one that does not."""
+    evaluation = {"run_evals", "run_evaluations_parallel"}
+    plain = {name: each for name, each in times.items() if name not in evaluation} | {"total": 113.0}
+    read = imported(tmp_path, tinker(0, times) + tinker(1, plain) + tinker(2, plain), "metrics.jsonl")
+    assert (read.framework, read.refusal) == ("tinker-cookbook", None)
+    assert spent_s(tmp_path / "run") == {
+        "trainer eval": 87.0,
+        "trainer samples": 3 * 65.5,
+        "sampler generate": 3 * 65.5,
+        "trainer other": 3 * 1.5,
+        "trainer train": 3 * 30.0,
+        "trainer publish": 3 * 16.0,
+        "sampler apply": 3 * 16.0,
+    }
+    assert asked(tmp_path / "run", "SELECT DISTINCT reward_mean, samples, entropy FROM train_steps") == [
+        (0.25, 768, 0.5)
+    ]
+    assert length_s(tmp_path / "run") == 200.0 + 2 * 113.0
+
+
+def test_the_tinker_cookbook_s_asynchronous_runs_are_refused_because_they_do_not_time_the_wait(tmp_path: Path) -> None:
+    times = TINKER_STEP | {"train_step": 30.0, "sampling_time_mean": 90.0, "total": 48.0}
+    text = tinker(0, times).replace("progress/batch", "training_client/step")
+    with pytest.raises(ImportFileError, match=r"look like Tinker cookbook, 10 of 10 keys, .*also `time/sampling`"):
+        imported(tmp_path, text, "metrics.jsonl")

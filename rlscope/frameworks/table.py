@@ -208,7 +208,7 @@ class Placement:
     unsettled_metrics: Names = ()
     """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
     stated_by: Names = ()
-    """Settings that every printed config of such a framework has, so that one of them shows that the config is known."""
+    """Settings that every printed config has: one of them shows that the config is known."""
     behind: Mapping[str, float] = field(default_factory=dict[str, float])
     """Metrics and the values that they exceed only in runs that train on samples of earlier weights."""
     separate_unless_phases_add_up: bool = False
@@ -225,6 +225,8 @@ class Console:
     """Regular expression of a timer's line, with the groups `ts`, `name`, `end` (if the timer ends) and `s`."""
     timers: Mapping[str, PhaseKind] = field(default_factory=dict[str, PhaseKind])
     """Timers and what the worker does while they run."""
+    parts: Mapping[str, UpdatePart] = field(default_factory=dict[str, str])
+    """Timers of the parts of a weight update, in program order."""
     several_print_timers: bool = False
     """Whether several processes print timers of the same names, as a critic beside the trainer does."""
     heading: Annotated[Text, _with_groups("step")] | None = None

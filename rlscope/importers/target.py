@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,10 +152,8 @@ class ImportTarget:
             row = {"worker_id": worker_id, "activity": activity, "reason": reason}
             self.add("activities", {**row, "start_ns": start_ns, "end_ns": end_ns})
 
-    def add_update(
-        self, worker_id: str, phase: Literal["publish", "apply"], version: int, start_ns: int, end_ns: int
-    ) -> None:
-        """Add a publication of a version of the weights, or its application, from its start to its end in ns."""
+    def add_update(self, worker_id: str, phase: str, version: int, start_ns: int, end_ns: int) -> None:
+        """Add a publication of a version of the weights, its application or a part, from its start to its end in ns."""
         row = {"worker_id": worker_id, "phase": phase, "version": version}
         self.add("weight_updates", {**row, "start_ns": start_ns, "end_ns": end_ns})
 
@@ -166,8 +164,7 @@ class ImportTarget:
         for part, seconds in parts_s.items():
             part_end_ns = min(end_ns, start_ns + round(seconds * 1e9))
             if part_end_ns > start_ns:
-                row = {"worker_id": worker_id, "phase": part, "version": version}
-                self.add("weight_updates", {**row, "start_ns": start_ns, "end_ns": part_end_ns})
+                self.add_update(worker_id, part, version, start_ns, part_end_ns)
             start_ns = part_end_ns
 
     def add_worker(self, worker_id: str, role: str, **facts: object) -> None:

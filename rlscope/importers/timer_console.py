@@ -53,6 +53,8 @@ class _Run:
     """Timers that ended."""
     held: list[tuple[PhaseKind, Span, int]] = field(default_factory=list[tuple[PhaseKind, Span, int]])
     """Spans of `_HELD`, with the last version that was published."""
+    parts: list[tuple[str, Span]] = field(default_factory=list[tuple[str, Span]])
+    """Parts of the update that is running."""
     rollouts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     version: int = 0
     """The last version that was published."""
@@ -158,6 +160,8 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
     span = timers.end(name, time_ns, seconds(found["s"]) if found["s"] else None)
     run.names.add(name)
     kind = run.framework.console.timers.get(name)
+    if (part := run.framework.console.parts.get(name)) and timers.worker_id == trainer:
+        run.parts.append((part, span))
     if kind is not None and kind in _HELD:
         if timers.worker_id == trainer:
             _hold(run, kind, span)
@@ -172,6 +176,9 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
 def _hold(run: _Run, kind: PhaseKind, span: Span) -> None:
     if kind is PhaseKind.UPDATE and (run.trainings or run.version < run.framework.console.first_version):
         run.version += 1
+    for part, (_, start_ns, end_ns) in run.parts if kind is PhaseKind.UPDATE else ():
+        run.target.add_update(run.worker("trainer"), part, run.version, start_ns, end_ns)
+    run.parts = []
     run.held.append((kind, span, run.version))
 
 

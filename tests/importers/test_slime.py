@@ -126,6 +126,24 @@ def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(tmp_path
     )
 
 
+def test_the_parts_of_an_update_that_miles_times_are_recorded(tmp_path: Path) -> None:
+    """`update_weight_from_distributed/mixin.py` of miles, August 2026. Between its start and 1 s, engines pause."""
+    lines = [
+        start(10, "update_weights"),
+        start(11, "update_weights_implementation"),
+        end(14, "update_weights_implementation", 3.0),
+        start(14, "finalize_and_resume_engines"),
+        end(14.5, "finalize_and_resume_engines", 0.5),
+        end(14.5, "update_weights", 4.5),
+    ]
+    run = imported(tmp_path, *run_lines(SEPARATE, steps=1)[:3], *lines)
+    origin_ns = min(row["start_ns"] for row in run.rows("weight_updates"))
+    updates = [span for span in run.spans_s("actor", origin_ns) if span[1] >= 10]
+    assert updates == [("publish", 10.0, 14.5), ("transfer", 11.0, 14.0), ("resume", 14.0, 14.5)]
+    versions = {row["version"] for row in run.rows("weight_updates") if row["phase"] in ("transfer", "resume")}
+    assert len(versions) == 1
+
+
 def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
     run = imported(tmp_path, *run_lines(SEPARATE))
     generated = [(name, end_s - start_s) for name, start_s, end_s in run.spans_s("rollout") if name == "generate"]

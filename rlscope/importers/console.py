@@ -100,7 +100,8 @@ def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -
 def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    for line, time_ns in _unwrapped(lines):
+    for stamped, time_ns in _unwrapped(lines):
+        line = without_time(stamped)
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:

@@ -17,7 +17,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
-from rlscope.importers.console import durations_in
+from rlscope.importers.console import CONSOLE, durations_in
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
@@ -64,7 +64,7 @@ _DEEPEST: Final = 5
 _NAMED: Final = 5
 _NEIGHBOURS: Final = 20
 _FEWEST_KEYS: Final = 3
-"""Metrics below which a file is no metrics file: some lines of a log look like a metric."""
+"""Metrics below which a log has none: some of its lines look like a metric."""
 _LOOKS_LIKE_RATIO: Final = 0.5
 """Least share of a file's metrics that a framework's table names if the file looks like that framework."""
 _OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
@@ -300,8 +300,16 @@ def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
 def _closest(source: ImportSource) -> ImportFileError | None:
     """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
     names = names_in(source) - {"step", "_step", "time", "_timestamp"}
-    if source.path.is_dir() or len(names) < _FEWEST_KEYS:
+    carrier = carrier_of(source)
+    if carrier is None or len(names) < (_FEWEST_KEYS if carrier.name == CONSOLE.name else 1):
         return None
+    if runs := sorted({name.rpartition(" - ")[0] for name in names if f"{name}__MIN" in names}):
+        return ImportFileError.of(
+            source.path,
+            found=f"a W&B chart of {len(runs)} runs: {first_few(runs)}",
+            expected="one run",
+            next_step="Export a chart of one run that has all metrics of time, or pass the run's .wandb file.",
+        )
     known = {each: sum(map(each.knows, names)) for table in frameworks() for each in table.releases()}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))))
     if known[nearest] < _LOOKS_LIKE_RATIO * len(names):

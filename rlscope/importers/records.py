@@ -6,7 +6,7 @@ The step and the time come from the names that metric writers give them: `step`,
 import csv
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,9 +86,11 @@ def _is_state(source: ImportSource) -> bool:
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
     lines = (raw.decode("utf-8", errors="replace") for raw in tallied_lines(path, tally, progress))
     try:
-        for record in csv.DictReader(lines):
-            found = ((name, number(text)) for name, text in record.items() if isinstance(text, str) and text)
-            values = {name: value for name, value in found if value is not None and isinstance(name, str)}
+        reader = csv.DictReader(lines)
+        metrics = _metrics_of(reader.fieldnames or ())
+        for record in reader:
+            found = ((metrics.get(name), number(text)) for name, text in record.items() if isinstance(text, str))
+            values = {name: value for name, value in found if value is not None and name is not None}
             row = row_of(values)
             if row is not None:
                 yield row
@@ -98,8 +100,21 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         tally.bad_lines += 1
 
 
+def _metrics_of(columns: Sequence[str]) -> dict[str, str]:
+    """Return the metric of each column.
+
+    A chart that was exported from W&B's web page has the columns `Step`, `RUN - METRIC`, and the same with `__MIN` and
+    `__MAX` for rows that stand for several. The names stay as they are if the chart shows several runs.
+    """
+    charted = [name for name in columns if f"{name}__MIN" in columns]
+    if len({name.rpartition(" - ")[0] for name in charted}) != 1:
+        return {name: name for name in columns}
+    others = {name: name.lower() for name in columns if not name.endswith(("__MIN", "__MAX"))}
+    return others | {name: name.rpartition(" - ")[2] for name in charted}
+
+
 def _is_csv(source: ImportSource) -> bool:
-    header = source.head.split(b"\n", 1)[0]
+    header = source.head.split(b"\n", 1)[0].lower()
     return source.path.suffix == ".csv" and b"," in header and (b"step" in header or b"_timestamp" in header)
 
 

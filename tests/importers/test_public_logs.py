@@ -478,3 +478,63 @@ def test_the_tinker_cookbook_s_asynchronous_runs_are_refused_because_they_do_not
     text = tinker(0, times).replace("progress/batch", "training_client/step")
     with pytest.raises(ImportFileError, match=r"look like Tinker cookbook, 10 of 10 keys, .*also `time/sampling`"):
         imported(tmp_path, text, "metrics.jsonl")
+
+
+def chart(*columns: str) -> str:
+    """Three steps of a chart that was exported from W&B, in which each row stands for one step."""
+    header = ["Step", *(f"{column}{suffix}" for column in columns for suffix in ("", "__MIN", "__MAX"))]
+    values = {"gen": 12.0, "update_actor": 7.5, "step": 20.0}
+    row = [str(values[column.rpartition("/")[2]]) for column in columns for _ in range(3)]
+    lines = [header, *([str(step), *row] for step in (4, 5, 6))]
+    return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
+
+
+VERL_TIMES = ("timing_s/gen", "timing_s/update_actor", "timing_s/step")
+
+
+@pytest.mark.parametrize("run", ["calm-sun-12", "qwen3 - 8b, grpo", "a__MIN"])
+def test_a_chart_exported_from_w_and_b_is_read(tmp_path: Path, run: str) -> None:
+    """The columns of exports that public repositories keep (2026). The run's name may hold the separator."""
+    imported(tmp_path, chart(*(f"{run} - {name}" for name in VERL_TIMES)), "wandb_export_2026-03-01.csv")
+    assert spent_s(tmp_path / "run") == {"trainer generate": 36.0, "trainer train": 22.5}
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(4,), (5,), (6,)]
+    assert length_s(tmp_path / "run") == 60.0
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        (
+            [f"{run} - {name}" for name in VERL_TIMES for run in ("a-1", "b-2")],
+            "W&B chart of 2 runs: a-1, b-2; .*one run",
+        ),
+        (["a-1 - timing_s/step"], "look like verl, 1 of 1 keys, but no step times; expected also `timing_s/gen`"),
+    ],
+)
+def test_a_chart_of_several_runs_or_of_one_metric_is_refused(tmp_path: Path, columns: list[str], found: str) -> None:
+    with pytest.raises(ImportFileError, match=found):
+        imported(tmp_path, chart(*columns), "wandb_export_2026-03-01.csv")
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "2025-11-25T10:11:12.123456789Z ", "2025-11-25T10:11:12.123456789Z stdout F ", "[pod/forge-0/main] ", "[0] "],
+)
+def test_torchforge_s_metrics_are_read_behind_a_collector_s_time(tmp_path: Path, prefix: str) -> None:
+    """Issue 372 (2025-10) and pull request 606 (2025-11) of meta-pytorch/torchforge. 225 = 197 + 8 + 14 + 0 + 6."""
+    parts = {"waiting_for_buffer": 197.0, "train_step": 8.0, "push_weights": 14.0, "drop_weights": 6.0}
+    lines: list[str] = []
+    for step in (3, 4):
+        lines.append(f"=== [global_logger_2aeC_r0] - METRICS STEP {step} ===")
+        lines += ["  buffer/sample/max_sampled_policy_age: 1.0", "  rl_trainer/avg_grpo_loss: 1.25e-06"]
+        lines += [f"  main_perf/continuous_training/{name}/duration_avg_s: {each}" for name, each in parts.items()]
+        lines += ["  main_perf/continuous_training/total_duration_avg_s: 225.0", "=" * 30]
+    read = imported(tmp_path, "".join(f"{prefix}{line}\n" for line in lines))
+    assert (read.framework, read.refusal) == ("torchforge", None)
+    assert {name: each for name, each in spent_s(tmp_path / "run").items() if name.startswith("trainer")} == {
+        "trainer samples": 394.0,
+        "trainer train": 16.0,
+        "trainer weight_update": 28.0,
+        "trainer other": 12.0,
+    }
+    assert asked(tmp_path / "run", "SELECT step, loss FROM train_steps ORDER BY step") == [(3, 1.25e-06), (4, 1.25e-06)]

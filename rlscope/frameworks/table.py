@@ -347,10 +347,13 @@ class Framework:
         """Return a metric's name without the prefix of a writer."""
         return next((name.removeprefix(each) for each in self.recognise.strip if name.startswith(each)), name)
 
+    def names(self, name: str) -> bool:
+        """Return whether the table names a metric."""
+        return self.bare(name) in self.wanted
+
     def knows(self, name: str) -> bool:
-        """Return whether a metric is one of the framework's."""
-        bare = self.bare(name)
-        return bare in self.wanted or bare.startswith((*self.reported, *self.recognise.hints))
+        """Return whether a metric is one of the framework's, by its name or its prefix."""
+        return self.names(name) or self.bare(name).startswith((*self.reported, *self.recognise.hints))
 
     def releases(self) -> tuple["Framework", ...]:
         """Return the table as it is now, and as it is for earlier releases."""

@@ -73,7 +73,7 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _ANY_PAIR: Final = re.compile(
-    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)\s?[:=]\s?{_NUMBER}(?:ms|s)?(?![\w.])"
+    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(ms|s)?(?![\w.])"
 )
 _DURATION: Final = re.compile(
     r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
@@ -318,9 +318,16 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
 
 
 def durations_in(text: str) -> list[str]:
-    """Return the names printed as `name: 1.5` or `name=1.5` on at least three lines that look like durations."""
-    lines = Counter(name for line in text.splitlines() for name in {*_ANY_PAIR.findall(clean(line).text)})
-    return sorted(name for name, count in lines.items() if count >= _LEAST_LINES and _DURATION.search(name))
+    """Return the names printed as `name: 1.5s` or `name=1.5` on at least three lines that look like durations."""
+    lines = Counter(found for line in text.splitlines() for found in {*_ANY_PAIR.findall(clean(line).text)})
+    return sorted(
+        {name for (name, unit), count in lines.items() if count >= _LEAST_LINES and (unit or is_duration(name))}
+    )
+
+
+def is_duration(name: str) -> bool:
+    """Return whether a metric is a duration by its name."""
+    return _DURATION.search(name) is not None
 
 
 def _fits(source: ImportSource) -> bool:

@@ -17,7 +17,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
-from rlscope.importers.console import CONSOLE, durations_in
+from rlscope.importers.console import CONSOLE, durations_in, is_duration
 from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
@@ -310,12 +310,14 @@ def _closest(source: ImportSource) -> ImportFileError | None:
             expected="one run",
             next_step="Export a chart of one run that has all metrics of time, or pass the run's .wandb file.",
         )
-    known = {each: sum(map(each.knows, names)) for table in frameworks() for each in table.releases()}
-    nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))))
-    if known[nearest] < _LOOKS_LIKE_RATIO * len(names):
+    tables = [each for table in frameworks() for each in table.releases() if any(map(each.names, names))]
+    known = {each: sum(map(each.knows, names)) for each in tables}
+    nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
+    if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):
+        shown = sorted(names, key=lambda name: (not is_duration(name), name))
         return ImportFileError.of(
             source.path,
-            found=f"{len(names):,} metrics of no framework that rlscope knows: {first_few(sorted(names))}",
+            found=f"{len(names):,} metrics of no framework that rlscope knows: {first_few(shown)}",
             expected="metrics of " + ", ".join(framework_names()),
             next_step=f"Name the metrics of the phases, in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
         )

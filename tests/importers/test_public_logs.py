@@ -538,3 +538,71 @@ def test_torchforge_s_metrics_are_read_behind_a_collector_s_time(tmp_path: Path,
         "trainer other": 12.0,
     }
     assert asked(tmp_path / "run", "SELECT step, loss FROM train_steps ORDER BY step") == [(3, 1.25e-06), (4, 1.25e-06)]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "seen"),
+    [
+        # UniRL since its pull requests 37 and 201 (2026-06, 2026-07).
+        (
+            "a.jsonl",
+            '{"_step": 1, "reward/mean": 0.5, "perf/step_time_s": 90.0, "perf/generate_time_s": 40.0}',
+            "3 metrics of no framework that rlscope knows: perf/generate_time_s, perf/step_time_s, reward/mean",
+        ),
+        # The pipeline of OpenPipe/ART (2026-07).
+        (
+            "history.jsonl",
+            '{"step": 1, "data/cum": 4, "throughput/step_trainer_idle_s": 60.0, "time/step_trainer_s": 30.0}',
+            "3 metrics of no framework that rlscope knows: throughput/step_trainer_idle_s, time/step_trainer_s, data",
+        ),
+        # Trinity-RFT's trainer, as readers of its log quote it (2026).
+        (
+            "a.log",
+            "(Trainer pid=8) monitor.py:177] Step 1: {'time/read_experience': 20.0, 'time/train_step': 30.0}",
+            "a log of no framework that rlscope knows, with the durations time/read_experience, time/train_step;",
+        ),
+        # InternLM/xtuner's trainer prints such a list after each step (2026-06).
+        (
+            "a.log",
+            " - produce_batch            : 80.00s\n - training                 : 30.00s",
+            "a log of no framework that rlscope knows, with the durations produce_batch, training;",
+        ),
+    ],
+)
+def test_the_log_of_another_framework_is_refused_with_the_durations_that_it_has(
+    tmp_path: Path, name: str, line: str, seen: str
+) -> None:
+    with pytest.raises(ImportFileError, match=f"{seen}.*--phases"):
+        imported(tmp_path, 3 * f"{line}\n", name)
+
+
+def test_areal_s_engines_that_make_room_for_the_trainer_share_its_gpus(tmp_path: Path) -> None:
+    """`rl_trainer.py` of AReaL at 4aef98d8 (2026-05-21), with actor and rollout on the same GPUs, and a critic."""
+    times = {"rollout_onload": 2.0, "rollout": 60.0, "rollout_offload": 3.0, "teacher_logp": 4.0, "train_step": 20.0}
+    times |= {"critic_train_step": 10.0, "update_weights": 1.0}
+    cells = "".join(f"\u2502 timeperf/{name} \u2502 {seconds:.4e} \u2502\n" for name, seconds in times.items())
+    imported(tmp_path, "".join(f"StatsLogger INFO: Train step {step}/9 done.\n{cells}" for step in (1, 2)))
+    assert asked(tmp_path / "run", "SELECT role FROM workers") == [("colocated",)]
+    assert spent_s(tmp_path / "run") == {
+        "trainer weight_update": 10.0,
+        "trainer generate": 120.0,
+        "trainer logprobs": 8.0,
+        "trainer train": 20.0 + 40.0,
+        "trainer publish": 2.0,
+    }
+
+
+def test_nemo_rl_s_value_model_is_trained_and_queried_apart_from_the_policy(tmp_path: Path) -> None:
+    """`ppo.py` of NVIDIA-NeMo/RL at 7ea279ab (2026-08-22). The step also has 1 s that nothing times."""
+    times = {"exposed_generation": 40.0, "value_inference": 5.0, "value_training_prep": 1.0, "value_training": 12.0}
+    times |= {"policy_training": 30.0, "weight_sync": 8.0, "policy_offload_after_refit": 3.0, "total_step_time": 100.0}
+    rows = ({"step": step, **{f"timing/train/{name}": each for name, each in times.items()}} for step in (1, 2))
+    assert imported(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.jsonl").refusal is None
+    assert {name: each for name, each in spent_s(tmp_path / "run").items() if name.startswith("trainer")} == {
+        "trainer samples": 80.0,
+        "trainer logprobs": 10.0,
+        "trainer other": 2.0 + 6.0,
+        "trainer train": 24.0 + 60.0,
+        "trainer publish": 16.0,
+    }
+    assert asked(tmp_path / "run", "SELECT (end_ns - start_ns) / 1e9 FROM train_steps") == [(30.0,), (30.0,)]

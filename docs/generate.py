@@ -320,7 +320,7 @@ def page_of_tables(name: str) -> str:
         head, rule, *_ = text[start:].split("\n", 2)
         columns = [cell.strip() for cell in head.strip("|").split("|")]
         rows = [
-            f"| {' | '.join(row[each] for each in columns)} |"
+            f"| {' | '.join({'framework': table.title.partition(' (')[0], **row}[each] for each in columns)} |"
             for table in frameworks()
             for row in table.docs.get(key, ())
         ]

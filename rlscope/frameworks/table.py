@@ -327,7 +327,7 @@ class Framework:
     """Prefixes, and the generation of names that each indicates; the first match is used."""
     earlier: tuple[Earlier, ...] = ()
     docs: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict[str, Any])
-    """Rows of the tables in docs/frameworks.md and docs/importers.md."""
+    """Rows of tables in docs/frameworks.md and docs/importers.md; without a `framework`, a row is of the title."""
 
     @property
     def known_by(self) -> tuple[tuple[str, ...], ...]:

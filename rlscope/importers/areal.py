@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import records_of, to_ns
 from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
 from rlscope.importers.rows import items, mapping
+from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -54,7 +54,7 @@ class _Run:
     progress: Progress
     dumped: dict[int, list[_Dumped]] = field(default_factory=dict[int, list[_Dumped]])
     """Trajectories by task, in the order of the task's samples."""
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: Spans = field(default_factory=Spans)
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Finish time and newest version of each sample."""
     taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

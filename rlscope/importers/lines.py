@@ -4,7 +4,7 @@ A log of any size is read in constant memory. The importers interpret the lines.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -114,13 +114,16 @@ class LogFile:
                 next_step="Check the path and permissions.",
             ) from error
 
-    def say_merged(self, target: ImportTarget) -> None:
-        """Add a note if Ray's driver left out lines."""
-        if self.merged_lines:
-            target.note(
-                f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}. Set RAY_DEDUP_LOGS=0, or pass"
-                " the workers' own logs."
-            )
+    def say_merged(self, target: ImportTarget, rows: Mapping[str, int]) -> None:
+        """Report that Ray's driver left out lines, if it did. rows: number of rows by worker that may lack some."""
+        if not self.merged_lines:
+            return
+        for worker_id, count in rows.items():
+            target.say_coverage(worker_id, count / (count + self.merged_lines))
+        target.note(
+            f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}. Set RAY_DEDUP_LOGS=0, or pass"
+            " the workers' own logs."
+        )
 
     def source(self) -> SourceFile:
         """Return what was read of the file so far."""

@@ -5,7 +5,7 @@ Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/
 which are never read.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -19,10 +19,10 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, factors_in, number
 from rlscope.importers.rows import items, mapping
+from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -82,7 +82,7 @@ class _Run:
     taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     """By step: when rank 0 began to train it, and the last version before that."""
     lengths: dict[int, _Lengths] = field(default_factory=dict[int, _Lengths])
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: Spans = field(default_factory=Spans)
     samples: int = 0
     unmatched: int = 0
 
@@ -254,7 +254,7 @@ def _read_engine_series(run: _Run) -> None:
     """Add a row for each pair of consecutive scrapes of an engine. Series that are split by labels are summed."""
     before: dict[str, _Reading] = {}
     current: dict[str, _Reading] = {}
-    idle: dict[str, tuple[int, int]] = {}
+    idle: defaultdict[str, Spans] = defaultdict(Spans)
     for file, record in _records(run, "engine_series"):
         time_s, address, metric = (record.get(name) for name in ("ts", "addr", "metric"))
         value = number(record.get("value"), MOST)
@@ -272,13 +272,11 @@ def _read_engine_series(run: _Run) -> None:
         reading.values[metric] = reading.values.get(metric, 0.0) + value
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading, idle)
-    for worker, span in idle.items():
-        run.target.add_phase(worker, PhaseKind.WAIT_REQUESTS, *span)
+    for worker, spans in idle.items():
+        spans.write_idle(worker, run.target)
 
 
-def _add_row(
-    run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, tuple[int, int]]
-) -> None:
+def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, idle: defaultdict[str, Spans]) -> None:
     worker = run.engines.get(address)
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
@@ -292,14 +290,8 @@ def _add_row(
     )
     run.target.extend_worker(worker, start_ns, end_ns)
     if not (running or decoded or prefilled):
-        # Keep one idle span however often it was scraped. A weight update within it is a later, inner span.
-        since = idle.get(worker)
-        if since is not None and since[1] == start_ns:
-            idle[worker] = since[0], end_ns
-            return
-        if since is not None:
-            run.target.add_phase(worker, PhaseKind.WAIT_REQUESTS, *since)
-        idle[worker] = start_ns, end_ns
+        # One idle span however often it was scraped. A weight update within it is a later, inner span.
+        idle[worker].add(start_ns, end_ns)
         return
     run.target.add(
         "engine_steps",

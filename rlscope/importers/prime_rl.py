@@ -18,7 +18,6 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
-from rlscope.importers.in_flight import InFlight
 from rlscope.importers.lines import records_of, to_ns
 from rlscope.importers.quantities import (
     LATEST_S,
@@ -32,6 +31,7 @@ from rlscope.importers.quantities import (
     whole,
 )
 from rlscope.importers.rows import items, mapping
+from rlscope.importers.spans import Spans
 from rlscope.importers.step_rows import INFERRED_GENERATION, UNKNOWN_SAMPLERS
 from rlscope.importers.steps import gpus_of, phase_value, stated_settings, whole_ratio
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -75,7 +75,7 @@ class _Run:
     phases_inside: int = 0
     phases_before: int = 0
     engine: str = _INFERENCE
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: Spans = field(default_factory=Spans)
     trained: set[int] = field(default_factory=set[int])
     """Hashes of the traces that were trained on."""
     samples: int = 0

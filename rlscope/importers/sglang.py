@@ -484,10 +484,7 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
     if any(lane.is_idle for lane in lanes):
         rule = "an engine is idle before a prefill that finds no running request"
         target.say_origin("activities", Certainty.INFERRED, rule)
-    if log.merged_lines:
-        for lane in lanes:
-            target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))
-        log.say_merged(target)
+    log.say_merged(target, {lane.engine: lane.rows for lane in lanes})
 
 
 SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", recognise_log, read_log, is_companion=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
-from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import (
     ConsoleLine,
@@ -24,6 +23,7 @@ from rlscope.importers.lines import (
     to_ns,
 )
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
+from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -78,9 +78,8 @@ class _Engine:
     """End of the last row from its progress bar."""
     rows: int = 0
     timed_rows: int = 0
-    idle_ns: int = 0
-    idle: tuple[int, int] | None = None
-    """The last span without requests, not written yet."""
+    idle: Spans = field(default_factory=Spans)
+    """Spans without requests."""
 
 
 @dataclass(slots=True)
@@ -154,9 +153,9 @@ class _Reader:
         self.target.extend_worker(engine.worker_id, stats.time_ns - window_ns, stats.time_ns)
         if before is not None and is_after_idle:
             # vLLM prints nothing while nothing runs.
-            self._idle(engine, before.time_ns, stats.time_ns - window_ns)
+            engine.idle.add(before.time_ns, stats.time_ns - window_ns)
         if stats.is_idle:
-            self._idle(engine, stats.time_ns - window_ns, stats.time_ns)
+            engine.idle.add(stats.time_ns - window_ns, stats.time_ns)
         elif stats.output_per_s or stats.prompt_per_s:
             self._add_window(engine, before, stats, window_ns)
 
@@ -193,21 +192,6 @@ class _Reader:
         cap = self.settings.get("max_running")
         return min(before.waiting, stats.waiting) > 0 or (cap is not None and stats.running >= cap)
 
-    def _idle(self, engine: _Engine, start_ns: int, end_ns: int) -> None:
-        """Hold a span without requests, merged with the previous one if they touch."""
-        if end_ns <= start_ns:
-            return
-        engine.idle_ns += end_ns - start_ns
-        if engine.idle is not None and engine.idle[1] == start_ns:
-            engine.idle = engine.idle[0], end_ns
-            return
-        self._write_idle(engine)
-        engine.idle = start_ns, end_ns
-
-    def _write_idle(self, engine: _Engine) -> None:
-        if engine.idle is not None:
-            self.target.add_phase(engine.worker_id, PhaseKind.WAIT_REQUESTS, *engine.idle)
-
     def _take_bar(self, actor: str | None, found: re.Match[str]) -> None:
         """Add the work finished since the bar was last drawn; bars of one engine are laid end to end."""
         name = safe_worker_id(self._name(actor))
@@ -242,7 +226,7 @@ class _Reader:
     def finish(self) -> None:
         """Add the engines."""
         for engine in self.engines.values():
-            self._write_idle(engine)
+            engine.idle.write_idle(engine.worker_id, self.target)
             gpus = self.options.gpus_per_engine or self.settings.get("gpus")
             self.target.add_engine(
                 engine.worker_id,
@@ -274,7 +258,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         except RefusedNumberError:
             log.bad_lines += 1
     engines = reader.engines.values()
-    if not any(engine.rows or engine.idle_ns for engine in engines):
+    if not any(engine.rows or engine.idle.spans() for engine in engines):
         raise ImportFileError.of(
             source.path,
             found="no timed `Avg prompt throughput` line and no `Processed prompts` progress bar",
@@ -308,10 +292,7 @@ def _say(target: ImportTarget, log: LogFile, reader: _Reader) -> None:
         target.say_origin(
             "activities", Certainty.INFERRED, "an engine is idle if it logs nothing after reporting zeros"
         )
-    if log.merged_lines:
-        for engine in engines:
-            target.say_coverage(engine.worker_id, engine.rows / (engine.rows + log.merged_lines))
-        log.say_merged(target)
+    log.say_merged(target, {engine.worker_id: engine.rows for engine in engines})
 
 
 def _bar(text: str) -> re.Match[str] | None:

@@ -1,4 +1,4 @@
-"""Infer when a sampler generated, from the start and end times of its requests, which come in any order."""
+"""Merge the time spans of a sampler, which come in any order: those of its requests, or those without any."""
 
 from typing import Final
 
@@ -11,15 +11,15 @@ _HELD: Final = 100_000
 """Spans kept before adjacent ones are merged, so that memory grows with the number of idle gaps, not of requests."""
 
 
-class InFlight:
-    """Union of the time spans of one worker's requests."""
+class Spans:
+    """Union of time spans of one worker: those of its requests, unless said otherwise."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int]] = []
         self._merge_at = _HELD
 
     def add(self, start_ns: int | None, end_ns: int) -> None:
-        """Add a request; one without a start is ignored."""
+        """Add a span; one without a start is ignored."""
         if start_ns is None or end_ns <= start_ns:
             return
         self._spans.append((start_ns, end_ns))
@@ -28,8 +28,13 @@ class InFlight:
             self._merge_at = max(_HELD, 2 * len(self._spans))
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the spans with at least one running request, in order and merged."""
+        """Return the spans in order and merged."""
         return joined(sorted(self._spans))
+
+    def write_idle(self, worker_id: str, target: ImportTarget) -> None:
+        """Add the spans as the worker's times without requests."""
+        for span in self.spans():
+            target.add_phase(worker_id, PhaseKind.WAIT_REQUESTS, *span)
 
     def write(self, worker_id: str, target: ImportTarget) -> None:
         """Add the worker's activities: it generated while a request ran, and had no requests in the gaps."""

@@ -606,3 +606,18 @@ def test_nemo_rl_s_value_model_is_trained_and_queried_apart_from_the_policy(tmp_
         "trainer publish": 16.0,
     }
     assert asked(tmp_path / "run", "SELECT (end_ns - start_ns) / 1e9 FROM train_steps") == [(30.0,), (30.0,)]
+
+
+def test_skyrl_s_critic_is_trained_inside_the_time_of_the_policy(tmp_path: Path) -> None:
+    """`trainer.py` of NovaSky-AI/SkyRL at a9564572 (2026-08-21): 100 s of both, of which 35 s are the critic's."""
+    times = {"generate": 60.0, "apply_reward_kl_penalty": 1.0, "train_critic_and_policy": 100.0, "critic_train": 35.0}
+    times |= {"policy_train": 65.0, "sync_weights": 4.0, "step": 165.0}
+    rows = ({"step": step, **{f"timing/{name}": each for name, each in times.items()}} for step in (1, 2))
+    imported(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.jsonl")
+    assert spent_s(tmp_path / "run") == {
+        "trainer generate": 120.0,
+        "trainer other": 2.0,
+        "trainer train": 70.0 + 130.0,
+        "trainer publish": 8.0,
+    }
+    assert asked(tmp_path / "run", "SELECT (end_ns - start_ns) / 1e9 FROM train_steps") == [(65.0,), (65.0,)]

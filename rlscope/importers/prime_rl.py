@@ -228,7 +228,8 @@ def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any
     run.waited.append((waited_ns, at_ns))
     version = run.published if run.published is not None else step - 1
     run.taken[step] = (at_ns, version)
-    at_ns = _act(run, _TRAINER, PhaseKind.OTHER, at_ns, to_ns(durations[PhaseKind.OTHER]))
+    for kind in (PhaseKind.OTHER, PhaseKind.LOGPROBS):
+        at_ns = _act(run, _TRAINER, kind, at_ns, to_ns(durations[kind]))
     trained_ns = at_ns + to_ns(durations[PhaseKind.TRAIN])
     _add_optimizer_step(run, step, (at_ns, trained_ns), (version, step if is_inside and publish_s else version))
     at_ns = _publish_and_save(run, step, trained_ns, durations) if is_inside else trained_ns

@@ -621,3 +621,24 @@ def test_skyrl_s_critic_is_trained_inside_the_time_of_the_policy(tmp_path: Path)
         "trainer publish": 8.0,
     }
     assert asked(tmp_path / "run", "SELECT (end_ns - start_ns) / 1e9 FROM train_steps") == [(65.0,), (65.0,)]
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+def test_prime_rl_s_earlier_trainer_saves_the_weights_and_computes_log_probabilities(
+    tmp_path: Path, has_times: bool
+) -> None:
+    """`train.py` of prime-rl at 4620e257 (2025-10-09): the weights are saved for the engines before the step.
+
+    Rows with times are those of its metrics.jsonl; without, those of another logger.
+    """
+    times = {"save_weights": 6.0, "wait_for_batch": 40.0, "load_data": 1.0, "compute_logprobs": 9.0}
+    metrics = {f"time/{name}": each for name, each in (times | {"forward_backward": 30.0, "step": 80.0}).items()}
+    rows = ({"step": step, **({"time": 1.76e9 + 86 * step} if has_times else {}), **metrics} for step in (1, 2, 3))
+    imported(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.jsonl")
+    assert {name: each for name, each in spent_s(tmp_path / "run").items() if name.startswith("trainer")} == {
+        "trainer publish": 18.0,
+        "trainer samples": 120.0,
+        "trainer other": 3.0,
+        "trainer logprobs": 27.0,
+        "trainer train": 90.0,
+    }

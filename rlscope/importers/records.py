@@ -1,4 +1,4 @@
-"""Files of records: JSON lines, trainer_state.json, CSV exported from W&B, SQLite databases of MLflow and trackio.
+"""Files of records: JSON lines and lists, trainer_state.json, CSV of W&B, SQLite databases of MLflow and trackio.
 
 The step and the time come from the names that metric writers give them: `step`, `_step`, `time`, `_timestamp`.
 """
@@ -42,7 +42,7 @@ def _fits(source: ImportSource) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """Yield the rows of `log_history`; if the file is cut off or damaged, the rows before the damage."""
+    """Yield the rows of a list, or of `log_history`; if the file is cut off or damaged, the rows before the damage."""
     tally.bytes = path.stat().st_size
     if tally.bytes > _LARGEST_STATE_BYTES:
         tally.bad_lines += 1
@@ -50,8 +50,8 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
     text = path.read_bytes()
     document = parsed_json(text)
     progress(tally.bytes)
-    if isinstance(document, dict):
-        history = document.get("log_history")
+    if isinstance(document, dict | list):
+        history = document if isinstance(document, list) else document.get("log_history")
     else:
         tally.bad_lines += 1
         history = _whole_entries(text.decode("utf-8", errors="replace"))
@@ -64,8 +64,8 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
 
 
 def _whole_entries(text: str) -> list[object]:
-    """Return the complete entries of `log_history` in a cut or damaged document, resuming after each bad entry."""
-    opened = text.find('"log_history"')
+    """Return the complete entries of a cut or damaged document, resuming after each bad entry."""
+    opened = 0 if text.lstrip().startswith("[") else text.find('"log_history"')
     at = text.find("{", opened) if opened >= 0 else -1
     found, decoder, bad = list[object](), json.JSONDecoder(), 0
     while at >= 0 and bad < _MOST_BAD_ENTRIES:
@@ -80,7 +80,8 @@ def _whole_entries(text: str) -> list[object]:
 
 
 def _is_state(source: ImportSource) -> bool:
-    return source.path.suffix == ".json" and source.path.name.startswith("trainer_state")
+    is_list = source.head.lstrip().startswith(b"[")
+    return source.path.suffix == ".json" and (is_list or source.path.name.startswith("trainer_state"))
 
 
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:

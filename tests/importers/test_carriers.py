@@ -80,7 +80,7 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     """The bound of docs/importers.md: 3%. The first step has no perf/step_s, and counts."""
     recorded = json.loads((TRL_STATE.parent / "recorded.json").read_text())
     imported = import_run(TRL_STATE, tmp_path / "run")
-    assert source_words(imported) == "imported from trl's trainer_state.json"
+    assert source_words(imported) == "imported from trl's JSON file trainer_state.json"
     found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "samples", "train": "train"}
     for state, name in {**names, "publishing_weights": "publish"}.items():
         assert found[name] == pytest.approx(recorded[state], abs=0.03 * found["step_time"]), state

@@ -17,7 +17,7 @@ _CARRIERS: Final[Mapping[str, str]] = {
     "wandb": ".wandb file",
     "tensorboard": "TensorBoard events",
     "csv": "CSV export",
-    "trainer_state": "trainer_state.json",
+    "trainer_state": "JSON file",
     "sqlite": "SQLite database",
 }
 _OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
@@ -40,10 +40,7 @@ def source_words(imported: Imported) -> str:
     kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
     if not kinds:
         return f"imported from {imported.framework}"
-    files = file_words(imported)
-    # A trainer_state.json is called so.
-    named = files if files.startswith(kinds) else f"{kinds} {files}".rstrip()
-    return f"imported from {imported.framework}'s {named}"
+    return f"imported from {imported.framework}'s {kinds} {file_words(imported)}".rstrip()
 
 
 def file_words(imported: Imported) -> str:

@@ -307,7 +307,7 @@ def _of_each_step(steps: Mapping[int, Step], process: Process) -> tuple[Step, ..
     A row may stand for the steps since the previous one. What the first row counts began before a log that is cut off.
     """
     ordered = _in_order(steps)
-    counted = {phase.metric for phase in process.order if phase.is_cumulative}
+    counted = {phase.metric for phase in process.order if phase.is_cumulative and phase.metric}
     for before, step in reversed([*pairwise(ordered)]):
         for name in counted & step.values.keys() & before.values.keys():
             total, earlier = step.values[name], before.values[name]

@@ -19,12 +19,12 @@ from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
 from rlscope.comparison.facts import (
     ALIKE_RATIO,
     ComparedRun,
-    PromisedAction,
     Setting,
     is_same_size,
     one_sided_settings,
     plain,
     same_compute_cost,
+    version_steps,
 )
 from rlscope.comparison.lengths import (
     CAP,
@@ -41,7 +41,7 @@ from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.document import LEFT_OUT, computed_field
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import ActionWhat
+from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.model.forecast.result import ModelResult
@@ -210,8 +210,8 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
     obstacle = _obstacle(before, after)
     model = None if obstacle else before.model
     lengths = _Lengths.of(before, after, differences, model, changes)
-    measured_causes = [each for each in _measured_causes(before, after, lengths) if _worth_naming(model, each)]
-    candidates = _limited([*_setting_causes(before, after, changes, lengths), *measured_causes])
+    found = (*_setting_causes(before, after, changes, lengths), *_measured_causes(before, after, lengths))
+    candidates = _limited([each for each in (_alone(model, cause) for cause in found) if _is_worth_naming(each)])
     causes = _shared(model, obstacle, candidates, rate)
     measured = None if rate.change is None else math.log1p(rate.change)
     contributions = [each.log_ratio for each in causes if each.log_ratio is not None]
@@ -223,7 +223,7 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         causes=causes,
         together_ratio=None if together is None or not contributions else math.expm1(together),
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_within_error(_promise(before, after, changes, rate, candidates, model), rate),
+        promise=_promise(before, after, changes, rate, candidates, model),
         lengths=lengths.credit,
     )
 
@@ -288,11 +288,11 @@ class _Lengths:
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
     """Return every part of the layout, device and config entry that differs."""
     pairs: dict[str, tuple[object, object]] = {}
-    for role in ("trainer_gpus", "sampler_gpus", "colocated_gpus"):
-        pairs[role] = (getattr(before.layout, role), getattr(after.layout, role))
-    if before.layout.max_running is not None and after.layout.max_running is not None:
-        pairs["max_running"] = (before.layout.max_running, after.layout.max_running)
-    published = _steps_per_version(before, after)
+    for role in _GPUS:
+        pairs[role] = (getattr(before.facts, role), getattr(after.facts, role))
+    if before.max_running is not None and after.max_running is not None:
+        pairs["max_running"] = (before.max_running, after.max_running)
+    published = _publish_every(before, after)
     if published is not None:
         pairs["publish_every"] = published
     devices, other_devices = before.facts.devices, after.facts.devices
@@ -309,9 +309,12 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
 
 
 def _limited(causes: Sequence[ChangeCause]) -> list[ChangeCause]:
-    """Return all causes; those beyond the first `MOST_CAUSES` lose their model input."""
+    """Return all causes; those beyond the first `MOST_CAUSES` lose their model input and their gain."""
     beyond = [each for each in causes if each.change is not None][MOST_CAUSES:]
-    return [replace(each, change=None, unpriced_because="too_many") if each in beyond else each for each in causes]
+    return [
+        replace(each, change=None, alone_ratio=None, unpriced_because="too_many") if each in beyond else each
+        for each in causes
+    ]
 
 
 def _setting_causes(
@@ -320,8 +323,8 @@ def _setting_causes(
     by_name = {each.name: each for each in changes}
     causes: list[ChangeCause] = []
     if by_name.keys() & {*_GPUS}:
-        is_split = not (before.layout.colocated_gpus or after.layout.colocated_gpus)
-        split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
+        is_split = not (before.facts.colocated_gpus or after.facts.colocated_gpus)
+        split = Change(trainer_gpus=after.facts.trainer_gpus, sampler_gpus=after.facts.sampler_gpus)
         splits = (_split_text(before), _split_text(after))
         causes.append(ChangeCause("setting", "layout", *splits, split if is_split else None))
     modelled = [by_name[name] for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in by_name]
@@ -337,8 +340,8 @@ def _setting_causes(
 
 
 def _split_text(run: ComparedRun) -> str:
-    layout = run.layout
-    return f"{layout.trainer_gpus}:{layout.sampler_gpus}" + (f":{layout.colocated_gpus}" * bool(layout.colocated_gpus))
+    facts = run.facts
+    return f"{facts.trainer_gpus}:{facts.sampler_gpus}" + (f":{facts.colocated_gpus}" * bool(facts.colocated_gpus))
 
 
 def _text(setting: Setting) -> str:
@@ -382,7 +385,7 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     significant and at least 5%.
     """
     sides = [_training_series(run) for run in (before, after)]
-    gpus = [(run.layout.trainer_gpus, run.layout.colocated_gpus) for run in (before, after)]
+    gpus = [(run.facts.trainer_gpus, run.facts.colocated_gpus) for run in (before, after)]
     if sides[0] is None or sides[1] is None or gpus[0] != gpus[1]:
         return None
     per_step = [float(each.numerators.mean()) for each in (sides[0], sides[1])]
@@ -401,17 +404,10 @@ def _training_series(run: ComparedRun) -> StepSeries | None:
     return StepSeries(run.table.processed_tokens.astype(float), run.table.train_gpu_s)
 
 
-def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
-    """Return the measured optimizer steps per published version of both runs.
-
-    None without models, or if the means differ by less than a quarter: 2.4 and 2.6 come from the same setting.
-    """
-    if before.model is None or after.model is None:
-        return None
-    means = [run.model.calibration.steps_per_version for run in (before, after) if run.model is not None]
-    if max(means) / min(means) < ALIKE_RATIO:
-        return None
-    return max(1, round(means[0])), max(1, round(means[1]))
+def _publish_every(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
+    """Return the measured steps per version in whole steps, as a setting has them; None if they are alike."""
+    spans = version_steps(before, after)
+    return None if spans is None else (max(1, round(spans[0])), max(1, round(spans[1])))
 
 
 def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
@@ -420,7 +416,7 @@ def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, fl
 
 
 def _saving_s(run: ComparedRun) -> float | None:
-    gpus = run.layout.trainer_gpus + run.layout.colocated_gpus
+    gpus = run.facts.trainer_gpus + run.facts.colocated_gpus
     if run.table is None or not run.table.state_gpu_s or not gpus:
         return None
     spent = {key: float(gpu_s.mean()) for key, gpu_s in run.table.state_gpu_s.items() if key.role in TRAINER_ROLES}
@@ -456,17 +452,15 @@ def _shared(
     model: ModelResult | None, obstacle: Unpriced | None, candidates: Sequence[ChangeCause], rate: Difference
 ) -> tuple[ChangeCause, ...]:
     """Return the causes with their contributions. obstacle: why there is no model, if there is none."""
-    alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in candidates]
-    priced = [each for each, gain in zip(candidates, alone, strict=True) if gain is not None]
+    priced = [each for each in candidates if each.alone_ratio is not None]
     parts = {} if model is None else _contributions(model, priced)
     measured = None if rate.change is None else math.log1p(rate.change)
     causes: list[ChangeCause] = []
-    for each, gain in zip(candidates, alone, strict=True):
-        part = parts.get(each.name)
-        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run" if gain is None else "not_together"
+    for each in candidates:
+        part, is_unrunnable = parts.get(each.name), each.alone_ratio is None
+        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run" if is_unrunnable else "not_together"
         cause = replace(
             each,
-            alone_ratio=None if gain is None else math.expm1(gain),
             log_ratio=part,
             share_ratio=part / measured if part is not None and measured and rate.is_significant else None,
             unpriced_because=None if part is not None else obstacle or each.unpriced_because or refused,
@@ -475,12 +469,16 @@ def _shared(
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
 
 
-def _worth_naming(model: ModelResult | None, each: ChangeCause) -> bool:
+def _alone(model: ModelResult | None, cause: ChangeCause) -> ChangeCause:
+    """Return the cause with the gain that the model predicts from it alone."""
+    gain = None if model is None or cause.change is None else _log_gain(model, [cause.change])
+    return replace(cause, alone_ratio=None if gain is None else math.expm1(gain))
+
+
+def _is_worth_naming(cause: ChangeCause) -> bool:
     """Whether to list a cause: settings always, measured differences if they change the predicted rate by 1%."""
-    if each.kind == "setting":
-        return True
-    gain = None if model is None or each.change is None else _log_gain(model, [each.change])
-    return gain is None or abs(gain) >= _LEAST_LOG_RATIO
+    alone = cause.alone_ratio
+    return cause.kind == "setting" or alone is None or abs(math.log1p(alone)) >= _LEAST_LOG_RATIO
 
 
 def _contributions(model: ModelResult, candidates: Sequence[ChangeCause]) -> dict[str, float]:
@@ -559,49 +557,60 @@ def _promise(
         return None
     changed, settings = {each.name for each in changes}, [each for each in candidates if each.kind == "setting"]
     carried_out = [
-        (action, names)
-        for action in before.promised
+        (not changed <= names, rank)
+        for rank, action in enumerate(before.promised, start=1)
         if (names := _carried_out(action, before, after, changed)) is not None
     ]
     if carried_out:
-        action, names = min(carried_out, key=lambda each: (not changed <= each[1], each[0].rank))
+        others_changed, rank = min(carried_out)
+        action = before.promised[rank - 1]
+        dropped = action.price.dropped_ratio
         return Promise(
             True,
-            action.rank,
+            rank,
             action.what,
             action.gain_ratio,
             rate.change,
-            changed <= names,
-            dropped_ratio=action.dropped_ratio,
-            measured_dropped_ratio=None if action.dropped_ratio is None else after.dropped_ratio,
+            not others_changed,
+            dropped_ratio=dropped,
+            measured_dropped_ratio=None if dropped is None else after.dropped_ratio,
+            is_within_error=_reaches(rate, action.gain_ratio),
         )
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
     priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, candidates)
     if fix is not None and model is not None and (gain := _expected(model, [fix[1]])) is not None:
-        return Promise(True, fix[0].rank, fix[0].what, gain, rate.change, not settings, is_fix=True)
+        rank, is_near = fix[0], _reaches(rate, gain)
+        what = before.promised[rank - 1].what
+        return Promise(True, rank, what, gain, rate.change, not settings, is_fix=True, is_within_error=is_near)
     gain = None if model is None or not priced else _expected(model, priced)
-    return None if gain is None else Promise(False, None, None, gain, rate.change, len(priced) == len(settings))
+    if gain is None:
+        return None
+    is_alone = len(priced) == len(settings)
+    return Promise(False, None, None, gain, rate.change, is_alone, is_within_error=_reaches(rate, gain))
+
+
+def _reaches(rate: Difference, predicted: Estimate) -> bool:
+    """Whether the interval of the measured gain reaches into the predicted one."""
+    return rate.low is not None and rate.high is not None and predicted.low <= rate.high and rate.low <= predicted.high
 
 
 def _carried_out(
-    action: PromisedAction, before: ComparedRun, after: ComparedRun, changed: Collection[str]
+    action: Action, before: ComparedRun, after: ComparedRun, changed: Collection[str]
 ) -> frozenset[str] | None:
     """Return the settings that the action changes, if the other run has the recommended values; else None."""
-    wanted, layout = action.after, after.layout
+    wanted, facts = action.after, after.facts
     if action.what == "colocated":
-        is_shared = "colocated_gpus" in changed and not layout.trainer_gpus and not layout.sampler_gpus
+        is_shared = "colocated_gpus" in changed and not facts.trainer_gpus and not facts.sampler_gpus
         return _LAYOUT | {"synchronous"} if is_shared else None
     if isinstance(wanted, Layout):
-        is_running = layout.max_running in (None, wanted.max_running)
-        is_same = is_running and (layout.trainer_gpus, layout.sampler_gpus) == (
-            wanted.trainer_gpus,
-            wanted.sampler_gpus,
-        )
-        is_new = not _is_synchronous(after) if action.what == "asynchronous" else layout != before.layout
-        return (_LAYOUT | {"synchronous"} if action.what == "asynchronous" else _LAYOUT) if is_same and is_new else None
+        is_running = after.max_running in (None, wanted.max_running)
+        is_split = (facts.trainer_gpus, facts.sampler_gpus) == (wanted.trainer_gpus, wanted.sampler_gpus)
+        if action.what == "asynchronous":
+            return _LAYOUT | {"synchronous"} if is_running and is_split and not _is_synchronous(after) else None
+        return _LAYOUT if is_running and is_split and not _LAYOUT.isdisjoint(changed) else None
     if action.what == "publish_every":
-        published = _steps_per_version(before, after)
+        published = _publish_every(before, after)
         return frozenset({"publish_every"}) if published is not None and published[1] == wanted else None
     name = _SETTING_OF.get(action.what, "")
     return frozenset({name}) if name in changed and after.settings.get(name) == wanted else None
@@ -613,21 +622,12 @@ def _is_synchronous(run: ComparedRun) -> bool:
     return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
 
 
-def _within_error(promise: Promise | None, rate: Difference) -> Promise | None:
-    """Note whether the interval of the measured gain reaches into the predicted one."""
-    if promise is None or rate.low is None or rate.high is None:
-        return promise
-    return replace(promise, is_within_error=rate.low <= promise.gain_ratio.high and rate.high >= promise.gain_ratio.low)
-
-
-def _fixed(
-    promised: Sequence[PromisedAction], candidates: Sequence[ChangeCause]
-) -> tuple[PromisedAction, Change] | None:
-    """Return the first recommended fix whose cost decreased or whose side became faster, with its measured size."""
+def _fixed(promised: Sequence[Action], candidates: Sequence[ChangeCause]) -> tuple[int, Change] | None:
+    """Return the rank and measured size of the first recommended fix that lowered its cost or sped its side up."""
     costs = [each for each in candidates if each.name in _COST_OF.values()]
     better = {each.name: each.change for each in costs if each.change is not None and _is_better(each)}
-    sizes = ((action, better.get(_COST_OF.get(action.what, ""))) for action in promised)
-    return next(((action, change) for action, change in sizes if change is not None), None)
+    sizes = ((rank, better.get(_COST_OF.get(action.what, ""))) for rank, action in enumerate(promised, start=1))
+    return next(((rank, change) for rank, change in sizes if change is not None), None)
 
 
 def _is_better(measured: ChangeCause) -> bool:

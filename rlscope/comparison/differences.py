@@ -7,9 +7,10 @@ state if both have one; otherwise whole runs are compared.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +18,15 @@ import polars as pl
 
 from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
 from rlscope.comparison.facts import ComparedRun, GpuTime, version_steps
-from rlscope.comparison.statistics import Difference, Scale, StepSeries, changed, corrected, difference
+from rlscope.comparison.statistics import (
+    Difference,
+    Measure,
+    Scale,
+    StepSeries,
+    corrected,
+    difference,
+    value_of,
+)
 from rlscope.document import LEFT_OUT, computed_field
 
 Basis = Literal["steady", "whole"]
@@ -59,9 +68,9 @@ _IN_STEPS: Final[Mapping[Quantity, Quantity]] = {
 """The quantity in optimizer steps for each quantity in versions."""
 _ABSOLUTE: Final = frozenset({*_IN_STEPS, *_IN_STEPS.values(), "dropped_ratio"})
 """Quantities that may be 0, so they are compared by difference, not by ratio."""
-LEARNED_COLUMNS: Final[Mapping[Learned, str]] = {"reward": "reward_mean", "loss": "loss", "entropy": "entropy"}
+_LEARNED_COLUMNS: Final[Mapping[Learned, str]] = {"reward": "reward_mean", "loss": "loss", "entropy": "entropy"}
 """Column of the training metrics for each learned quantity."""
-PLACES: Final[tuple[Place, ...]] = ("step", "gpu_hours")
+_PLACES: Final[tuple[Place, ...]] = ("step", "gpu_hours")
 LEARNING_STEPS: Final = 10
 """Number of steps over which reward and loss are averaged: the minimum length of a steady state."""
 
@@ -175,9 +184,13 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     has_steps = before.table is not None and after.table is not None
     basis: Basis = "steady" if has_steps else "whole"
     quantities = _rows(before, after, basis)
-    learning = tuple(_learning(before, after))
+    learning = tuple(learning_rows([before], [after], _of_two_runs))
     breakdowns = tuple(_breakdowns(before, after, basis))
     return _with_correction(Differences(basis, quantities, learning, breakdowns))
+
+
+def _of_two_runs(before: Sequence[Measure], after: Sequence[Measure], scale: Scale) -> Difference:
+    return difference(before[0], after[0], scale)
 
 
 def _with_correction(differences: Differences) -> Differences:
@@ -203,40 +216,33 @@ def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
-    measured, spans = [measures(run, basis) for run in (before, after)], version_steps(before, after)
+    (first, then), spans = (measures(run, basis) for run in (before, after)), version_steps(before, after)
     rows: list[Row] = []
-    for quantity in measured[0]:
-        if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
+    for quantity in first:
+        if quantity == "tokens_per_gpu_s" and before.facts.policy_gpus == after.facts.policy_gpus:
             continue
-        values = [each[quantity] for each in measured]
+        if spans is not None and quantity == "staleness_mean":
+            rows += _rows_in_steps(first, then, spans)
+        ends = first[quantity], then[quantity]
         if spans is not None and quantity in _IN_STEPS:
             # Versions span different numbers of steps, so a difference in versions carries no information.
-            values = [value.value if isinstance(value, StepSeries) else value for value in values]
-        if spans is not None and quantity == "staleness_mean":
-            rows += _rows_in_steps(measured, spans)
-        rows.append(Row(quantity, _between(values[0], values[1], scale_of(quantity))))
+            ends = value_of(ends[0]), value_of(ends[1])
+        rows.append(Row(quantity, difference(*ends, scale_of(quantity))))
     return tuple(rows)
 
 
 def _rows_in_steps(
-    measured: Sequence[Mapping[Quantity, StepSeries | float | None]], spans: tuple[float, float]
+    first: Mapping[Quantity, Measure], then: Mapping[Quantity, Measure], spans: tuple[float, float]
 ) -> Iterator[Row]:
     for quantity, in_steps in _IN_STEPS.items():
-        values = [_times(each[quantity], span) for each, span in zip(measured, spans, strict=True)]
-        yield Row(in_steps, _between(values[0], values[1], "absolute"))
+        ends = _times(first[quantity], spans[0]), _times(then[quantity], spans[1])
+        yield Row(in_steps, difference(*ends, "absolute"))
 
 
-def _times(value: StepSeries | float | None, factor: float) -> StepSeries | float | None:
+def _times(value: Measure, factor: float) -> Measure:
     if isinstance(value, StepSeries):
         return StepSeries(value.numerators * factor, value.denominators)
     return None if value is None else value * factor
-
-
-def _between(before: StepSeries | float | None, after: StepSeries | float | None, scale: Scale) -> Difference:
-    if isinstance(before, StepSeries) and isinstance(after, StepSeries):
-        return difference(before, after, scale)
-    first, then = (each.value if isinstance(each, StepSeries) else each for each in (before, after))
-    return Difference(first, then, scale, changed(first, then, scale))
 
 
 def scale_of(quantity: Quantity) -> Scale:
@@ -244,37 +250,37 @@ def scale_of(quantity: Quantity) -> Scale:
     return "absolute" if quantity in _ABSOLUTE else "ratio"
 
 
-def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, StepSeries | float | None]:
+def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Measure]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
-    time, means, facts = _time(run, basis), run.whole_means, run.facts
+    time, ages, facts = _time(run, basis), run.staleness, run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
-    whole: dict[Quantity, StepSeries | float | None] = {
-        "tokens_per_s": means.tokens_per_s,
+    whole: dict[Quantity, Measure] = {
+        "tokens_per_s": run.whole_tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
         "samples_per_step": facts.samples_trained / facts.steps if facts.steps and facts.samples_trained else None,
         "response_tokens": tokens / facts.samples_trained if tokens else None,
-        "staleness_mean": means.staleness_mean,
-        "staleness_p95": means.staleness_p95,
-        "staleness_in_flight": means.in_flight_mean,
-        "staleness_in_queue": means.in_queue_mean,
+        "staleness_mean": ages.tokens and ages.tokens.mean,
+        "staleness_p95": ages.tokens and float(ages.tokens.p95),
+        "staleness_in_flight": ages.in_flight_mean,
+        "staleness_in_queue": ages.in_queue_mean,
         "update_s": None,
         "dropped_ratio": run.dropped_ratio,
     }
     return whole | _series(run) if basis == "steady" else whole
 
 
-def _series(run: ComparedRun) -> dict[Quantity, StepSeries | float | None]:
+def _series(run: ComparedRun) -> dict[Quantity, Measure]:
     table = run.table
     assert table is not None
-    ones = np.ones(table.step.size)
+    ones, gpus = np.ones(table.step.size), max(1, run.facts.policy_gpus)
     tokens, samples = (
         None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
     )
     is_length_known = tokens is not None and samples is not None and not run.counts_prompts
     return {
         "tokens_per_s": None if tokens is None else StepSeries(tokens, table.period_s),
-        "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * max(1, run.layout.gpus)),
+        "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * gpus),
         "step_s": StepSeries(table.period_s, ones),
         "samples_per_step": None if samples is None else StepSeries(samples, ones),
         "response_tokens": StepSeries(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
@@ -290,27 +296,34 @@ def _time(run: ComparedRun, basis: Basis) -> GpuTime:
     return run.steady if basis == "steady" and run.steady is not None else run.whole
 
 
-def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
-    """Compare reward, loss and entropy at the last step, and at the most GPU-hours, that both runs reached."""
-    if before.learning is None or after.learning is None or before.learning.is_empty() or after.learning.is_empty():
+def learning_rows(
+    before: Sequence[ComparedRun],
+    after: Sequence[ComparedRun],
+    compared: Callable[[Sequence[Measure], Sequence[Measure], Scale], Difference],
+) -> Iterator[LearningRow]:
+    """Compare reward, loss and entropy at the last step, and at the most GPU-hours, that all runs reached.
+
+    compared: the difference between what the runs of one group and of the other had reached by then.
+    """
+    if any(run.learning is None or run.learning.is_empty() for run in (*before, *after)):
         return
-    curves = [with_gpu_hours(run) for run in (before, after)]
-    for learned, column in LEARNED_COLUMNS.items():
-        for at in PLACES:
-            where = min(float(curve[at].max() or 0) for curve in curves)  # type: ignore[arg-type]
-            first, then = (reached(curve, at, where, column) for curve in curves)
-            if first is not None and then is not None:
-                yield LearningRow(learned, at, where, difference(first, then, "absolute"))
+    curves = [[with_gpu_hours(run) for run in group] for group in (before, after)]
+    for learned, column in _LEARNED_COLUMNS.items():
+        for at in _PLACES:
+            where = min(float(curve[at].max() or 0) for group in curves for curve in group)  # type: ignore[arg-type]
+            values = [[_reached(curve, at, where, column) for curve in group] for group in curves]
+            if all(value is not None for group in values for value in group):
+                yield LearningRow(learned, at, where, compared(values[0], values[1], "absolute"))
 
 
 def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
     """Return the run's training metrics, with the GPU-hours from its start to the end of each step."""
     assert run.learning is not None
-    hours = (pl.col("end_ns") - run.facts.started_ns) / 3.6e12 * run.layout.gpus
+    hours = (pl.col("end_ns") - run.facts.started_ns) / 3.6e12 * run.facts.policy_gpus
     return run.learning.with_columns(gpu_hours=hours)
 
 
-def reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSeries | None:
+def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSeries | None:
     """Return the last steps up to a point, weighted by samples if known; None if nothing was recorded."""
     weighted = curve.with_columns(pl.col("samples").fill_null(1))
     up_to = weighted.filter((pl.col(at) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
@@ -346,19 +359,29 @@ def _trainers(time: GpuTime) -> int:
 def _of_states(
     name: BreakdownName, times: Sequence[GpuTime], runs: tuple[ComparedRun, ComparedRun] | None, role: str | None = None
 ) -> Breakdown:
-    """Return a breakdown by state; a state that a run was never in counts as 0 there."""
-    keys = {key: None for time in times for key in time.states if _belongs(name, key, role)}
-    below = [_divisor(name, time, role) for time in times]
+    """Return a breakdown by state."""
+    sides: list[dict[StateKey, Fraction]] = []
+    for time in times:
+        per = _divisor(name, time, role)
+        sides.append({key: gpu_ns / per for key, gpu_ns in time.states.items() if _belongs(name, key, role)})
+    return _sum_of_parts(name, sides, role, None if runs is None else partial(_state_difference, name, runs, role))
+
+
+def _sum_of_parts(
+    name: BreakdownName,
+    sides: Sequence[Mapping[StateKey, Fraction]],
+    role: str | None = None,
+    tested: Callable[[StateKey], Difference | None] | None = None,
+) -> Breakdown:
+    """Return a breakdown whose parts add up to the total; a part that a run lacks counts as 0 there."""
     parts: list[BreakdownPart] = []
-    ends = [Fraction(0), Fraction(0)]
-    for key in keys:
-        values = [Fraction(time.states.get(key, 0)) / per for time, per in zip(times, below, strict=True)]
-        ends = [end + value for end, value in zip(ends, values, strict=True)]
-        tested = None if runs is None else _state_difference(name, key, runs, role)
-        numbers = (float(values[0]), float(values[1]), float(values[1] - values[0]))
-        parts.append(BreakdownPart(key.state, key.role, key.reason, *numbers, tested))
+    for key in {**sides[0], **sides[1]}:
+        before, after = (side.get(key, Fraction(0)) for side in sides)
+        numbers = (float(before), float(after), float(after - before))
+        parts.append(BreakdownPart(key.state, key.role or None, key.reason, *numbers, tested and tested(key)))
     parts.sort(key=lambda part: -abs(part.change))
-    return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
+    before, after = (sum(side.values(), Fraction(0)) for side in sides)
+    return Breakdown(name, role, float(before), float(after), float(after - before), tuple(parts))
 
 
 def _belongs(name: BreakdownName, key: StateKey, role: str | None) -> bool:
@@ -377,7 +400,7 @@ def _divisor(name: BreakdownName, time: GpuTime, role: str | None) -> Fraction:
 
 
 def _state_difference(
-    name: BreakdownName, key: StateKey, runs: tuple[ComparedRun, ComparedRun], role: str | None
+    name: BreakdownName, runs: tuple[ComparedRun, ComparedRun], role: str | None, key: StateKey
 ) -> Difference | None:
     first, then = (_state_series(name, key, run, role) for run in runs)
     return None if first is None or then is None else difference(first, then, "absolute")
@@ -397,46 +420,29 @@ def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: st
 
 def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
     """Split staleness into versions published before the sample ended and those published before its step."""
-    sides: list[Mapping[str, Fraction]] = []
-    for run in (before, after):
-        parts = _staleness_parts(run, basis)
-        if parts is None:
-            return
-        sides.append(parts)
+    sides = [parts for run in (before, after) if (parts := _staleness_parts(run, basis)) is not None]
+    if len(sides) < 2:
+        return
     spans = version_steps(before, after)
     if spans is not None:
         in_steps = [
-            {name: part * Fraction(span) for name, part in side.items()}
-            for side, span in zip(sides, spans, strict=True)
+            {key: part * Fraction(span) for key, part in side.items()} for side, span in zip(sides, spans, strict=True)
         ]
-        yield _closing("staleness_steps", in_steps)
-    yield _closing("staleness", sides)
+        yield _sum_of_parts("staleness_steps", in_steps)
+    yield _sum_of_parts("staleness", sides)
 
 
-def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] | None:
-    table = run.table
+def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[StateKey, Fraction] | None:
+    table, known = run.table, 1
+    in_flight, in_queue = run.staleness.in_flight_mean, run.staleness.in_queue_mean
     if basis == "steady" and table is not None:
         known = int(table.known_tokens.sum())
-        if not known:
-            return None
-        sums = {"in_flight": int(table.in_flight.sum()), "in_queue": int(table.in_queue.sum())}
-        return {name: Fraction(total, known) for name, total in sums.items()}
-    means = run.whole_means
-    if means.in_flight_mean is None or means.in_queue_mean is None:
+        in_flight, in_queue = int(table.in_flight.sum()), int(table.in_queue.sum())
+    if not known or in_flight is None or in_queue is None:
         return None
-    return {"in_flight": Fraction(means.in_flight_mean), "in_queue": Fraction(means.in_queue_mean)}
-
-
-def _closing(name: BreakdownName, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:
-    ends = [sum(side.values(), Fraction(0)) for side in sides]
-    parts = [
-        BreakdownPart(
-            each, None, None, float(sides[0][each]), float(sides[1][each]), float(sides[1][each] - sides[0][each])
-        )
-        for each in sides[0]
-    ]
-    parts.sort(key=lambda part: -abs(part.change))
-    return Breakdown(name, None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
+    # These parts belong to no role.
+    parts = {StateKey("", "in_flight", None): in_flight, StateKey("", "in_queue", None): in_queue}
+    return {key: Fraction(part) / known for key, part in parts.items()}
 
 
 class _Factors(NamedTuple):

@@ -4,23 +4,21 @@ GPU time is kept in whole nanoseconds, so that every breakdown adds up. This mod
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
 from rlscope.analysis.ledger import StateKey
-from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, SteadyWindow
+from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, Staleness, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionWhat
+from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import steps_per_version
-from rlscope.model.system import Layout
 from rlscope.trace.imported import Certainty, Imported
 
 ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
@@ -91,45 +89,6 @@ class StepTable:
     """Prompt and response tokens trained on; None if not recorded."""
 
 
-class PromisedAction(NamedTuple):
-    """An action that the analysis of a run recommended, and its predicted gain."""
-
-    what: ActionWhat
-    after: Layout | float | None
-    """The recommended value of the setting; None to remove it."""
-    gain_ratio: Estimate
-    rank: int
-    """1 is the first to do."""
-    dropped_ratio: Estimate | None = None
-    """Predicted share of the generated tokens that is dropped after it; None if unknown."""
-
-
-class RunLayout(NamedTuple):
-    """GPUs by role, and the running requests per engine (None if not recorded)."""
-
-    trainer_gpus: int
-    sampler_gpus: int
-    colocated_gpus: int
-    max_running: int | None
-
-    @property
-    def gpus(self) -> int:
-        """Total number of GPUs."""
-        return self.trainer_gpus + self.sampler_gpus + self.colocated_gpus
-
-
-@dataclass(frozen=True, slots=True)
-class WholeMeans:
-    """Means over a whole run; None if unknown."""
-
-    tokens_per_s: float | None
-    """Trained response tokens per second."""
-    staleness_mean: float | None
-    staleness_p95: float | None
-    in_flight_mean: float | None
-    in_queue_mean: float | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRun:
     """All facts of one run that a comparison needs."""
@@ -137,15 +96,18 @@ class ComparedRun:
     name: str
     """The run's id, or its folder if several runs have the same id."""
     facts: RunFacts
-    layout: RunLayout
+    max_running: int | None
+    """Limit on the running requests of an engine; None if not recorded."""
     bottleneck: Bottleneck
     steady_tokens_per_s: float | None
+    whole_tokens_per_s: float | None
+    """Trained response tokens per second over the whole run; None if unknown."""
     whole: GpuTime
     """The whole run."""
-    whole_means: WholeMeans
-    staleness_tokens: tuple[tuple[int, int], ...]
-    """Pairs of staleness in versions and trained tokens, over the whole run."""
-    promised: tuple[PromisedAction, ...]
+    staleness: Staleness
+    """Staleness over the whole run."""
+    promised: tuple[Action, ...]
+    """The recommended actions, the first to do first."""
     settings: Mapping[str, object]
     """The run's config, with nested entries under dotted names."""
     table: StepTable | None = None
@@ -184,19 +146,18 @@ class ComparedRun:
 
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     """Return the facts of an analyzed run."""
-    facts, window, answers = analysis.run, analysis.run.window, analysis.answers
+    facts, window, answers, table = analysis.run, analysis.run.window, analysis.answers, _table(analysis)
     model = analysis.model if isinstance(analysis.model, ModelResult) else None
-    tokens, table = analysis.staleness.tokens, _table(analysis)
     return ComparedRun(
         name=facts.run_id if name is None else name,
         facts=facts,
-        layout=_layout(analysis),
+        max_running=_max_running(analysis),
         bottleneck=analysis.verdict.bottleneck,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
+        whole_tokens_per_s=analysis.throughput.achieved_tokens_per_s,
         whole=_whole_time(analysis),
-        whole_means=_whole_means(analysis),
-        staleness_tokens=() if tokens is None else tokens.histogram,
-        promised=() if model is None else _promised(model.ranking.actions),
+        staleness=analysis.staleness,
+        promised=() if model is None else model.ranking.actions,
         settings=flattened(facts.settings),
         passes=answers.get("pass_latency"),
         learning=answers.get("training_metrics"),
@@ -294,7 +255,7 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
     if run.counts_prompts:
         return run
     whole = replace(run, counts_prompts=True, whole=replace(run.whole, tokens=0))
-    whole = replace(whole, steady_tokens_per_s=None, whole_means=replace(run.whole_means, tokens_per_s=None))
+    whole = replace(whole, steady_tokens_per_s=None, whole_tokens_per_s=None)
     if run.table is None or run.steady is None:
         return whole
     tokens = _sum(run.table.processed_tokens)
@@ -307,29 +268,16 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
     )
 
 
-def _layout(analysis: AnalysisResult) -> RunLayout:
-    run, stated = analysis.run, analysis.run.settings.get("max_running")
-    devices = analysis.answers.get("worker_devices")
+def _max_running(analysis: AnalysisResult) -> int | None:
+    stated, devices = analysis.run.settings.get("max_running"), analysis.answers.get("worker_devices")
     recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
-    running = stated if isinstance(stated, int) and not isinstance(stated, bool) else recorded
-    return RunLayout(run.trainer_gpus, run.sampler_gpus, run.colocated_gpus, running)  # type: ignore[arg-type]
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) else recorded  # type: ignore[return-value]
 
 
 def _whole_time(analysis: AnalysisResult) -> GpuTime:
     run = analysis.run
     states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
     return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained or 0, run.steps)
-
-
-def _whole_means(analysis: AnalysisResult) -> WholeMeans:
-    tokens = analysis.staleness.tokens
-    return WholeMeans(
-        analysis.throughput.achieved_tokens_per_s,
-        None if tokens is None else tokens.mean,
-        None if tokens is None else float(tokens.p95),
-        analysis.staleness.in_flight_mean,
-        analysis.staleness.in_queue_mean,
-    )
 
 
 def _gpus(run: RunFacts) -> dict[str, int]:
@@ -476,10 +424,3 @@ def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) 
     if window is not None:
         steps = steps.filter(window.is_inside)
     return steps_per_version(steps["published"].fill_null(0).to_numpy())
-
-
-def _promised(actions: Sequence[Action]) -> tuple[PromisedAction, ...]:
-    return tuple(
-        PromisedAction(each.what, each.after, each.gain_ratio, rank, each.price.dropped_ratio)
-        for rank, each in enumerate(actions, start=1)
-    )

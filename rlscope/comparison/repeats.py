@@ -12,19 +12,16 @@ from typing import Final
 
 from rlscope.comparison.attribution import setting_changes
 from rlscope.comparison.differences import (
-    LEARNED_COLUMNS,
-    PLACES,
     Basis,
     LearningRow,
     Quantity,
     Row,
+    learning_rows,
     measures,
-    reached,
     scale_of,
-    with_gpu_hours,
 )
 from rlscope.comparison.facts import ComparedRun, version_steps
-from rlscope.comparison.statistics import StepSeries, corrected, difference_of_runs
+from rlscope.comparison.statistics import corrected, difference_of_runs
 
 _SEEDS: Final = frozenset({"seed", "data_seed", "random_seed"})
 """Last parts of the names of config entries in which repeated runs may differ."""
@@ -81,7 +78,7 @@ def _is_repeat(run: ComparedRun, other: ComparedRun) -> bool:
 def _compared(runs: Sequence[ComparedRun], first: tuple[int, ...], other: tuple[int, ...]) -> RepeatedSetting:
     before, after = ([runs[index] for index in group] for group in (first, other))
     basis: Basis = "steady" if all(run.table is not None for run in (*before, *after)) else "whole"
-    rows, learning = list(_rows(before, after, basis)), list(_learning(before, after))
+    rows, learning = list(_rows(before, after, basis)), [*learning_rows(before, after, difference_of_runs)]
     tested = iter(corrected([each.difference for each in (*rows[1:], *learning)]))
     return RepeatedSetting(
         first,
@@ -95,28 +92,10 @@ def _compared(runs: Sequence[ComparedRun], first: tuple[int, ...], other: tuple[
 def _rows(before: Sequence[ComparedRun], after: Sequence[ComparedRun], basis: Basis) -> Iterator[Row]:
     groups = [[measures(run, basis) for run in group] for group in (before, after)]
     meaningless: dict[Quantity, bool] = {
-        "tokens_per_gpu_s": before[0].layout.gpus == after[0].layout.gpus,
+        "tokens_per_gpu_s": before[0].facts.policy_gpus == after[0].facts.policy_gpus,
         "staleness_mean": version_steps(before[0], after[0]) is not None,
     }
     for quantity in _COMPARED:
         if not meaningless.get(quantity):
-            values = [[_value(measured[quantity]) for measured in group] for group in groups]
+            values = [[measured[quantity] for measured in group] for group in groups]
             yield Row(quantity, difference_of_runs(values[0], values[1], scale_of(quantity)))
-
-
-def _learning(before: Sequence[ComparedRun], after: Sequence[ComparedRun]) -> Iterator[LearningRow]:
-    """Yield what every run recorded, at the last step and at the most GPU-hours that all of them reached."""
-    known = [run.learning for run in (*before, *after)]
-    if any(each is None or each.is_empty() for each in known):
-        return
-    curves = [[with_gpu_hours(run) for run in group] for group in (before, after)]
-    for learned, column in LEARNED_COLUMNS.items():
-        for at in PLACES:
-            where = min(float(curve[at].max() or 0) for group in curves for curve in group)  # type: ignore[arg-type]
-            values = [[_value(reached(curve, at, where, column)) for curve in group] for group in curves]
-            if all(value is not None for group in values for value in group):
-                yield LearningRow(learned, at, where, difference_of_runs(values[0], values[1], "absolute"))
-
-
-def _value(series: StepSeries | float | None) -> float | None:
-    return series.value if isinstance(series, StepSeries) else series

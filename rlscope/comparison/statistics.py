@@ -73,6 +73,15 @@ class StepSeries:
         return StepSeries(self.numerators[which], self.denominators[which])
 
 
+Measure = StepSeries | float | None
+"""A quantity of a run: step by step, only as a total, or unknown."""
+
+
+def value_of(measure: Measure) -> float | None:
+    """Return the quantity over the whole run; None if it is unknown."""
+    return measure.value if isinstance(measure, StepSeries) else measure
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A quantity of two runs, and their difference; None means no data."""
@@ -114,11 +123,11 @@ class _Spread:
     freedom: float
 
 
-def difference(before: StepSeries | None, after: StepSeries | None, scale: Scale) -> Difference:
-    """Compare a quantity of two runs, without correction for multiple tests."""
-    first, then = (None if each is None else each.value for each in (before, after))
+def difference(before: Measure, after: Measure, scale: Scale) -> Difference:
+    """Compare a quantity of two runs, without correction for multiple tests; totals alone are not tested."""
+    first, then = map(value_of, (before, after))
     change = changed(first, then, scale)
-    if before is None or after is None or change is None:
+    if not isinstance(before, StepSeries) or not isinstance(after, StepSeries) or change is None:
         return Difference(first, then, scale, change)
     plain = Difference(first, then, scale, change, own_change=_own_change(before, after, scale))
     spreads = [_spread(each, scale, stream) for stream, each in enumerate((before, after))]
@@ -127,14 +136,14 @@ def difference(before: StepSeries | None, after: StepSeries | None, scale: Scale
     return _judged(plain, spreads[0], spreads[1])
 
 
-def difference_of_runs(before: Sequence[float | None], after: Sequence[float | None], scale: Scale) -> Difference:
+def difference_of_runs(before: Sequence[Measure], after: Sequence[Measure], scale: Scale) -> Difference:
     """Compare the means of two groups of runs by Student's t-test, in which each run counts once.
 
     The spread between runs is assumed to be the same in both groups, so that one run can be compared with several.
     Ratios are compared as logarithms. A mean is None if a value of its group is. The difference is not tested without
     a group of two runs, or if the runs of each group are equal: they then show no spread to test it against.
     """
-    groups = [_on_scale(each, scale) for each in (before, after)]
+    groups = [_on_scale([*map(value_of, each)], scale) for each in (before, after)]
     means = [None if each is None else float(each.mean()) for each in groups]
     if scale == "ratio":
         means = [None if mean is None else math.exp(mean) for mean in means]

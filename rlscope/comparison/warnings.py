@@ -128,8 +128,9 @@ def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning
 
 
 def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    if before.layout.gpus != after.layout.gpus:
-        yield CompareWarning(CompareWarningKind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
+    gpus, other_gpus = before.facts.policy_gpus, after.facts.policy_gpus
+    if gpus != other_gpus:
+        yield CompareWarning(CompareWarningKind.OTHER_GPUS, "GPUs", str(gpus), str(other_gpus))
 
 
 def _lengths(

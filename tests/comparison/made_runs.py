@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rlscope.analysis.result import RunFacts, SteadyWindow
-from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, WholeMeans
+from rlscope.analysis.result import RunFacts, Staleness, SteadyWindow, TokenStaleness
+from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, StepTable
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
 DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
@@ -42,7 +42,7 @@ def made_run(
         int(tokens_of.sum()), count,
     )  # fmt: skip
     rate, known = float(tokens_of.sum() / periods.sum()), float(tokens_of.sum())
-    means = WholeMeans(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
+    ages = TokenStaleness(float((flight + queued).sum()) / known, 0, 1, 1, 1, ((0, int(known)),))
     steps = np.arange(first_step, first_step + count)
     learning = None
     if rewards is not None:
@@ -50,17 +50,18 @@ def made_run(
         columns = {"step": steps, "end_ns": ends_ns, "samples": samples_of, "reward_mean": rewards}
         nothing = pl.lit(None, pl.Float64)
         learning = pl.DataFrame(columns).with_columns(loss=nothing, entropy=nothing)
-    layout = RunLayout(held.get("trainer", 0), held.get("sampler", 0), held.get("colocated", 0), None)
+    split = [held.get(role, 0) for role in ("trainer", "sampler", "colocated")]
     facts = RunFacts(
-        name, 0, float(periods.sum()), layout.gpus, layout.trainer_gpus, layout.sampler_gpus, layout.colocated_gpus,
-        count, int(samples_of.sum()), int(tokens_of.sum()), max_staleness=None,
+        name, 0, float(periods.sum()), sum(split), *split, count, int(samples_of.sum()),
+        int(tokens_of.sum()), max_staleness=None,
         window=SteadyWindow(0, length_ns, first_step, first_step + count - 1), window_reason="",
         devices=dict(devices or {}),
     )  # fmt: skip
     return ComparedRun(
-        name=name, facts=facts, layout=layout,
+        name=name, facts=facts, max_running=None,
         bottleneck="unknown",
-        steady_tokens_per_s=rate, whole=time, whole_means=means, staleness_tokens=((0, int(tokens_of.sum())),),
+        steady_tokens_per_s=rate, whole_tokens_per_s=rate, whole=time,
+        staleness=Staleness(ages, None, flight.sum() / known, queued.sum() / known, None, {}),
         promised=(), settings=dict(settings or {}),
         table=StepTable(
             steps, periods, samples_of, tokens_of, spent, flight + queued, flight, queued, tokens_of.astype(float),

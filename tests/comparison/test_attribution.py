@@ -12,24 +12,18 @@ import pytest
 import rlscope
 from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, _within_error, merged, setting_changes
+from rlscope.comparison.attribution import Promise, SettingChange, _reaches, merged, setting_changes
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
-from rlscope.comparison.facts import (
-    ALSO_ASKED,
-    ComparedRun,
-    PromisedAction,
-    RunLayout,
-    StateKey,
-    flattened,
-    run_of,
-)
+from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, StateKey, flattened, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.price import Price
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.model.warnings import ModelWarning
@@ -48,6 +42,12 @@ def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tok
     with TemporaryDirectory() as folder:
         simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
         return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
+
+
+def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max_running: int | None) -> ComparedRun:
+    """The run on these GPUs, with this limit of running requests."""
+    split = {"trainer_gpus": trainers, "sampler_gpus": samplers, "colocated_gpus": colocated}
+    return replace(run, facts=replace(run.facts, **split), max_running=max_running)  # type: ignore[arg-type]
 
 
 def significant(pair: Pair) -> list[str]:
@@ -281,7 +281,7 @@ def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_l
 
 def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_shared_out() -> None:
     plain = made_run(periods_s=EVEN)
-    moved = replace(plain, layout=RunLayout(1, 2, 0, None))
+    moved = laid_out(plain, 1, 2, 0, None)
     (pair,) = compare_runs(plain, [moved]).pairs
     assert [(each.name, each.before, each.after, each.alone_ratio) for each in pair.attribution.causes] == [
         ("layout", "1:1", "1:2", None)
@@ -312,11 +312,11 @@ def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> 
     first = run_of(before)
     assert first.settings["model.parameters"] == 411520
     changed = {"max_running": 32}
-    second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(max_running=32))
+    second = replace(first, settings={**first.settings, **changed}, max_running=32)
     asked = compare_runs(first, [second]).pairs[0].attribution
     assert asked.promise is not None and [each.alone_ratio is None for each in asked.causes] == [False]
     other = replace(second, settings={**first.settings, **changed, "model.parameters": 1})
-    said = compare_runs(first, [replace(other, layout=first.layout._replace(max_running=16))]).pairs[0].attribution
+    said = compare_runs(first, [replace(other, max_running=16)]).pairs[0].attribution
     assert said.promise is None and [each.alone_ratio for each in said.causes] == [None, None]
     assert {each.unpriced_because for each in said.causes} == {"other_network"}
     checkpoint = replace(second, settings={**first.settings, **changed, "model.name": "after-sft"})
@@ -357,49 +357,50 @@ def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bo
 def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(
     low: float, high: float, within: bool
 ) -> None:
-    promise = Promise(True, 1, "layout", Estimate(0.2, 0.1, 0.3), 0.05, True)
-    measured = Difference(1.0, 1.05, "ratio", 0.05, low, high)
-    assert _within_error(promise, measured) == replace(promise, is_within_error=within)
-    assert _within_error(promise, replace(measured, low=None, high=None)) == promise
+    measured, predicted = Difference(1.0, 1.05, "ratio", 0.05, low, high), Estimate(0.2, 0.1, 0.3)
+    assert _reaches(measured, predicted) is within
+    assert not _reaches(replace(measured, low=None, high=None), predicted)
 
 
-RUNNING, CAP, ASYNCHRONOUS, COLOCATED = (
-    PromisedAction(what, after, Estimate(0.2, 0.1, 0.3), rank)
-    for rank, (what, after) in enumerate(
-        [("running_limit", ModelLayout(1, 1, 32)), ("staleness_cap", 5), ("asynchronous", ModelLayout(1, 1, 8)),
-         ("colocated", None)],
-        start=1,
-    )
-)  # fmt: skip
+def promised(what: ActionWhat, after: ModelLayout | float | None) -> Action:
+    """An action that is predicted to gain 10% to 30%."""
+    gain = Estimate(0.2, 0.1, 0.3)
+    return Action("change", what, "samplers", None, after, gain, 1.0, np.array([0.2]), Price(), Price(), None)
+
+
+ACTIONS = (
+    promised("running_limit", ModelLayout(1, 1, 32)),
+    promised("staleness_cap", 5),
+    promised("asynchronous", ModelLayout(1, 1, 8)),
+    promised("colocated", None),
+)
 
 
 @pytest.mark.parametrize(
     ("layout", "settings", "rank", "is_alone"),
     [
-        (RunLayout(1, 1, 0, 32), {}, 1, True),
-        (RunLayout(1, 1, 0, 8), {"max_staleness": 5}, 2, True),
-        (RunLayout(1, 1, 0, 8), {"max_staleness": 6}, None, None),
-        (RunLayout(1, 1, 0, 8), {"synchronous": False}, 3, True),
-        (RunLayout(0, 0, 2, 8), {}, 4, True),
-        (RunLayout(1, 1, 0, 32), {"max_staleness": 5}, 1, False),
+        ((1, 1, 0, 32), {}, 1, True),
+        ((1, 1, 0, 8), {"max_staleness": 5}, 2, True),
+        ((1, 1, 0, 8), {"max_staleness": 6}, None, None),
+        ((1, 1, 0, 8), {"synchronous": False}, 3, True),
+        ((0, 0, 2, 8), {}, 4, True),
+        ((1, 1, 0, 32), {"max_staleness": 5}, 1, False),
     ],
 )
 def test_the_promise_of_any_action_is_recognised(
-    layout: RunLayout, settings: dict[str, object], rank: int | None, is_alone: bool | None
+    layout: tuple[int, int, int, int], settings: dict[str, object], rank: int | None, is_alone: bool | None
 ) -> None:
     stated = {"max_staleness": 4, "synchronous": True}
-    plain = replace(made_run(periods_s=EVEN, settings=stated), layout=RunLayout(1, 1, 0, 8))
-    plain = replace(plain, promised=(RUNNING, CAP, ASYNCHRONOUS, COLOCATED))
-    promise = (
-        compare_runs(plain, [replace(plain, layout=layout, settings=stated | settings)]).pairs[0].attribution.promise
-    )
+    plain = replace(laid_out(made_run(periods_s=EVEN, settings=stated), 1, 1, 0, 8), promised=ACTIONS)
+    other = replace(laid_out(plain, *layout), settings=stated | settings)
+    promise = compare_runs(plain, [other]).pairs[0].attribution.promise
     assert (promise and promise.rank, promise and promise.is_alone) == (rank, is_alone)
 
 
 def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
     """The same run with trainers that save for so long in every step."""
     assert run.table is not None
-    spent = np.full(run.table.period_s.size, seconds * run.layout.trainer_gpus)
+    spent = np.full(run.table.period_s.size, seconds * run.facts.trainer_gpus)
     states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
     return replace(run, table=replace(run.table, period_s=run.table.period_s + seconds, state_gpu_s=states))
 
@@ -417,8 +418,7 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
 
 
 def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
-    fix = PromisedAction("engine_speed", 1.1, Estimate(0.2, 0.1, 0.3), 2)
-    run = replace(run_of(before), promised=(RUNNING, fix))
+    run = replace(run_of(before), promised=(ACTIONS[0], promised("engine_speed", 1.1)))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert found.promise is not None
     assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)
@@ -441,9 +441,6 @@ def test_changes_are_merged_field_by_field() -> None:
 
 def test_publishing_every_few_steps_is_a_cause_of_its_own(before: rlscope.Analysis) -> None:
     run = run_of(before)
-    assert run.model is not None
-    calibration = replace(run.model.calibration, steps_per_version=2.0)
-    second = replace(run, model=replace(run.model, calibration=calibration))
-    (cause,) = compare_runs(run, [second]).pairs[0].attribution.causes
+    (cause,) = compare_runs(run, [replace(run, steps_per_version=2.0)]).pairs[0].attribution.causes
     assert (cause.kind, cause.name, cause.before, cause.after) == ("setting", "publish_every", "1", "2")
     assert cause.alone_ratio is not None

@@ -113,7 +113,7 @@ def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlsc
     assert (broken_down.before, broken_down.after) == (pytest.approx(row.before), pytest.approx(row.after))
     cost = breakdown(found, "gpu_s_per_1k_tokens")
     for total, analysed in ((cost.before, pair.baseline), (cost.after, pair.pairs[0].run)):
-        assert total == pytest.approx(analysed.layout.gpus * 1000.0 / analysed.steady_tokens_per_s)
+        assert total == pytest.approx(analysed.facts.policy_gpus * 1000.0 / analysed.steady_tokens_per_s)
 
 
 def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None:

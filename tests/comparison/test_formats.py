@@ -240,7 +240,10 @@ def test_trained_lengths_have_a_line_of_their_own_where_dropping_changed_them(ra
 
 
 def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
-    run = replace(made_run(periods_s=EVEN), staleness_tokens=((0, 1), (2, 3)), steps_per_version=1.0)
+    run = replace(made_run(periods_s=EVEN), steps_per_version=1.0)
+    assert run.staleness.tokens is not None
+    ages = replace(run.staleness.tokens, histogram=((0, 1), (2, 3)))
+    run = replace(run, staleness=replace(run.staleness, tokens=ages))
     for span, unit, ages in ((1.0, "versions", {0, 2}), (1.6, "optimizer steps", {0, 3})):
         drawn = comparison_of(run, [replace(run, steps_per_version=span)]).charts.staleness().to_dict()
         (rows,) = drawn["datasets"].values()

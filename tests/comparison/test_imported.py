@@ -64,7 +64,7 @@ def test_a_count_with_prompts_says_nothing_of_response_lengths() -> None:
 
 def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:
     unknown = counting_prompts(without(made_run(periods_s=EVEN), "processed_tokens"))
-    assert unknown.steady_tokens_per_s is None and unknown.whole_means.tokens_per_s is None
+    assert unknown.steady_tokens_per_s is None and unknown.whole_tokens_per_s is None
 
 
 @pytest.mark.parametrize("column", ["samples", "trained_tokens"])

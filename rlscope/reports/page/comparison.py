@@ -157,8 +157,8 @@ def _staleness_frame(compared: RunComparison) -> pl.DataFrame | None:
     rows = [
         (letter_of(index), round(age * (run.steps_per_version or 1.0)) if in_steps else age, tokens / total)
         for index, run in enumerate(compared.runs)
-        if (total := sum(tokens for _, tokens in run.staleness_tokens))
-        for age, tokens in run.staleness_tokens
+        if (ages := run.staleness.tokens) is not None and (total := sum(tokens for _, tokens in ages.histogram))
+        for age, tokens in ages.histogram
     ]
     if not rows:
         return None

@@ -140,14 +140,15 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
 
 
 def _about(run: ComparedRun) -> str:
-    layout = run.layout
-    sides = ((layout.trainer_gpus, "train"), (layout.sampler_gpus, "sample"), (layout.colocated_gpus, "colocated"))
+    facts = run.facts
+    sides = ((facts.trainer_gpus, "train"), (facts.sampler_gpus, "sample"), (facts.colocated_gpus, "colocated"))
+    gpus = fmt.counted(facts.policy_gpus, "GPU", "GPUs")
     parts = [
-        start_words(run.facts.started_ns, run.imported),
-        fmt.counted(layout.gpus, "GPU", "GPUs") + ": " + ", ".join(f"{gpus} {does}" for gpus, does in sides if gpus),
+        start_words(facts.started_ns, run.imported),
+        f"{gpus}: {', '.join(f'{count} {does}' for count, does in sides if count)}",
     ]
-    if layout.max_running is not None:
-        parts.append(f"up to {fmt.count(layout.max_running)} requests per engine")
+    if run.max_running is not None:
+        parts.append(f"up to {fmt.count(run.max_running)} requests per engine")
     if run.table is not None:
         parts.append(f"steady state in steps {run.table.step[0]} to {run.table.step[-1]}")
     return ", ".join(parts)

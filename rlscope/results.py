@@ -30,7 +30,7 @@ from rlscope.pipeline import with_drawn
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.answer import InBlocks
 from rlscope.reports.blocks import Block
-from rlscope.reports.card import card_blocks, digest_blocks
+from rlscope.reports.card import card_blocks, first_screen
 from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.documents.comparison import compare_document
 from rlscope.reports.documents.plan import plan_document
@@ -189,8 +189,8 @@ class Analysis(_WithPicture, InBlocks, AnalysisResult):
         return card_blocks(self)
 
     def to_markdown(self) -> str:
-        """Return the card without its numbers as Markdown, for a pull request or a chat."""
-        return markdown(digest_blocks(self))
+        """Return the first screen as Markdown, for a pull request or a chat."""
+        return markdown(first_screen(self).values())
 
     def _page(self) -> str:
         from rlscope.reports.page.html import render
@@ -206,9 +206,9 @@ class Analysis(_WithPicture, InBlocks, AnalysisResult):
         return repr_of("Analysis", self.run.run_id, headline(self))
 
     def _repr_html_(self) -> str:
-        from rlscope.reports.page.html import notebook_card
+        from rlscope.reports.page.html import notebook
 
-        return notebook_card(self)
+        return notebook(first_screen(self).values())
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

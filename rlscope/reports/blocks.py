@@ -61,8 +61,8 @@ class Paragraph(Block):
 
     text: str
     style: Literal["headline", "lead", "note", "empty", ""] = ""
-    label: str = ""
-    """Bold words before the text."""
+    more: str = ""
+    """Anchor of the section of the page that says more; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +280,16 @@ class RoleBar(NamedTuple):
     named: list[RolePart]
     """The largest few, which are labeled."""
 
+    @property
+    def spent(self) -> str:
+        """The GPU time, with its price if the run has one."""
+        return f"{self.gpu_time}, {self.money}" if self.money else self.gpu_time
+
+    @property
+    def named_words(self) -> str:
+        """The largest few with their shares."""
+        return ", ".join(f"{part.label} {part.share}" for part in self.named)
+
 
 @dataclass(frozen=True, slots=True)
 class Roles(Block):
@@ -369,17 +379,47 @@ class Choices(Block):
     choices: Sequence[Choice]
 
 
-@dataclass(frozen=True, slots=True)
-class Axes(Block):
-    """A chart by training step and by GPU-hours, one at a time."""
+class View(NamedTuple):
+    """One of the blocks of a switch."""
 
-    by_step: Block
-    by_gpu_hours: Block
+    name: str
+    label: str
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Block):
+    """Blocks of which the page shows one at a time, the first one first, and other formats all."""
+
+    name: str
+    title: str
+    views: Sequence[View]
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Both charts."""
-        return (self.by_step, self.by_gpu_hours)
+        """The blocks of all views."""
+        return [view.block for view in self.views]
+
+
+class Link(NamedTuple):
+    """A name that leads to its place on the page."""
+
+    anchor: str
+    name: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links(Block):
+    """Names in a line, with links where the format has them."""
+
+    title: str
+    links: Sequence[Link]
+
+    @property
+    def text(self) -> str:
+        """The names with their notes."""
+        return " · ".join(" ".join(filter(None, (link.name, link.note))) for link in self.links)
 
 
 class Option(NamedTuple):

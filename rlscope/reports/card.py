@@ -1,9 +1,10 @@
-"""The analysis in blocks: the card that `rlscope analyze` prints, and its digest for a pull request or a chat."""
+"""The analysis in blocks: the first screen of every format, and the card that `rlscope analyze` prints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, TokenStaleness
+from rlscope.analysis.result import AnalysisResult, Ledger
+from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import (
     Answer,
@@ -11,113 +12,185 @@ from rlscope.reports.blocks import (
     Bars,
     Block,
     Bullets,
-    Callout,
     Fact,
     Facts,
+    Link,
+    Links,
     Paragraph,
     Part,
-    RoleBar,
+    Roles,
+    Switch,
     Table,
+    View,
 )
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import COLUMNS, below_table, filled_columns
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
+from rlscope.reports.text.actions import actions_table, below_table
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
-from rlscope.reports.text.advice import advice_part
-from rlscope.reports.text.brief import brief_of, extent_words, made_with, no_gaps
+from rlscope.reports.text.advice import layouts_part
+from rlscope.reports.text.brief import Brief, brief_of
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.ledger import ledger_block
-from rlscope.reports.text.names import preemption_sentence
-from rlscope.reports.text.origin import counted_words, file_words, reported_staleness, reported_throughput
+from rlscope.reports.text.origin import counted_words, reported_staleness, reported_throughput
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
-from rlscope.reports.text.rules import FiredRule, fired_rules
+from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import (
-    auxiliary_sentence,
-    row_notes,
-    startup_words,
-    unrecorded_sentence,
-)
+from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_words, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
+_MILLION = 1_000_000
 _BARS_MAX = 10
 """Rows of a histogram: the last ones are merged if there are more."""
 
 
 def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield the whole analysis."""
-    gaps, bounds = verdict_words.gap_lines(analysis), analysis.step_bounds
-    yield _verdict(analysis)
+    """Yield the whole analysis: the first screen, then the details."""
+    gaps = verdict_words.gap_lines(analysis)
+    yield from first_screen(analysis).values()
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    yield Part("Where the GPU time went", list(_ledger(analysis)))
+    yield Part("Where the GPU time went", ledger_blocks(analysis))
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
-    yield from _actions(analysis)
-    if bounds is not None:
-        yield bounds_part(bounds)
     yield from _model(analysis)
-    yield Part("Throughput, measured", [Facts(_throughput(analysis))])
-    yield Part("Staleness, whole run", list(_staleness(analysis)))
+    yield Part("Throughput, measured", throughput_blocks(analysis))
+    yield Part("Staleness, whole run", [*staleness_blocks(analysis), *_histogram(analysis)])
     found = callouts(analysis, verdict_words.actions_of(analysis))
     yield Part("Findings, whole run", found or [Paragraph(verdict_words.no_findings(analysis))])
     if analysis.alerts:
-        yield Part(ALERTS_TITLE, _alerts(analysis))
-    if not gaps:
-        yield Part("Data quality", [Paragraph(no_gaps(analysis.data_quality))])
+        yield Part(ALERTS_TITLE, [alerts_table(analysis)])
 
 
-def _verdict(analysis: AnalysisResult) -> Answer:
-    run, brief, imported = analysis.run, brief_of(analysis), analysis.data_quality.imported
-    about = (
-        run.run_id,
-        *((f"from {file_words(imported)}",) if imported is not None and imported.files else ()),
-        *extent_words(run),
-        fmt.counted(run.steps, "step", "steps"),
-        *made_with(run),
-    )
-    reasons = [
-        Fact("Why", brief.why),
-        Fact("Next", brief.next_step),
-        *(Fact("Or", line) for line in verdict_words.then_steps(analysis)),
-        Fact("GPU time", f"{brief.spent}, whole run{startup_words(analysis.ledger)}"),
-        brief.achieved,
-        Fact("Run", " · ".join(about)),
-    ]
-    return Answer(brief.label, brief.headline, reasons, brief.alarm or "", name="Verdict")
+def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
+    """Return what a reader should know after thirty seconds, by name.
+
+    These blocks are the top of the card and of the page, and all of an analysis as Markdown and in a notebook.
+    """
+    brief, found = brief_of(analysis), callouts(analysis, verdict_words.actions_of(analysis))
+    reasons = [Fact("Why", brief.why), Fact("Next", brief.next_step)]
+    blocks: dict[str, Block | None] = {
+        "verdict": Answer(brief.label, brief.headline, reasons, brief.alarm or "", name="Verdict"),
+        "quality": Paragraph(
+            f"{'!' if brief.gaps else '✓'} {brief.quality}", more="data-quality" if brief.gaps else ""
+        ),
+        "actions": _actions(analysis),
+        "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
+        "spent": Part("GPU time", [*_spent(brief, analysis.ledger), *_losses_table(brief)]),
+        "advice": _advice(brief),
+        "strip": Facts(_figures(analysis, brief)),
+        "found": _links("Findings, whole run", [Link(each.anchor, each.title, each.cost) for each in found]),
+        "alerts": _links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired_rules(analysis)]),
+        "about": Paragraph(f"{brief.run_id} · {' · '.join(brief.about)}", "note"),
+    }
+    return {name: block for name, block in blocks.items() if block is not None}
 
 
-def _ledger(analysis: AnalysisResult) -> Iterator[Block]:
-    ledger, run, window = analysis.ledger, analysis.run, analysis.run.window
-    if not ledger.states:
-        yield Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
-        return
-    yield ledger_block(analysis)
-    steps = f"Steady state: steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}." if window else ""
-    total = f"The rows add up to {fmt.gpu_time(ledger.total_gpu_s)}."
-    rows = row_notes(ledger, has_steady=window is not None)
-    notes = (steps, total, *rows, unrecorded_sentence(ledger), auxiliary_sentence(run))
-    yield Paragraph("Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed", "note")
-    yield Paragraph(" ".join(filter(None, notes)), "note")
+def _links(title: str, links: Sequence[Link]) -> Links | None:
+    return Links(title, links) if links else None
 
 
-def _actions(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield every action with its gain and cost, and how to verify one; nothing without actions."""
+def _quality(brief: Brief) -> Paragraph:
+    return Paragraph(f"! {brief.quality}", more="data-quality") if brief.gaps else Paragraph(f"✓ {brief.quality}")
+
+
+def _actions(analysis: AnalysisResult) -> Part | None:
+    """Return every action with its gain and cost, and how to verify one; None without actions."""
     rows = verdict_words.action_rows(analysis)
-    if rows:
-        table = Table(ACTIONS_TITLE, COLUMNS, rows, "stacks", is_numbered=True)
-        yield Part(ACTIONS_TITLE, [table, Paragraph(below_table(verdict_words.actions_of(analysis)), "note")])
+    verify = Paragraph(below_table(verdict_words.actions_of(analysis)), "note")
+    return Part(ACTIONS_TITLE, [actions_table(rows), verify]) if rows else None
+
+
+def _spent(brief: Brief, ledger: Ledger) -> Iterator[Block]:
+    """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
+    whole = View("whole", f"whole run, {brief.spent}{startup_words(ledger)}", Roles(brief.roles))
+    if brief.steady_roles:
+        steady = View("steady", f"steady state, {brief.steady_spent}", Roles(brief.steady_roles))
+        yield Switch("spent", "Stretch of the GPU time", (steady, whole))
+    else:
+        yield from (Paragraph(whole.label, "note"), whole.block)
+
+
+def _losses_table(brief: Brief) -> Iterator[Table]:
+    if brief.causes:
+        rows = [(cause.words, cause.spent, cause.share) for cause in brief.causes]
+        yield Table("Losses", (f"losses, {brief.stretch[:1].lower()}{brief.stretch[1:]}", "GPU time", "share"), rows)
+
+
+def _advice(brief: Brief) -> Part:
+    if brief.choice is None:
+        return Part(ADVICE_TITLE, [Paragraph(brief.no_choice)])
+    choice = brief.choice
+    return Part(ADVICE_TITLE, [Paragraph(choice.headline), choice.table, Paragraph(choice.why, "note")])
+
+
+def _figures(analysis: AnalysisResult, brief: Brief) -> list[Fact]:
+    """Return throughput, staleness, GPUs, steps and costs."""
+    run = analysis.run
+    # A log with the token count of a step does not tell how many of them were trained on.
+    is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
+    trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
+    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
+    sides.append((run.auxiliary_gpus, "auxiliary"))
+    layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
+    return [
+        brief.achieved,
+        _staleness_fact(analysis),
+        Fact("GPUs", fmt.count(run.total_gpus or None), layout),
+        Fact("Training steps", fmt.count(run.steps), trained),
+        *per_gpu_facts(analysis),
+    ]
+
+
+def _staleness_fact(analysis: AnalysisResult) -> Fact:
+    """Return the measured staleness, else the one that the framework of an imported run reports."""
+    tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
+    cap_words = "no cap" if cap is None else f"cap {cap}"
+    if tokens is not None:
+        spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}"
+        return Fact("Token staleness, whole run", f"{fmt.significant(tokens.mean)} mean", spread)
+    if imported is None or not analysis.staleness.reported:
+        return Fact("Token staleness, whole run", fmt.NO_DATA, cap_words)
+    first = analysis.staleness.reported[0]
+    return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
+
+
+def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
+    """Steady throughput per GPU, and GPU-hours and money per million trained tokens; empty without a steady rate."""
+    run, rate = analysis.run, analysis.throughput.steady_tokens_per_s
+    if not rate or not run.total_gpus:
+        return []
+    gpu_s = _MILLION * run.total_gpus / rate
+    price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
+    if price:
+        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
+    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
+
+
+def ledger_blocks(analysis: AnalysisResult) -> list[Block]:
+    """Return every state of each role, and what the rows add up to."""
+    ledger, block = analysis.ledger, ledger_block(analysis)
+    if not block.roles:
+        return [Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")]
+    notes = (
+        f"Total {fmt.gpu_time(ledger.total_gpu_s)}. Every GPU-second of a worker, from its start to its end, is in "
+        "exactly one state; the states add up to the total exactly.",
+        *row_notes(ledger, has_steady=block.has_steady),
+        unrecorded_sentence(ledger),
+        auxiliary_sentence(analysis.run),
+        "GPU idle: the part of a state in which the GPU ran no kernel." if block.has_gpu_idle else "",
+    )
+    return [block, Paragraph(" ".join(filter(None, notes)), "note")]
 
 
 def _model(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield the recommended layout, predicted, measured and replayed, losses from the upper bound, time to finish."""
+    """Yield the layouts, predicted, measured and replayed, losses from the upper bound, time to finish."""
     model = analysis.model
     if not isinstance(model, ModelResult):
-        yield Part(ADVICE_TITLE, [Paragraph(model_words.no_result_sentence(model))])
         return
-    yield advice_part(model)
+    yield layouts_part(model)
     yield model_words.prediction_part(model)
     yield model_words.replay_part(model, is_short=True)
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
@@ -135,62 +208,64 @@ def _losses(model: ModelResult) -> Bars:
     return Bars([*bars, Bar(model_words.MEASURED, fmt.tokens_per_second(achieved), achieved / bound if bound else 0.0)])
 
 
-def _throughput(analysis: AnalysisResult) -> list[Fact]:
-    rates = analysis.throughput
-    counted = counted_words(rates)
-    return [
-        Fact("trained, steady state", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
-        Fact("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
-        Fact("effective (importance ratios)", fmt.tokens_per_second(rates.effective_tokens_per_s)),
-        Fact("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
-        Fact("trained in total", _trained_in_total(analysis)),
-        *(Fact("", line) for line in reported_throughput(analysis)),
-        Fact("steady state", verdict_words.window_sentence(analysis)),
+def throughput_blocks(analysis: AnalysisResult) -> list[Block]:
+    """Return the measured rates, those that the framework reports, and the steps of the steady state."""
+    rates, run, reported = analysis.throughput, analysis.run, reported_throughput(analysis)
+    note = f"measured{counted_words(rates)}"
+    # Of a log that counts tokens by step, no sample is known.
+    samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
+    facts = [
+        _rate("Trained, steady state", rates.steady_tokens_per_s, note),
+        _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
+        _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
+        _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
+        *per_gpu_facts(analysis),
     ]
+    window = Paragraph(verdict_words.window_sentence(analysis), "note")
+    return [Facts(facts), *([Bullets(reported, "·")] if reported else []), window]
 
 
-def _trained_in_total(analysis: AnalysisResult) -> str:
-    rates, run = analysis.throughput, analysis.run
-    if rates.counted_tokens is not None:
-        return f"{fmt.tokens(rates.counted_tokens)}, prompts included"
-    if rates.achieved_tokens_per_s is None and not run.samples_trained:
-        return fmt.NO_DATA
-    return f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}"
+def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
+    return Fact(name, fmt.tokens_per_second(tokens_per_s), "" if tokens_per_s is None else note)
 
 
-def _staleness(analysis: AnalysisResult) -> Iterator[Block]:
-    staleness, cap = analysis.staleness, analysis.run.max_staleness
-    tokens, samples = staleness.tokens, staleness.samples
-    if tokens is None:
-        lines = reported_staleness(analysis) or [f"{fmt.NO_DATA}: no trained token has a known version."]
-        yield from map(Paragraph, lines)
+def staleness_blocks(analysis: AnalysisResult) -> Iterator[Block]:
+    """Yield how stale tokens and samples were and where it came from, else what the framework reports."""
+    ages, cap, reported = analysis.staleness, analysis.run.max_staleness, reported_staleness(analysis)
+    if ages.tokens is None and reported:
+        yield Bullets(reported, "·")
         return
-    lasting = verdict_words.version_lasts(analysis)
-    spread = f"p50 {tokens.p50}, p95 {tokens.p95}, p99 {tokens.p99}, max {tokens.max}"
-    oldest = fmt.NO_DATA
-    if samples is not None:
-        oldest = f"mean {fmt.significant(samples.mean)}, p95 {samples.p95}, max {samples.max}"
-    over_cap = "the run has no cap" if cap is None else f"{fmt.tokens(staleness.over_cap_tokens)} (cap {cap})"
-    yield Facts(
-        [
-            Fact("tokens", f"mean {fmt.significant(tokens.mean)}, {spread}"),
-            Fact("samples (oldest token)", oldest),
-            Fact("added during generation", fmt.versions(staleness.in_flight_mean)),
-            Fact("added in the queue", fmt.versions(staleness.in_queue_mean)),
-            *([Fact("a version lasts", lasting)] if lasting else []),
-            Fact("over the cap", over_cap),
-        ]
-    )
-    yield _histogram(tokens, cap)
+    facts: list[Fact] = []
+    if (tokens := ages.tokens) is not None:
+        spread = f"p50 {tokens.p50}, p95 {tokens.p95}, p99 {tokens.p99}, max {tokens.max}"
+        facts.append(Fact("Tokens", f"{fmt.significant(tokens.mean)} mean", spread))
+    if (samples := ages.samples) is not None:
+        oldest = f"{fmt.significant(samples.mean)} mean"
+        facts.append(Fact("Oldest in a sample", oldest, f"p95 {samples.p95}, max {samples.max}"))
+    over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
+    facts += [
+        Fact("Added during generation", fmt.significant(ages.in_flight_mean), "versions"),
+        Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
+        Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
+    ]
+    effective = effective_share_of_all(analysis.answers.get("version_moments"))
+    if effective is not None:
+        facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))
+    yield Facts(facts)
+    if lasting := verdict_words.version_lasts(analysis):
+        yield Paragraph(f"A version lasts {lasting}.", "note")
 
 
-def _histogram(tokens: TokenStaleness, cap: int | None) -> Bars:
+def _histogram(analysis: AnalysisResult) -> Iterator[Bars]:
+    tokens, cap = analysis.staleness.tokens, analysis.run.max_staleness
+    if tokens is None:
+        return
     head, tail = tokens.histogram[: _BARS_MAX - 1], tokens.histogram[_BARS_MAX - 1 :]
     rows = [(age, age, count) for age, count in head]
     rows += [(tail[0][0], tail[-1][0], sum(count for _, count in tail))] if tail else []
     counts = [count for _, _, count in rows]
     total, most = sum(counts) or 1, max(counts, default=1) or 1
-    return Bars(
+    yield Bars(
         [
             Bar(
                 f"{first}" if first == last else f"{first}–{last}",
@@ -204,47 +279,7 @@ def _histogram(tokens: TokenStaleness, cap: int | None) -> Bars:
     )
 
 
-def _alerts(analysis: AnalysisResult) -> list[Block]:
-    return [
-        Callout("", alert.severity, f"{alert.rule}, {alert.when}", alert.cost, "", alert.what, "")
-        for alert in fired_rules(analysis)
-    ]
-
-
-def digest_blocks(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield the card without its numbers."""
-    brief, model = brief_of(analysis), analysis.model
-    yield Answer(
-        brief.label, brief.headline, [Fact("Why", brief.why), Fact("Next", brief.next_step)], brief.alarm or ""
-    )
-    if brief.actions:
-        places = filled_columns(brief.actions)
-        rows = [[row[place] for place in places] for row in brief.actions]
-        yield Part(ACTIONS_TITLE, [Table("", [COLUMNS[place] for place in places], rows, is_numbered=True)])
-    if analysis.step_bounds is not None:
-        yield bounds_part(analysis.step_bounds)
-    yield Facts([Fact("GPU time, whole run", brief.spent)])
-    spent = [(role.role, _priced(role.gpu_time, role.money), _named(role)) for role in brief.roles]
-    yield Table("", ("", "GPU time", "largest states"), spent)
-    losses = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
-    yield Table("", (f"losses, {brief.stretch[:1].lower()}{brief.stretch[1:]}", "GPU time", "share"), losses)
-    choice = brief.choice
-    yield Facts([Fact(ADVICE_TITLE, brief.no_choice if choice is None else f"{choice.headline}. {choice.why}")])
-    if choice is not None:
-        yield choice.table
-    preempted = preemption_sentence(model) if isinstance(model, ModelResult) else None
-    yield Facts([brief.achieved, *([Fact("KV cache", preempted)] if preempted else [])])
-    found = [(each.severity, each.title, each.cost) for each in callouts(analysis, verdict_words.actions_of(analysis))]
-    yield Table("", ("severity", "finding", "GPU time"), found)
-    if analysis.alerts:
-        yield Part(ALERTS_TITLE, [Table("", FiredRule._fields, fired_rules(analysis))])
-    yield Paragraph(f"{'⚠' if brief.gaps else '✓'} {brief.quality}")
-    yield Paragraph(f"{brief.run_id} · {brief.about}", "note")
-
-
-def _named(role: RoleBar) -> str:
-    return ", ".join(f"{part.label} {part.share}" for part in role.named)
-
-
-def _priced(gpu_time: str, money: str) -> str:
-    return f"{gpu_time}, {money}" if money else gpu_time
+def alerts_table(analysis: AnalysisResult) -> Table:
+    """Return the alerts of the built-in rules."""
+    rows = [(each.rule, each.severity, each.when, each.what, each.cost) for each in fired_rules(analysis)]
+    return Table("Built-in alert rules that fired", ("rule", "severity", "when", "value", "cost"), rows, "stacks")

@@ -76,6 +76,20 @@ def _differences(block: blocks.Differences) -> Iterator[str]:
     yield from table([columns[place] for place in places], [[row[place] for place in places] for row in block.rows])
 
 
+def _roles(block: blocks.Roles) -> Iterator[str]:
+    rows = [(role.role, role.spent, role.named_words) for role in block.roles]
+    yield from table(("", "GPU time", "largest states"), rows)
+
+
+def _switch(block: blocks.Switch) -> Iterator[str]:
+    for view in block.views:
+        yield from (for_markdown(view.label), "", *_lines([view.block]))
+
+
+def _links(block: blocks.Links) -> Iterator[str]:
+    yield from (f"**{for_markdown(block.title)}:** {for_markdown(block.text)}", "")
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table followed by an empty line; nothing if there are no rows."""
     if rows:
@@ -96,4 +110,7 @@ _RENDERERS: Final[Mapping[type[Block], Callable[[Any], Iterator[str]]]] = {
     blocks.Facts: _facts,
     blocks.Table: _table,
     blocks.Differences: _differences,
+    blocks.Roles: _roles,
+    blocks.Switch: _switch,
+    blocks.Links: _links,
 }

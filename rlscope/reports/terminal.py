@@ -52,7 +52,9 @@ def on_terminal(shown: Iterable[Block], width: int) -> RenderableType:
 
 
 def _is_apart(above: Block | None, block: Block) -> bool:
-    """Whether there is a space between two blocks: below a headline, and between text and numbers or a note."""
+    """Whether there is a space between two blocks: below a part or headline, and between text and numbers or a note."""
+    if isinstance(above, blocks.Part):
+        return not isinstance(block, blocks.Part)
     if isinstance(above, blocks.Paragraph) and isinstance(block, blocks.Paragraph):
         return above.style == "headline" or (above.style == "" and block.style == "note")
     return isinstance(above, blocks.Paragraph | blocks.Facts) and isinstance(block, blocks.Bars | blocks.Table)
@@ -209,7 +211,8 @@ def _callout(callout: blocks.Callout, _width: int) -> RenderableType:
 
 
 def _ledger(ledger: blocks.Ledger, width: int) -> RenderableType:
-    return Group(*(_role(role, ledger, width) for role in ledger.roles))
+    key = Text("Bars show the whole run.  █ work  ▒ waiting  ░ overhead, unattributed", style="dim")
+    return Group(*(_role(role, ledger, width) for role in ledger.roles), key)
 
 
 def _role(role: blocks.LedgerRole, ledger: blocks.Ledger, width: int) -> Table:
@@ -232,6 +235,21 @@ def _role(role: blocks.LedgerRole, ledger: blocks.Ledger, width: int) -> Table:
         table.add_row(label, row.gpu_time, row.share, filled, *more, style="dim" if row.part_of else "")
     table.add_row("")
     return table
+
+
+def _roles(block: blocks.Roles, _width: int) -> RenderableType:
+    table = _grid("", "", "dim")
+    for role in block.roles:
+        table.add_row(plain(role.role), role.spent, plain(role.named_words))
+    return table
+
+
+def _switch(block: blocks.Switch, width: int) -> RenderableType:
+    return Group(*(each for view in block.views for each in (plain(view.label), on_terminal([view.block], width))))
+
+
+def _links(block: blocks.Links, _width: int) -> RenderableType:
+    return Text.assemble((f"{block.title}  ", "bold"), plain(block.text))
 
 
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
@@ -265,5 +283,8 @@ _RENDERERS: Final[Mapping[type[Block], Callable[[Any, int], RenderableType]]] = 
     blocks.Differences: _differences,
     blocks.Callout: _callout,
     blocks.Ledger: _ledger,
+    blocks.Roles: _roles,
+    blocks.Switch: _switch,
+    blocks.Links: _links,
     blocks.Bars: _bars,
 }

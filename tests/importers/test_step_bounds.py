@@ -7,7 +7,7 @@ import pytest
 from rlscope import Analysis, analyze
 from rlscope.errors import AnalysisError
 from rlscope.importers.options import import_options
-from rlscope.reports.card import digest_blocks
+from rlscope.reports.card import first_screen
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
@@ -45,7 +45,7 @@ def test_every_format_has_the_largest_bound_and_what_would_narrow_it(synchronous
     assert "What would narrow this: the engines' logs (--engine-log)" in verdict_words.next_step(synchronous)
     first = as_document(synchronous)["step_bounds"]["bounds"][0]
     assert (first["change"], first["headline"]) == ("staleness_cap", "a staleness cap of 1 or more: 1.25 to 2 times")
-    assert "| a staleness cap of 1 or more | 1.25 to 2 times |" in markdown(digest_blocks(synchronous))
+    assert "| a staleness cap of 1 or more | 1.25 to 2 times |" in markdown(first_screen(synchronous).values())
     assert "a staleness cap of 1 or more</" in render(synchronous.drawn)
     with pytest.raises(AnalysisError, match=r"by 1\.25 to 2\."):
         synchronous.what_if(max_staleness=1)

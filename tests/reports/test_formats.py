@@ -11,7 +11,7 @@ import pytest
 from rlscope import format as fmt
 from rlscope.analysis.result import LedgerState
 from rlscope.errors import RlscopeError
-from rlscope.reports.card import digest_blocks
+from rlscope.reports.card import first_screen
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page import png
@@ -52,6 +52,10 @@ def words(text):
     return " ".join(text.split())
 
 
+def digest(analysis):
+    return markdown(first_screen(analysis).values())
+
+
 def svg_text(svg):
     return " ".join(
         element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")
@@ -84,7 +88,7 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
         "card": words(re.sub("[│╭╮╰╯─]", " ", card(analysis, 120))),
-        "Markdown": markdown_text(markdown(digest_blocks(analysis))),
+        "Markdown": markdown_text(digest(analysis)),
         "page": " ".join(page_of(name).texts),
     }
     for form, text in formats.items():
@@ -113,10 +117,8 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
     brief, terminal = brief_of(analysis), words(card(analysis, 120))
     page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
     losses = brief.stretch[:1].lower() + brief.stretch[1:]
-    digest = markdown_text(markdown(digest_blocks(analysis)))
-    assert f"**GPU time, whole run:** {brief.spent}" in digest and f"losses, {losses}" in digest
-    assert f"GPU time {brief.spent}, whole run" in terminal
-    assert f"whole run, {brief.spent}" in page and f"Losses {brief.stretch}" in page
+    for text in (markdown_text(digest(analysis)), terminal, page):
+        assert f"whole run, {brief.spent}" in text and f"losses, {losses}" in text
     spent = f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
     assert f"GPU time, {spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
@@ -210,7 +212,7 @@ def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(t
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():
     hostile = replace(hostile_analysis(), model=short_model())
-    text = markdown(digest_blocks(hostile))
+    text = digest(hostile)
     assert "<img" not in text and "</script" not in text
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(as_svg(hostile)).iter()}
     assert tags == {"svg", "defs", "pattern", "rect", "line", "text"}
@@ -220,7 +222,7 @@ def test_hostile_strings_stay_text_in_markdown_and_picture():
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():
     named = "@everyone | [x](http://evil.example) `a` **b**\n# c"
     made = full_analysis(run_id=named)
-    text = markdown(digest_blocks(made))
+    text = digest(made)
     assert "@everyone" not in text and "http://evil" not in text and "\n# c" not in text
     widths = {line.count("|") - line.count(r"\|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {4}

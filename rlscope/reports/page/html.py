@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -24,20 +25,16 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
-from rlscope.reports.blocks import Answer, Block, Bullets, Fact, Facts, Nothing, Paragraph, Part, Roles
+from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Part
+from rlscope.reports.card import first_screen
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
 from rlscope.reports.sections.appendix import queries_section
-from rlscope.reports.sections.throughput import per_gpu_facts
-from rlscope.reports.text.actions import COLUMNS, ActionRow, below_table, filled_columns
-from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import Brief, brief_of, made_with
-from rlscope.reports.text.findings import callouts
+from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
-from rlscope.reports.text.verdict import actions_of
 from rlscope.text_out import write_file
 
 PAGE_MAX_BYTES: Final = 3_000_000
@@ -66,33 +63,6 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, lis
     if not rows or any(row.keys() != rows[0].keys() for row in rows):
         return rows
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _facts(analysis: AnalysisResult, brief: Brief) -> Facts:
-    run = analysis.run
-    # A log with the token count of a step does not tell how many of them were trained on.
-    is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
-    trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
-    cap = "no cap" if run.max_staleness is None else f"cap\N{NO-BREAK SPACE}{run.max_staleness}"
-    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
-    sides.append((run.auxiliary_gpus, "auxiliary"))
-    layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
-    gpus, steps = Fact("GPUs", fmt.count(run.total_gpus or None), layout), fmt.count(run.steps)
-    facts = [brief.achieved, _staleness_fact(analysis, cap), gpus, Fact("Training steps", steps, trained)]
-    return Facts([*facts, *per_gpu_facts(analysis)])
-
-
-def _staleness_fact(analysis: AnalysisResult, cap: str) -> Fact:
-    """Return the measured staleness, else the one that the framework of an imported run reports."""
-    tokens, imported = analysis.staleness.tokens, analysis.data_quality.imported
-    if tokens is not None:
-        # The spaces keep a number beside its name at the end of a line.
-        spread = f"p95\N{NO-BREAK SPACE}{tokens.p95}, max\N{NO-BREAK SPACE}{tokens.max}, {cap}"
-        return Fact("Token staleness, whole run", f"{fmt.significant(tokens.mean)} mean", spread)
-    if imported is None or not analysis.staleness.reported:
-        return Fact("Token staleness, whole run", fmt.NO_DATA, cap)
-    first = analysis.staleness.reported[0]
-    return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
 
 
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js", "panel.js")
@@ -160,31 +130,16 @@ def _made(analysis: AnalysisResult) -> list[_Made]:
     return [*made, _Made(queries, queries.make(analysis))]
 
 
-def _narrow(row: ActionRow) -> ActionRow:
-    """Return the row with the evidence beside the gain that it is for: a column of its own would be mostly empty."""
-    return row._replace(gain="; ".join(filter(None, (row.gain, row.evidence))), evidence="")
-
-
 def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
-    """Return the page without its charts. A column of actions is left out if it is empty."""
-    run, brief = analysis.run, brief_of(analysis)
-    rows = [_narrow(row) for row in brief.actions]
-    columns = [place for place in filled_columns(rows) if COLUMNS[place] != COLUMNS.setting]
+    """Return the page without its charts."""
+    run, brief, first = analysis.run, brief_of(analysis), first_screen(analysis)
+    del first["about"]  # The header of the page has it.
     words = dict[str, object](
         run_id=run.run_id,
         started=start_words(run.started_ns, analysis.data_quality.imported),
-        duration=fmt.duration(run.duration_s or None),
-        made_with=made_with(run),
-        brief=brief,
-        facts=_facts(analysis, brief),
-        found=callouts(analysis, actions_of(analysis)),
+        about=brief.about,
+        first=first,
         sections=made,
-        has_data_quality=any(each.section.anchor == DATA_QUALITY for each in made),
-        actions_title=ACTIONS_TITLE,
-        action_columns=[COLUMNS[place] for place in columns],
-        # The setting stands beside the action.
-        action_rows=[[row.what, row.setting, *(row[place] for place in columns[1:])] for row in rows],
-        how_to_verify=below_table(actions_of(analysis)),
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
     )
@@ -266,31 +221,10 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def notebook_card(analysis: AnalysisResult) -> str:
-    """Return the card: verdict, GPU time by role, recommended layout, and the facts beside them."""
-    brief = brief_of(analysis)
-    reasons = [
-        *([Fact("Why", brief.why)] if brief.needs_why else []),
-        Fact("Next", brief.next_step.replace(" (below)", "")),
-    ]
-    choice = [Paragraph(brief.no_choice, "note")]
-    if brief.choice is not None:
-        choice = [Part(brief.choice.headline, [brief.choice.table, Paragraph(brief.choice.why, "note")])]
-    return notebook(
-        [
-            Answer(brief.label, brief.headline, reasons, brief.alarm or ""),
-            Part("GPU time, whole run", [Roles(brief.roles)]),
-            *choice,
-            _facts(analysis, brief),
-            Paragraph(f"{'!' if brief.gaps else '✓'} {brief.quality}", "note"),
-            Paragraph(f"{brief.run_id} · {brief.about}", "note"),
-        ]
-    )
-
-
 def notebook(shown: Iterable[Block]) -> str:
-    """Return the blocks as an HTML fragment with its own style and without scripts."""
-    return filled("card.html", blocks=shown, version=metadata.version("rlscope"), style=Markup(asset("card.css")))
+    """Return the blocks as an HTML fragment with its own style, without scripts and without links into a page."""
+    html = filled("card.html", blocks=shown, version=metadata.version("rlscope"), style=Markup(asset("card.css")))
+    return re.sub(r'<a href="#[^"]*">(.*?)</a>', r"\1", html)
 
 
 class Charts:

@@ -81,7 +81,7 @@ def as_svg(analysis: AnalysisResult) -> str:
         achieved=broken_lines(achieved, 14, 1200, 2),
         quality=broken_lines(brief.quality, 14, 1160, 1),
         states=list({part.state.slug: part.state for role in bars for part in role.parts}.values()),
-        run=broken_lines(f"{brief.run_id} · {brief.about} · {brief.spent}", 14, 1200, 1)[0],
+        run=broken_lines(f"{brief.run_id} · {' · '.join(brief.about)} · {brief.spent}", 14, 1200, 1)[0],
     )
 
 

@@ -6,23 +6,19 @@ from typing import Any, Final, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import NO_BREAK_SPACE, Block, Bullets, Nothing, Paragraph, Query, Table, Term, Terms
+from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Query, Table, Term, Terms
+from rlscope.reports.card import alerts_table
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.rules import NONE_FIRED, fired_rules
+from rlscope.reports.text.rules import NONE_FIRED
 from rlscope.reports.text.states import STATES
 from rlscope.trace.questions import macros_sql, questions
 
 
 def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the built-in alert rules that fired, and when."""
-    rows = [
-        (each.rule, each.severity, each.when, each.what, each.cost.replace(" ", NO_BREAK_SPACE))
-        for each in fired_rules(analysis)
-    ]
-    columns = ("rule", "severity", "when", "value", "cost")
-    return [Table("Built-in alert rules that fired", columns, rows, "stacks")] if rows else [Nothing(NONE_FIRED)]
+    return [alerts_table(analysis)] if analysis.alerts else [Nothing(NONE_FIRED)]
 
 
 def reported_section(analysis: AnalysisResult) -> Sequence[Block]:

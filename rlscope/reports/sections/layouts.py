@@ -16,7 +16,6 @@ from rlscope.reports.charts.model_frames import OUT, SIMULATED, frontier_frame, 
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import panel as panel_words
-from rlscope.reports.text.step_bounds import bounds_part
 
 
 def one_staleness(frontier: pl.DataFrame) -> str:
@@ -32,8 +31,7 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     result, run = analysis.model, analysis.run
     if not isinstance(result, ModelResult):
-        reason = model_words.no_result_sentence(result)
-        return [Nothing(reason)] if analysis.step_bounds is None else [bounds_part(analysis.step_bounds, reason)]
+        return [Nothing(model_words.no_result_sentence(result))]
     frames = sweep_frame(result), frontier_frame(result)
     sweep = drawn_frame(_SWEEP.saying(sweep_reading(frames[0])), frames[0], run)
     frontier, same = drawn_frame(_FRONTIER, frames[1], run), one_staleness(frames[1])

@@ -7,31 +7,18 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Paragraph
+from rlscope.reports.blocks import Block
+from rlscope.reports.card import ledger_blocks
 from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.text.ledger import dropped_of, ledger_block
-from rlscope.reports.text.states import auxiliary_sentence, role_order, unrecorded_sentence
+from rlscope.reports.text.ledger import dropped_of
+from rlscope.reports.text.states import role_order
 
 
 def ledger_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
-    return [_total(analysis), *_states(analysis), *_gpu_use(analysis), *_timelines(analysis)]
-
-
-def _states(analysis: AnalysisResult) -> Iterator[Block]:
-    states = ledger_block(analysis)
-    if states.roles:
-        yield states
-        said = (
-            f"Total {fmt.gpu_time(analysis.ledger.total_gpu_s)}. Every GPU-second of a worker, from its start to its "
-            "end, is in exactly one state; the states add up to the total exactly.",
-            unrecorded_sentence(analysis.ledger),
-            auxiliary_sentence(analysis.run),
-            "GPU idle: the part of a state in which the GPU ran no kernel." if states.has_gpu_idle else "",
-        )
-        yield Paragraph(" ".join(filter(None, said)), "note")
+    return [_total(analysis), *ledger_blocks(analysis), *_gpu_use(analysis), *_timelines(analysis)]
 
 
 def _total(analysis: AnalysisResult) -> Drawn:

@@ -8,7 +8,8 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Fold, Instead, Paragraph, Part
+from rlscope.reports.blocks import Block, Charts, Fold, Instead, Paragraph, Part
+from rlscope.reports.card import staleness_blocks
 from rlscope.reports.charts import staleness
 from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.origin import reported_staleness
@@ -84,9 +85,8 @@ def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
 
 def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
-    reported = reported_staleness(analysis)
-    if analysis.staleness.tokens is None and reported:
-        return [Bullets(reported)]
+    if analysis.staleness.tokens is None and reported_staleness(analysis):
+        return [*staleness_blocks(analysis)]
     answers, run, over_cap = analysis.answers, analysis.run, analysis.staleness.over_cap_tokens
     first = [
         drawn_frame(_HEAT.saying(heat_reading(run)), heat_frame(answers), run, update_moments(analysis)),
@@ -100,33 +100,13 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 def _costs(analysis: AnalysisResult, parts: Sequence[Drawn]) -> Iterator[Block]:
     effective, sources = effective_share_of_all(analysis.answers.get("version_moments")), _version_sources(analysis)
-    yield Facts(_facts(analysis, effective))
+    yield from staleness_blocks(analysis)
     if sources:
         yield Paragraph(f"Version source: {sources}.", "note")
     yield from parts
     figures = [] if effective is None else _price_figures(analysis)
     price = Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
     yield Part("Cost of staleness", [price, *([Charts(figures)] if figures else [])])
-
-
-def _facts(analysis: AnalysisResult, effective: float | None) -> list[Fact]:
-    ages, cap = analysis.staleness, analysis.run.max_staleness
-    over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
-    facts = [
-        Fact("Added during generation", fmt.significant(ages.in_flight_mean), "versions"),
-        Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
-        Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
-    ]
-    if effective is not None:
-        facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))
-    if ages.samples is not None:
-        oldest = f"{fmt.significant(ages.samples.mean)} mean"
-        facts.insert(0, Fact("Oldest in a sample", oldest, f"max {ages.samples.max}"))
-    if ages.tokens is not None:
-        at = ages.tokens
-        spread = f"p50 {at.p50}, p95 {at.p95}, p99 {at.p99}, max\u00a0{at.max}"
-        facts.insert(0, Fact("Tokens", f"{fmt.significant(at.mean)} mean", spread))
-    return facts
 
 
 def _version_sources(analysis: AnalysisResult) -> str:

@@ -8,13 +8,12 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.reports.blocks import Block, Bullets, Charts, Fact, Facts, Instead, Paragraph
+from rlscope.reports.blocks import Block, Charts, Instead
+from rlscope.reports.card import throughput_blocks
 from rlscope.reports.charts import training
 from rlscope.reports.charts.training import PHASES
 from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame
-from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.ledger import dropped_of
-from rlscope.reports.text.origin import counted_words, reported_throughput
 from rlscope.reports.text.states import state_of
 
 
@@ -24,9 +23,7 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     frame = phases_frame(analysis.answers, analysis.run)
     figures = (_rates(analysis), drawn_frame(_PHASES._replace(draw=draw), frame, analysis.run))
     return [
-        Facts(_facts(analysis)),
-        *([Bullets(reported)] if (reported := reported_throughput(analysis)) else []),
-        Paragraph(verdict_words.window_sentence(analysis), "note", label="Steady state"),
+        *throughput_blocks(analysis),
         Charts([each for each in figures if each.spec]),
         Instead("", [each for each in figures if not each.spec]),
     ]
@@ -39,37 +36,6 @@ def _rates(analysis: AnalysisResult) -> Drawn:
     if analysis.throughput.counted_tokens is None:
         return drawn(_RATES.saying(rates_reading(analysis)), analysis)
     return drawn_frame(_RATES._replace(empty=_BY_STEP_ALONE), None, analysis.run)
-
-
-def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
-    return Fact(name, fmt.tokens_per_second(tokens_per_s), "" if tokens_per_s is None else note)
-
-
-def _facts(analysis: AnalysisResult) -> list[Fact]:
-    rates, run = analysis.throughput, analysis.run
-    note = f"measured{counted_words(rates)}"
-    # Of a log that counts tokens by step, no sample is known.
-    samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
-    return [
-        _rate("Trained, steady state", rates.steady_tokens_per_s, note),
-        _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
-        _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
-        _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
-        *per_gpu_facts(analysis),
-    ]
-
-
-def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
-    """Steady throughput per GPU, and GPU-hours and money per million trained tokens; empty without a steady rate."""
-    run, rate = analysis.run, analysis.throughput.steady_tokens_per_s
-    if not rate or not run.total_gpus:
-        return []
-    gpu_s = _MILLION * run.total_gpus / rate
-    price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
-    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
-    if price:
-        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
-    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
 
 
 def rates_reading(analysis: AnalysisResult) -> str:
@@ -132,7 +98,6 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
     return rows if window is None else rows.filter(window.is_inside)
 
 
-_MILLION: Final = 1_000_000
 _NEARLY_ALL_RATIO: Final = 0.95
 _OTHERS: Final = ("checkpoint", "eval", "reward", "other")
 """The states of activities that trainer_steps counts together."""

@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Asked, Axes, Block, Paragraph
+from rlscope.reports.blocks import Asked, Block, Paragraph, Switch, View
 from rlscope.reports.charts import training
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.learning import learning_sentences
@@ -72,7 +72,8 @@ def training_section(analysis: AnalysisResult) -> Sequence[Block]:
     by_hours = drawn_frame(_figure("By GPU-hours", "gpu_hours", "GPU-hours"), frame, run)
     within = learning_sentences(analysis.learning) if analysis.learning else ()
     said = [Paragraph(" ".join(within)), Asked(["reward_moments"])] if analysis.learning else []
-    return [Axes(by_step, by_hours), *said]
+    views = (View("step", "by step", by_step), View("hours", "by GPU-hours", by_hours))
+    return [Switch("along", "Horizontal axis", views), *said]
 
 
 def _figure(title: str, along: str, axis: str) -> Figure:

@@ -14,6 +14,7 @@ from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
+from rlscope.reports.blocks import Table
 from rlscope.reports.text.names import EVIDENCE
 from rlscope.reports.text.price import costly_words, dropped_words, longest_words, saved_words, share
 
@@ -429,19 +430,16 @@ class ActionRow(NamedTuple):
     """An action as a row of a table."""
 
     what: str
+    """With the name of its setting if it is known."""
     gain: str
-    """With its 90% interval."""
+    """With its 90% interval, and the grade of the forecast of a layout."""
     staleness: str
     """95th percentile of samples before and after, with its unit; empty if unknown."""
     dropped: str
     """Share of the generated tokens before and after; empty unless it differs notably."""
     longest: str
     """Trained share of the longest tenth of responses before and after; empty unless it differs notably."""
-    evidence: str
-    """Grade of the forecast of a layout; empty for an action that changes no batch."""
     cost: str
-    setting: str
-    """Empty if unknown."""
     expected: str
     """Expected steady rate, whose interval is that of the gain; empty if unknown."""
 
@@ -452,9 +450,7 @@ COLUMNS: Final = ActionRow(
     "staleness p95",
     "tokens dropped",
     "longest tenth trained",
-    "evidence",
     "cost",
-    "setting",
     "predicted tokens/s",
 )
 """The titles of the table."""
@@ -463,9 +459,11 @@ _KEEPING: Final = frozenset({"fresher", "cheaper"})
 """Kinds of actions that keep the throughput and save something else."""
 
 
-def filled_columns(rows: Sequence[ActionRow]) -> list[int]:
-    """Return the places of the columns that are not empty in every row."""
-    return [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
+def actions_table(rows: Sequence[ActionRow]) -> Table:
+    """Return the actions as a table, without columns that are empty in every row."""
+    places = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
+    cells = [[row[place] for place in places] for row in rows]
+    return Table(TITLE, [COLUMNS[place] for place in places], cells, "stacks", is_numbered=True)
 
 
 def below_table(ranked: Sequence[Action]) -> str:
@@ -493,27 +491,27 @@ def below_table(ranked: Sequence[Action]) -> str:
 def action_row(action: Action, analysis: AnalysisResult, current: Current) -> ActionRow:
     """Return the row of an action."""
     return ActionRow(
-        what=_what_cell(action),
-        gain=_gain_cell(action),
+        what=_what_cell(action, setting_of(action, analysis.run)),
+        gain="; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         staleness=_staleness_cell(action, current),
         dropped=dropped_words(action.price, action.price_before),
         longest=longest_words(action.price, action.price_before),
-        evidence=EVIDENCE[action.grade] if action.grade is not None and _changes_batch(action) else "",
         cost=cost_words(action),
-        setting=setting_of(action, analysis.run) or "",
         expected=_expected_cell(action, analysis.throughput.steady_tokens_per_s),
     )
 
 
-def _changes_batch(action: Action) -> bool:
-    return isinstance(action.after, Layout) and action.kind != "cheaper"
+def _evidence(action: Action) -> str:
+    """Return the evidence behind a layout; empty for an action that changes no batch."""
+    changes_batch = isinstance(action.after, Layout) and action.kind != "cheaper"
+    return EVIDENCE[action.grade] if action.grade is not None and changes_batch else ""
 
 
-def _what_cell(action: Action) -> str:
+def _what_cell(action: Action, setting: str | None) -> str:
     """Return the action; its price has columns of its own."""
     tried = f" (try it for {fmt.count(STEPS_TO_PREDICT)} steps first)" if action.kind == "probe" else ""
     spared = _spared_words(action) if action.kind == "cheaper" else ""
-    return f"{imperative(action)}{spared}{tried}"
+    return f"{imperative(action)}{spared}{tried}{f' ({setting})' if setting else ''}"
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:

@@ -18,7 +18,7 @@ from rlscope.model.forecast.recommend import (
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
+from rlscope.reports.blocks import Bullets, Part, Table
 from rlscope.reports.text.actions import age_words, gain_words, layout_words
 from rlscope.reports.text.model import OBSERVABLES, remarks
 from rlscope.reports.text.names import ONE_SPLIT, REASONS, layout_remark, scaling_sentence
@@ -175,10 +175,8 @@ def mark_of(model: ModelResult, forecast: Forecast) -> str:
     return {"change": "recommended", "probe": "to try"}.get(model.recommendation.advice, "best other")
 
 
-def advice_part(model: ModelResult) -> Part:
-    """Return the advice and why, the layouts behind it, and what limits it."""
-    # A change or a probe is the first line of the table of actions.
-    is_ranked = model.recommendation.advice in ("change", "probe")
+def layouts_part(model: ModelResult) -> Part:
+    """Return the layouts behind the advice, and what limits it."""
     columns = (
         "",
         "trainer : sampler\nGPUs × max running",
@@ -198,15 +196,8 @@ def advice_part(model: ModelResult) -> Part:
         )
         for row in layout_rows(model, _LAYOUTS_SHOWN)
     ]
-    return Part(
-        TITLE,
-        [
-            *([] if is_ranked else [Paragraph(headline(model), "headline")]),
-            Paragraph(why(model)),
-            Table("Layouts", columns, rows, numbers=frozenset({2, 3, 4}), whole=frozenset({1})),
-            Bullets(remarks(model)),
-        ],
-    )
+    table = Table("Layouts", columns, rows, numbers=frozenset({2, 3, 4}), whole=frozenset({1}))
+    return Part("Layouts and assumptions", [table, Bullets(remarks(model))])
 
 
 def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:

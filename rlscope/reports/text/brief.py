@@ -46,6 +46,11 @@ class CauseRow(NamedTuple):
     money: str
     """Empty without a price."""
 
+    @property
+    def spent(self) -> str:
+        """The GPU time, with its price if there is one."""
+        return f"{self.gpu_time}, {self.money}" if self.money else self.gpu_time
+
 
 class RecommendedLayout(NamedTuple):
     """The recommended layout beside the current one."""
@@ -60,14 +65,12 @@ class Brief(NamedTuple):
     """The first screen: what a reader should know after thirty seconds."""
 
     run_id: str
-    about: str
-    """Start, duration, GPUs, steps."""
+    about: tuple[str, ...]
+    """Start, duration, GPUs, steps, framework and model."""
     label: str
     alarm: str | None
     headline: str
     why: str
-    needs_why: bool
-    """Whether nothing but `why` explains the verdict: no loss is listed, or no bottleneck was found."""
     next_step: str
     actions: list[ActionRow]
     """Actions in order; empty if nothing is ranked."""
@@ -78,8 +81,6 @@ class Brief(NamedTuple):
     """GPU time in steady state; empty if there is none, or if it is unknown."""
     steady_roles: list[RoleBar]
     """Where it went, with the part of generation whose samples were dropped; empty with it."""
-    margin: str
-    """Margin of the verdict over the next cause; empty if there is no other cause."""
     stretch: str
     """The part of the run that the causes were measured over."""
     causes: list[CauseRow]
@@ -102,19 +103,17 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     whole = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in spent}
     return Brief(
         run_id=run.run_id,
-        about=" · ".join(_about(run, analysis.data_quality.imported)),
+        about=_about(run, analysis.data_quality.imported),
         label=verdict_words.label(analysis),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
         why=verdict_words.why(analysis),
-        needs_why=analysis.verdict.bottleneck == "unknown" or not lost,
         next_step=verdict_words.next_step(analysis),
         actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
         roles=_roles(run, whole),
         steady_spent=_spent(sum(steady.values()), run) if steady else "",
         steady_roles=_roles(run, steady, dropped_of(analysis)),
-        margin=verdict_words.margin(analysis),
         stretch=verdict_words.stretch(analysis),
         causes=lost,
         choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
@@ -132,13 +131,13 @@ def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
     return (
         *((fmt.instant(run.started_ns),) if has_dates else ()),
         *((source_words(imported),) if imported is not None else ()),
-        *extent_words(run),
+        *_extent_words(run),
         fmt.counted(run.steps, "training step", "training steps"),
-        *made_with(run),
+        *_made_with(run),
     )
 
 
-def made_with(run: RunFacts) -> tuple[str, ...]:
+def _made_with(run: RunFacts) -> tuple[str, ...]:
     """Return the framework and the name of the trained model, as run.json has them; without what it lacks.
 
     A model that is loaded from a folder named model has no name.
@@ -150,7 +149,7 @@ def made_with(run: RunFacts) -> tuple[str, ...]:
     )
 
 
-def extent_words(run: RunFacts) -> tuple[str, ...]:
+def _extent_words(run: RunFacts) -> tuple[str, ...]:
     """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
     if not run.duration_s and not run.total_gpus:
         return ("duration and GPUs not known",)

@@ -27,8 +27,8 @@ _SAMPLERS: Final = f"{_ENGINES}, which show how long samplers are busy in a step
 _HOOKS: Final = "hooks in the engines, which record samples and their versions"
 
 
-def bounds_part(bounds: StepBounds, reason: str = "") -> Part:
-    """Return the phases of a step and what each change could gain; reason: why there is no model, in a sentence."""
+def bounds_part(bounds: StepBounds) -> Part:
+    """Return the phases of a step and what each change could gain."""
     phases = bounds.phases
     columns = ("change", "throughput over today's", "assumes", "narrowed by")
     rows = [
@@ -36,7 +36,7 @@ def bounds_part(bounds: StepBounds, reason: str = "") -> Part:
         for each in bounds.bounds
     ]
     shown = [Table(_TITLE, columns, rows, "stacks")] if rows else []
-    return Part(_TITLE, [Paragraph(f"{phases_sentence(phases)} {reason}".rstrip()), *shown])
+    return Part(_TITLE, [Paragraph(phases_sentence(phases)), *shown])
 
 
 def change_words(bound: StepBound, phases: StepPhases) -> str:

@@ -240,23 +240,6 @@ def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
     return "removing the staleness cap" if is_alone else _REMOVED.get(cause, causes.REMEDIES[cause])
 
 
-def margin(analysis: AnalysisResult) -> str:
-    """Compare the verdict with the next cause, as a sentence; empty if there is no other."""
-    verdict = analysis.verdict
-    if verdict.cause is None or len(verdict.losses) < 2:
-        return ""
-    losses = [loss for loss in verdict.losses if loss.gain_ratio is not None or loss.gpu_s > 0]
-    first = next((loss for loss in losses if loss.cause == verdict.cause), None)
-    rest = [loss for loss in losses if loss.cause != verdict.cause]
-    if first is None or not rest:
-        return ""
-    second, following = rest[0], causes.loss_words(rest[0])
-    if first.gain_ratio is not None and second.gain_ratio is not None:
-        gain, next_gain = actions.gain_words(first.gain_ratio), fmt.with_interval(fmt.gain, *second.gain_ratio)
-        return f"Throughput without this bottleneck: {gain}; without the next, {following}: {next_gain}."
-    return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
-
-
 def alarm(analysis: AnalysisResult) -> str | None:
     """Why the run's results are invalid; None if no finding says so."""
     return next((_ALARMS[finding.rule] for finding in analysis.findings if finding.rule in _ALARMS), None)
@@ -450,7 +433,8 @@ def window_sentence(analysis: AnalysisResult) -> str:
     if window is None:
         return reason or "The run has no steady state."
     lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
-    return f"Steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting}. {reason}".rstrip()
+    steps = f"{fmt.count(window.first_step)} to {fmt.count(window.last_step)}"
+    return f"Steady state: steps {steps}, {lasting}. {reason}".rstrip()
 
 
 def _clock_sentence(offset: ClockOffset) -> str:

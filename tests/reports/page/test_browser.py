@@ -112,7 +112,7 @@ def test_no_width_scrolls_sideways(pages, name, width):
 
 def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
     page, _ = pages("empty")
-    cells = page.locator("#layouts td").all()
+    cells = page.locator(".bounds td").all()
     assert len(cells) > 4
     assert max(box["x"] + box["width"] for cell in cells if (box := cell.bounding_box())) <= DESKTOP["width"]
 

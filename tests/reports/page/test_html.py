@@ -152,8 +152,6 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
     unknown = replace(analysis.verdict, bottleneck="unknown", unknown_reason="the run holds 2 training steps")
     first = render(replace(analysis, verdict=unknown)).partition('class="spent"')[0]
     assert "The run holds 2 training steps." in first
-    # Of a bottleneck that is named, the causes beside it say the same.
-    assert brief_of(analysis).why not in render(analysis)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +165,9 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
 def test_the_framework_and_the_model_stand_beside_the_run_where_its_settings_have_them(settings, names):
     analysis = full_analysis()
     found = brief_of(replace(analysis, run=replace(analysis.run, settings=settings)))
-    assert tuple(found.about.split(" · ")[4:]) == names
-    head = render(replace(analysis, run=replace(analysis.run, settings=settings)))
-    assert tuple(re.findall(r'<span class="name">(.*?)</span>', head)) == names
+    assert found.about[4:] == names
+    head = render(replace(analysis, run=replace(analysis.run, settings=settings))).partition("</header>")[0]
+    assert tuple(re.findall(r"<span>(.*?)</span>", head))[4:] == names
 
 
 def test_every_link_stays_on_the_page(full):

@@ -7,9 +7,9 @@ import pytest
 
 from rlscope.analysis.result import LedgerState, SteadyWindow, Throughput
 from rlscope.reports.blocks import Facts
+from rlscope.reports.card import per_gpu_facts
 from rlscope.reports.charts.encoding import shown_from_s
 from rlscope.reports.charts.lengths import response_lengths
-from rlscope.reports.charts.model import placed
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
@@ -20,7 +20,6 @@ from rlscope.reports.sections.queue import depth_sentence, parts_sentence, updat
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
 from rlscope.reports.sections.throughput import (
     other_state,
-    per_gpu_facts,
     phases_frame,
     rates_reading,
     throughput_section,
@@ -28,7 +27,6 @@ from rlscope.reports.sections.throughput import (
 )
 from rlscope.reports.sections.training import metrics_frame
 from rlscope.reports.text.brief import brief_of
-from rlscope.reports.text.verdict import margin
 from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
 
 SECOND = 10**9
@@ -113,16 +111,6 @@ def test_the_caption_of_the_layouts_explains_what_is_drawn_and_nothing_else():
     assert "Crosses" not in caption("1 : 1") and "Crosses" in caption("infeasible: memory")
     assert "Simulated: a limit applies" in caption("1 : 1, simulated")
     assert "1 : 2 means" not in caption(*["current request limit"] * 4, splits=4)
-
-
-def test_the_name_of_a_layout_lies_where_it_covers_no_line_and_inside_the_plot():
-    line_below = [(float(x), 80.0) for x in range(300)]
-    free, box = placed((150.0, 60.0), "current", [], is_above=False)
-    assert free.dy > 0 and box[1] > 60.0
-    moved, (left, top, right, foot) = placed((150.0, 60.0), "current", line_below, is_above=False)
-    assert moved != free and not any(left <= x <= right and top <= y <= foot for x, y in line_below)
-    assert placed((290.0, 60.0), "recommended", [], is_above=True)[1][2] <= 300.0
-    assert placed((150.0, 130.0), "current", [], is_above=False)[1][3] <= 132.0
 
 
 @pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])
@@ -268,11 +256,6 @@ def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropp
     assert shares["discarded"] == pytest.approx(3.0 * made)
     assert "discarded" not in {part.state.name for part in trainer.parts} and "startup" not in shares
     assert brief_of(empty_analysis()).steady_roles == []
-
-
-def test_the_margin_names_the_next_cause():
-    assert margin(full_analysis()) == "It cost 892 GPU-s; the next cause, weight updates, 96.1 GPU-s."
-    assert margin(empty_analysis()) == ""
 
 
 @pytest.mark.parametrize(

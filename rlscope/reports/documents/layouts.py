@@ -23,16 +23,6 @@ from rlscope.reports.text.names import scaling_exponent
 Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
 
 NO_GAIN: Final = Estimate(0.0, 0.0, 0.0)
-_WAITS: Final[Mapping[Regime, Waits]] = {
-    "samplers": "samplers",
-    "trainers": "trainers",
-    "staleness_cap": "staleness_cap",
-    # Samples age while in flight, so a cap on their number also caps staleness.
-    "admission": "staleness_cap",
-    "weight_updates": "weight_updates",
-    "environment": "environment",
-    "balanced": "balanced",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +111,16 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
         staleness_max=None if staleness is None else staleness.sample_max,
         trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
         sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
-        limited_by=None if timing is None else _WAITS[timing.regime],
+        limited_by=None if timing is None else _waits(timing.regime),
         grade=forecast.grade,
         preemption=forecast.preemption,
         price=None if rate is None else told_price(forecast.price, forecast.layout, steps_per_version),
     )
+
+
+def _waits(regime: Regime) -> Waits:
+    # Samples age while in flight, so a cap on their number also caps staleness.
+    return "staleness_cap" if regime == "admission" else regime
 
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:

@@ -1,9 +1,6 @@
 """Charts of the model result: lost throughput, other layouts, and forward pass time."""
 
-import math
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal
 
 import altair as alt
 import polars as pl
@@ -50,12 +47,9 @@ from rlscope.reports.text.advice import CURRENT
 _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.4
 _TICKS_MOST: Final = 12
-_LETTER_PX: Final = 7
-_LINE_PX: Final = 14
 _PADDING_PX: Final = 24
-_PLOT_PX: Final = 300
-"""Size of a chart on a phone. On a wider chart, marks are further apart, and a name covers fewer of them."""
-_STEPS: Final = 24
+_EDGE_RATIO: Final = 0.25
+"""Part of the width from which a name is written away from the edge, and of the height that has room below."""
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
     tip("max_running:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "predicted tokens/s", ",.4~s"),
@@ -201,118 +195,34 @@ def _layouts(
         drawn.insert(
             1, (parts[1], bars.encode(y=alt.Y("low_tokens_per_s:Q"), y2=alt.Y2("high_tokens_per_s:Q"), color=color))
         )
-    drawn += _labels(rows, parts[0], x, y, is_stepped=interpolate == "step-after")
+    drawn += _labels(rows, x, y, high)
     # Vega warns about a layer without rows.
     return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
 
 
-def _labels(
-    rows: pl.DataFrame, joined: pl.DataFrame, x: alt.X, y: alt.Y, *, is_stepped: bool
-) -> list[tuple[pl.DataFrame, alt.Chart]]:
-    """The name of each marked layout beside its ring, the current one's first, where it hides least."""
+def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[pl.DataFrame, alt.Chart]]:
+    """The name of each marked layout: above its ring, that of the current one below, and inwards from the edges."""
     channel: Any = x.to_dict()
-    column = str(channel["field"])
-    named = rows.filter(pl.col("which") != "").sort(pl.col("which") != CURRENT, maintain_order=True)
-    known = rows.drop_nulls([column, "tokens_per_s"])
-    plot = _Plot.of(known, column, is_log=channel.get("scale", {}).get("type") == "log")
-    marks = plot.points(known) + plot.lines(joined.drop_nulls([column, "tokens_per_s"]), is_stepped=is_stepped)
-    # A ring is as large as a label is high, so no label may overlap it.
-    marks += [(px + dx, py + dy) for px, py in plot.points(named) for dx in (-6, 0, 6) for dy in (-6, 0, 6)]
-    drawn: list[tuple[pl.DataFrame, alt.Chart]] = []
+    column, drawn = str(channel["field"]), list[tuple[pl.DataFrame, alt.Chart]]()
+    places = rows[column].drop_nulls().unique().sort().to_list()
+    named = rows.filter(pl.col("which") != "").drop_nulls([column, "tokens_per_s"])
     for number in range(named.height):
         part = named[number : number + 1]
-        is_current = part["which"][0] == CURRENT
-        place, box = placed(plot.points(part)[0], str(part["which"][0]), marks, is_above=not is_current)
-        left, top, right, foot = box
-        # A name blocks the next name more than a line does, so its box counts several times.
-        marks += [(left + (right - left) * step / 8, y_px) for step in range(9) for y_px in (top, foot)] * 8
+        place = places.index(part[column][0]) / max(1, len(places) - 1)
+        edge = -1 if place < _EDGE_RATIO else 1 if place > 1.0 - _EDGE_RATIO else 0
+        is_below = part["which"][0] == CURRENT and part["tokens_per_s"][0] > _EDGE_RATIO * high
+        words: dict[str, Any] = {
+            "align": {-1: "left", 0: "center", 1: "right"}[edge],
+            "dx": 8 * edge,
+            "dy": 19 if is_below else -15,
+            "fontWeight": 600,
+        }
         label = alt.Chart(part).encode(x=x, y=y, text=alt.Text("which:N"))
-        words: dict[str, Any] = {"align": place.align, "dx": place.dx, "dy": place.dy, "fontWeight": 600}
         drawn += [
             (part, label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words)),
             (part, label.mark_text(**words)),
         ]
     return drawn
-
-
-class Place(NamedTuple):
-    """Position of a name relative to the center of its ring, in pixels."""
-
-    align: Literal["left", "right", "center"]
-    dx: int
-    dy: int
-
-
-_Point: TypeAlias = tuple[float, float]
-_Box: TypeAlias = tuple[float, float, float, float]
-_BELOW: Final = (
-    Place("center", 0, 19), Place("left", -8, 19), Place("right", 8, 19), Place("left", 13, 0), Place("right", -13, 0),
-    Place("left", 6, 17), Place("right", -6, 17), Place("center", 0, 32),
-)  # fmt: skip
-_ABOVE: Final = tuple(place._replace(dy=-place.dy * 4 // 5 if place.dy else 0) for place in _BELOW)
-
-
-def placed(ring: _Point, name: str, marks: Sequence[_Point], *, is_above: bool) -> tuple[Place, _Box]:
-    """Return the place of a name that covers the fewest marks, and its box in pixels from the top.
-
-    The first place wins a tie.
-    """
-    wide = _LETTER_PX * len(name)
-
-    def box(place: Place) -> _Box:
-        start = ring[0] + place.dx - {"left": 0.0, "center": 0.5, "right": 1.0}[place.align] * wide
-        return start, ring[1] + place.dy - _LINE_PX / 2, start + wide, ring[1] + place.dy + _LINE_PX / 2
-
-    def covered(place: Place) -> int:
-        left, top, right, foot = box(place)
-        is_out = left < 0 or right > _PLOT_PX or top < -_LINE_PX or foot > HEIGHT + 10
-        return 1_000 * is_out + sum(left <= x <= right and top <= y <= foot for x, y in marks)
-
-    best = min([*_ABOVE, *_BELOW] if is_above else [*_BELOW, *_ABOVE], key=covered)
-    return best, box(best)
-
-
-class _Plot(NamedTuple):
-    """The scales of a chart of layouts in pixels, on the narrowest page that has two charts in a row."""
-
-    column: str
-    is_log: bool
-    low: float
-    high: float
-    most: float
-
-    @classmethod
-    def of(cls, rows: pl.DataFrame, column: str, *, is_log: bool) -> "_Plot":
-        values = [float(value) for value in rows[column]] or [0.0, 1.0]
-        most = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
-        return cls(column, is_log, min(values), max(values), most * _ROOM_FOR_LABELS)
-
-    def points(self, rows: pl.DataFrame) -> list[_Point]:
-        """Return the positions of layouts in pixels from the upper left corner."""
-        return [
-            self._at(float(value), float(rate or 0.0))
-            for value, rate in rows.select(self.column, "tokens_per_s").rows()
-        ]
-
-    def lines(self, rows: pl.DataFrame, *, is_stepped: bool) -> list[_Point]:
-        """Points along the lines of each series, a few pixels apart."""
-        sampled: list[_Point] = []
-        for series in rows["series"].unique(maintain_order=True):
-            corners = self.points(rows.filter(pl.col("series") == series).sort(self.column))
-            for start, end in pairwise(corners):
-                turn = (end[0], start[1])
-                legs = ((start, turn), (turn, end)) if is_stepped else ((start, end),)
-                sampled += [_between(*leg, step / _STEPS) for leg in legs for step in range(_STEPS)]
-        return sampled
-
-    def _at(self, value: float, rate: float) -> _Point:
-        low, high, own = (math.log2(max(each, 1e-9)) if self.is_log else each for each in (self.low, self.high, value))
-        share = (own - low) / (high - low) if high > low else 0.5
-        return _PADDING_PX + share * (_PLOT_PX - 2 * _PADDING_PX), (HEIGHT + 10) * (1.0 - rate / self.most)
-
-
-def _between(start: _Point, end: _Point, share: float) -> _Point:
-    return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:

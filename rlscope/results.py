@@ -37,6 +37,7 @@ from rlscope.reports.documents.plan import plan_document
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.text.comparison import comparison_blocks, pair_blocks
+from rlscope.reports.text.history import list_blocks
 from rlscope.reports.text.model import misfit_words
 from rlscope.reports.text.plan import headline as plan_headline
 from rlscope.reports.text.plan import plan_blocks
@@ -286,20 +287,20 @@ class Comparison(_WithPicture, InBlocks, RunComparison):
     def __repr__(self) -> str:
         return repr_of("Comparison", self.baseline.name, "; ".join(pair.answer.headline for pair in pair_blocks(self)))
 
-    def _repr_html_(self) -> str:
-        from rlscope.reports.page.comparison import comparison_card
-
-        return comparison_card(self)
-
 
 @dataclass(frozen=True, repr=False)
-class RunList(_WithPage, Document):
+class RunList(_WithPage, InBlocks, Document):
     """Output of `rlscope list --format json`, returned by `list_runs`: the runs below a folder."""
 
     runs: tuple[RunEntry, ...]
     """The runs, in the requested order."""
     folder: Annotated[str, LEFT_OUT]
     """The folder, as the caller gave it."""
+
+    @property
+    def blocks(self) -> Iterable[Block]:
+        """The runs as a table, with notes."""
+        return list_blocks(self.runs)
 
     def frame(self) -> pl.DataFrame:
         """Return the list as a polars frame with one row per run. Column names carry their unit."""
@@ -326,17 +327,13 @@ class RunList(_WithPage, Document):
         return as_text(self.runs) if columns is None else on_terminal(self.runs, columns, kept)
 
     def _page(self) -> str:
-        from rlscope.reports.page.history import render_list
+        from rlscope.reports.page.html import page
 
-        return render_list(self.runs, self.folder)
+        title = f"{counted(len(self.runs), 'run', 'runs')} in {self.folder}"
+        return page("history.html", title, {"blocks": self.blocks})
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def __repr__(self) -> str:
         return repr_of("RunList", self.folder, counted(len(self.runs), "run", "runs"))
-
-    def _repr_html_(self) -> str:
-        from rlscope.reports.page.history import list_table
-
-        return list_table(self.runs)

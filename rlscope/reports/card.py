@@ -72,9 +72,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
     reasons = [Fact("Why", brief.why), Fact("Next", brief.next_step)]
     blocks: dict[str, Block | None] = {
         "verdict": Answer(brief.label, brief.headline, reasons, brief.alarm or "", name="Verdict"),
-        "quality": Paragraph(
-            f"{'!' if brief.gaps else '✓'} {brief.quality}", more="data-quality" if brief.gaps else ""
-        ),
+        "quality": _quality(brief),
         "actions": _actions(analysis),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
         "spent": Part("GPU time", [*_spent(brief, analysis.ledger), *_losses_table(brief)]),

@@ -26,7 +26,7 @@ from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Differences, flat
-from rlscope.reports.page.comparison import comparison_card, render_comparison
+from rlscope.reports.page.comparison import render_comparison
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.comparison import (
@@ -160,7 +160,7 @@ def test_runs_after_z_are_numbered() -> None:
 def test_all_formats_say_the_same(pair: rlscope.Comparison) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
     assert faults(pair.to_json()) == []
-    for text in (pair.to_markdown(), render_comparison(pair), comparison_card(pair)):
+    for text in (pair.to_markdown(), render_comparison(pair), pair._repr_html_()):
         assert first["headline"] in text and ", within the interval." in text
     assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
     assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
@@ -215,7 +215,7 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pa
     assert math.fsum(shares.values()) == pytest.approx(1.0)
     comparison = comparison_of(pair.baseline, [run_of(wasteful)])
     page = render_comparison(comparison)
-    bars = page[page.index('class="wide bars"') :]
+    bars = page[page.index('class="bars"') :]
     assert "var(--swatch-discarded" in bars and "generation for dropped samples" in bars
     assert '<pattern id="lane-discarded"' in page
     assert "generation for dropped samples" in json.dumps(comparison.charts.states().to_dict())
@@ -267,7 +267,7 @@ def test_no_row_beside_tested_ones_has_an_empty_significance(pair: rlscope.Compa
 def test_names_from_runs_stay_text_in_every_format() -> None:
     runs = [made_run(f"{HOSTILE}{n}", periods_s=EVEN, settings={HOSTILE: n}) for n in range(3)]
     comparison = comparison_of(runs[0], runs[1:])
-    for text in (render_comparison(comparison), comparison_card(comparison), comparison.to_markdown()):
+    for text in (render_comparison(comparison), comparison._repr_html_(), comparison.to_markdown()):
         assert "<img src=x" not in text
     assert faults(comparison.to_json()) == [] and card(comparison, 80)
     assert comparison.to_markdown().count(" against A: ") == 2

@@ -19,7 +19,6 @@ from docs.generate import DOCS
 from rlscope.comparison import history
 from rlscope.comparison.history import COLUMNS, RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
-from rlscope.reports.page.history import render_list
 from rlscope.reports.text.history import SCOPES, as_text, on_terminal
 from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
@@ -83,7 +82,7 @@ def test_a_rate_that_includes_prompts_is_marked_in_text_json_and_page() -> None:
         True,
         True,
     ]
-    assert "prompts included" in render_list(entries, "runs")
+    assert "prompts included" in RunList(entries, folder="runs").to_markdown()
 
 
 def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() -> None:
@@ -98,7 +97,7 @@ def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() 
     assert [each["bottleneck"] for each in json.loads(RunList(entries, folder="runs").to_json())["runs"]][:2] == [
         "samplers"
     ] * 2
-    assert "samplers?" in render_list(entries, "runs")
+    assert "samplers?" in RunList(entries, folder="runs").to_markdown()
 
 
 @pytest.mark.parametrize("columns", [200, 100, 80, 60])
@@ -119,7 +118,7 @@ def test_the_list_says_which_figures_are_of_the_steady_state_and_which_of_the_wh
     assert "tokens, run" in terminal.splitlines()[1] and "p95, run" in terminal.splitlines()[1]
     assert "steady state, staleness and cost of the whole run" in text
     assert "steady state, staleness and cost of the whole run" in " ".join(terminal.split())
-    assert "cost of 1M tokens, whole run" in render_list((run,), "runs")
+    assert "cost of 1M tokens, whole run" in RunList((run,), folder="runs").to_markdown()
 
 
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:

@@ -1,33 +1,34 @@
-"""A comparison as an HTML page, which adds charts of all runs on one scale, as a card, and as a picture for a slide."""
+"""A comparison as an HTML page, which adds charts of all runs on one scale, and as a picture for a slide."""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from importlib import metadata
+from typing import Final
 
 import polars as pl
 
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
-from rlscope.reports.blocks import Block, Charts, Part, RoleBar, Roles
+from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
-from rlscope.reports.page.html import notebook, page, page_scripts, with_pictures
+from rlscope.reports.page.html import PageSection, page, page_scripts, with_pictures
 from rlscope.reports.page.png import FONT, broken_lines, drawn_bar, drawn_png
 from rlscope.reports.page.templating import filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.comparison import (
-    BASES,
-    PairBlocks,
+    basis_of,
     compared_runs,
+    first_screen,
     letter_of,
     pair_blocks,
     repeated_parts,
+    role_bars,
     state_bars,
 )
-from rlscope.reports.text.states import role_order
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
@@ -36,37 +37,26 @@ _SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
 """zoom.js is left out because no chart here has a time axis."""
 
 
-class _Section(NamedTuple):
-    anchor: str
-    title: str
-    short: str
-    """The title in the navigation."""
-    blocks: Sequence[Block]
-
-
 def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
     figures = list(figures_of(compared).values())
-    pairs = pair_blocks(compared)
     title = " against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name))
+    repeated, pairs = repeated_parts(compared), pair_blocks(compared)
+    sections = [
+        *(PageSection(f"repeated-{n}", part.title, "Repeated runs", part.blocks) for n, part in enumerate(repeated, 1)),
+        *(PageSection(f"pair-{n}", pair.part.title, pair.title, pair.part.blocks) for n, pair in enumerate(pairs, 1)),
+        _charts(figures),
+    ]
     words = dict[str, object](
-        answers=[pair.answer for pair in pairs],
-        spent=_spent(compared),
-        runs=compared_runs(compared),
-        sections=[
-            *(_repeated(number, part) for number, part in enumerate(repeated_parts(compared), start=1)),
-            *map(_numbers, range(1, len(pairs) + 1), pairs),
-            _charts(figures),
-        ],
+        header=title,
+        about=(),
+        first=first_screen(compared),
+        sections=sections,
+        zoom=None,
+        foot=f"Compared by rlscope {metadata.version('rlscope')}.",
     )
-    html = page("comparison.html", title, words, page_scripts(_SCRIPTS))
+    html = page("report.html", title, words, page_scripts(_SCRIPTS))
     return with_pictures(html, {each.anchor: each for each in figures if each.spec})
-
-
-def comparison_card(compared: RunComparison) -> str:
-    """Return the top of the page as an HTML fragment without scripts."""
-    pairs = [block for pair in pair_blocks(compared) for block in (pair.answer, pair.numbers)]
-    return notebook([*pairs, _spent(compared), compared_runs(compared)])
 
 
 def comparison_png(compared: RunComparison) -> bytes:
@@ -74,38 +64,10 @@ def comparison_png(compared: RunComparison) -> bytes:
     return drawn_png(_picture(compared))
 
 
-def _numbers(number: int, pair: PairBlocks) -> _Section:
-    return _Section(f"pair-{number}", pair.part.title, pair.title, pair.part.blocks)
-
-
-def _repeated(number: int, part: Part) -> _Section:
-    return _Section(f"repeated-{number}", part.title, "Repeated runs", part.blocks)
-
-
-def _charts(figures: Sequence[Drawn]) -> _Section:
+def _charts(figures: Sequence[Drawn]) -> PageSection:
     wide = [each for each in figures if each.figure.wide]
     narrow = Charts([each for each in figures if not each.figure.wide])
-    return _Section("charts", "All runs on one scale", "Charts", [*wide, narrow])
-
-
-def _basis(compared: RunComparison) -> Basis:
-    """Return "steady" if every pair was compared in steady state, else "whole"."""
-    return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
-
-
-def _spent(compared: RunComparison) -> Part:
-    basis = _basis(compared)
-    return Part(f"GPU time, {BASES[basis]}", [Roles(_bars(compared, basis))])
-
-
-def _bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
-    """Return a bar per role and run, ordered by role."""
-    bars = [
-        (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
-        for index, run in enumerate(compared.runs)
-        for bar in state_bars(run, basis)
-    ]
-    return [bar for _, bar in sorted(bars, key=lambda each: role_order(each[0]))]
+    return PageSection("charts", "All runs on one scale", "Charts", [*wide, narrow])
 
 
 def comparison_charts(compared: RunComparison) -> PageCharts:
@@ -115,7 +77,7 @@ def comparison_charts(compared: RunComparison) -> PageCharts:
 
 def figures_of(compared: RunComparison) -> dict[str, Drawn]:
     """Return the figures by chart name."""
-    facts, basis = compared.baseline.facts, _basis(compared)
+    facts, basis = compared.baseline.facts, basis_of(compared)
     frames = {
         "states": _states_frame(compared, basis),
         "step_periods": _step_frame(compared),
@@ -234,7 +196,7 @@ _FIGURES: Final = (
 def _picture(compared: RunComparison) -> str:
     """Return the picture as SVG, with strings from the runs escaped."""
     pair = pair_blocks(compared)[0]
-    bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
+    bars = role_bars(compared)[:_BARS_IN_PICTURE]
     legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)
     runs = [f"{letter}: {about}" for letter, about, _ in compared_runs(compared).facts[:2]]
     return filled(

@@ -69,6 +69,18 @@ SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
 
 
+class PageSection(NamedTuple):
+    """A section below the first screen, as the template shows it."""
+
+    anchor: str
+    title: str
+    short: str
+    """The title in the navigation."""
+    blocks: Sequence[Block]
+    folded: str = ""
+    """Summary shown while the section is folded; empty if it is open."""
+
+
 class _Made(NamedTuple):
     """A section with its blocks."""
 
@@ -134,14 +146,16 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
     """Return the page without its charts."""
     run, brief, first = analysis.run, brief_of(analysis), first_screen(analysis)
     del first["about"]  # The header of the page has it.
+    started = start_words(run.started_ns, analysis.data_quality.imported)
     words = dict[str, object](
-        run_id=run.run_id,
-        started=start_words(run.started_ns, analysis.data_quality.imported),
+        header=run.run_id,
         about=brief.about,
         first=first,
-        sections=made,
+        sections=[PageSection(*each.section[:3], each.blocks, each.section.folded) for each in made],
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
+        foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
+        f"the run, {started}.",
     )
     return page("report.html", f"{brief.label} · {run.run_id}", words, page_scripts())
 

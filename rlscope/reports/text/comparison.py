@@ -27,6 +27,7 @@ from rlscope.reports.blocks import (
     Paragraph,
     Part,
     RoleBar,
+    Roles,
     Table,
 )
 from rlscope.reports.text.actions import gain_words
@@ -111,10 +112,31 @@ def letter_of(index: int) -> str:
 
 
 def comparison_blocks(compared: RunComparison) -> list[Block]:
-    """Return the whole comparison: the answers, the runs, then the numbers."""
-    pairs = pair_blocks(compared)
-    answers = [pair.answer for pair in pairs]
-    return [*answers, compared_runs(compared), *repeated_parts(compared), *(pair.part for pair in pairs)]
+    """Return the whole comparison: the first screen, then the numbers."""
+    parts = [pair.part for pair in pair_blocks(compared)]
+    return [*first_screen(compared).values(), *repeated_parts(compared), *parts]
+
+
+def first_screen(compared: RunComparison) -> dict[str, Block]:
+    """Return the answers, where the GPU time went, and the runs, by their classes on the page."""
+    answers: dict[str, Block] = {f"verdict {n}": pair.answer for n, pair in enumerate(pair_blocks(compared))}
+    spent = Part(f"GPU time, {BASES[basis_of(compared)]}", [Roles(role_bars(compared))])
+    return {**answers, "bars": spent, "who": compared_runs(compared)}
+
+
+def basis_of(compared: RunComparison) -> Basis:
+    """Return "steady" if every pair was compared in steady state, else "whole"."""
+    return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
+
+
+def role_bars(compared: RunComparison) -> list[RoleBar]:
+    """Return a bar per role and run, ordered by role."""
+    bars = [
+        (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
+        for index, run in enumerate(compared.runs)
+        for bar in state_bars(run, basis_of(compared))
+    ]
+    return [bar for _, bar in sorted(bars, key=lambda each: role_order(each[0]))]
 
 
 def compared_runs(compared: RunComparison) -> Facts:

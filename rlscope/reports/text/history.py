@@ -8,6 +8,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.comparison.history import COLUMNS, NAMES, RunEntry
+from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 
 SHOWN: Final = (
     "date",
@@ -36,9 +37,7 @@ OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does n
 
 
 def cells(entry: RunEntry) -> list[str]:
-    """Return the shown columns of a run; for a run that could not be read, the reason."""
-    if entry.problem is not None:
-        return ["", fmt.printable(entry.path), *[""] * (len(SHOWN) - 3), fmt.printable(entry.problem)]
+    """Return the shown columns of a run."""
     return [fmt.printable(_WRITE[column](entry)) for column in SHOWN]
 
 
@@ -124,6 +123,18 @@ def as_csv(entries: Sequence[RunEntry]) -> str:
     rows.writeheader()
     rows.writerows({name: getattr(each, name) for name in NAMES} for each in entries)
     return text.getvalue().rstrip("\n")
+
+
+def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
+    """Return the runs, those that could not be read, and the meanings of columns and marks."""
+    # The path names a run.
+    columns = sorted(SHOWN, key=lambda column: column != "path")
+    places, unread = [SHOWN.index(column) for column in columns], _unread(entries)
+    rows = [[row[place] for place in places] for row in _rows(entries)]
+    numbers = frozenset(place for place, column in enumerate(columns) if column in NUMBERS)
+    table = Table("Runs", [TITLES.get(column, column) for column in columns], rows, "stacks", numbers)
+    said = (SCOPES, "Alerts are those of severity warning or critical of the built-in rules.", *notes(entries))
+    return [table, *([Bullets(unread)] if unread else []), *(Paragraph(note, "note") for note in said)]
 
 
 def _rows(entries: Sequence[RunEntry]) -> list[list[str]]:

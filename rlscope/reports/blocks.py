@@ -361,30 +361,14 @@ class Fold(Block):
     blocks: Sequence[Block]
 
 
-class Choice(NamedTuple):
-    """One of the charts that a row of buttons chooses from, and the zoom that it sets in all charts."""
-
-    label: str
-    chart: str
-    """Its anchor."""
-    stretch_s: tuple[float, float] | None = None
-    """In seconds since the run started; None leaves the zoom as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choices(Block):
-    """Buttons that choose one of the charts that follow."""
-
-    title: str
-    choices: Sequence[Choice]
-
-
 class View(NamedTuple):
     """One of the blocks of a switch."""
 
     name: str
     label: str
     block: Block
+    stretch_s: tuple[float, float] | None = None
+    """The zoom that it sets in all charts, in seconds since the run started; None leaves or resets the zoom."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts, Severity
-from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Choice, Choices, Fold, Legend, Paragraph, Table
+from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Fold, Legend, Paragraph, Switch, Table, View
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,
@@ -23,7 +23,7 @@ from rlscope.reports.charts.timeline import (
     with_discarded,
     worker_timeline,
 )
-from rlscope.reports.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.rules import fired_built_in
@@ -105,10 +105,10 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
         )
         return [drawn_frame(_figure("all", "All workers", "One lane per worker.", draw), None, analysis.run)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
-    choices = Choices("Workers and stretch shown", [choice for choice, _ in views])
+    shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
     names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
     key = Legend("Colors of the lanes", [state_of(name) for name in sorted(names, key=order_of)])
-    return [*([choices] if len(views) > 1 else []), key, *(drawn for _, drawn in views), *_idle(analysis)]
+    return [key, shown, *_idle(analysis)]
 
 
 def _idle(analysis: AnalysisResult) -> Iterator[Block]:
@@ -155,8 +155,8 @@ def discarded_sentence(dropped: float) -> str:
     )
 
 
-def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> tuple[Choice, Drawn]:
-    """Return a view of the workers with its button."""
+def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
+    """Return a view of the workers."""
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
     table, dropped = lanes_of(states), dropped_of(analysis)
@@ -177,7 +177,7 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> tuple[Cho
     is_stretch = view == "worst_stretch"
     figure = _figure(view, title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     picture = drawn_frame(figure, lanes_and_firings(table.drop("lane"), firings), run)
-    return Choice(title, picture.anchor, stretch_s if is_stretch else None), picture
+    return View(view, title, picture, stretch_s if is_stretch else None)
 
 
 def slow_engine_of(found: Sequence[Finding]) -> str | None:

@@ -138,30 +138,21 @@
     chart.addEventListener("keydown", onKey);
     brushed(chart);
     apply(view);
-    const choice = choices.find(function (button) { return button.dataset.figure === chart.closest("figure").id; });
-    if (choice) chart.closest("figure").hidden = choice.getAttribute("aria-pressed") !== "true";
   });
 
-  // A chart is drawn before it is hidden, because nothing in a hidden chart has a width.
-  const choices = Array.from(document.querySelectorAll(".choices button"));
-  function choose(chosen) {
-    choices.forEach(function (button) {
-      button.setAttribute("aria-pressed", String(button === chosen));
-      document.getElementById(button.dataset.figure).hidden = button !== chosen;
-    });
-    window.dispatchEvent(new Event("resize"));
-    if (chosen.dataset.from !== undefined) show(Number(chosen.dataset.from), Number(chosen.dataset.to));
-    else if (chosen === choices[0]) reset();
-  }
-  choices.forEach(function (button) {
-    button.addEventListener("click", function () { choose(button); });
-    button.parentElement.hidden = false;
+  // A view of a switch may have a stretch of its own, which all charts then show; its other views reset the zoom.
+  const own = document.querySelector("input[data-from]");
+  const start = own ? document.querySelector(`input[name="${own.name}"]`) : null;
+  document.addEventListener("change", function (event) {
+    if (!own || event.target.name !== own.name) return;
+    if (event.target === own) show(Number(own.dataset.from), Number(own.dataset.to));
+    else reset();
   });
   bar.hidden = false;
   tell();
   all.addEventListener("click", function () { show(whole.from, whole.to); });
   back.addEventListener("click", function () {
-    reset();
-    if (choices.length > 0 && choices[0].getAttribute("aria-pressed") !== "true") choose(choices[0]);
+    if (start && !start.checked) start.click();
+    else reset();
   });
 })();

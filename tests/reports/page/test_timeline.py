@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.analysis.result import Alert
 from rlscope.analysis.shifts import RunEvent, Shift
-from rlscope.reports.blocks import Callout, Choices, Legend, Paragraph, flat
+from rlscope.reports.blocks import Callout, Legend, Paragraph, Switch, flat
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
 from rlscope.reports.figure import figures_in
@@ -139,17 +139,17 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_t
 
 def test_the_worst_stretch_is_drawn_by_itself():
     section = workers_section(timeline_analysis())
-    ((all_workers, worst),) = (row.choices for row in of_kind(Choices, section))
+    ((all_workers, worst),) = (row.views for row in of_kind(Switch, section))
     assert (all_workers.stretch_s, worst.stretch_s) == (None, (300.0, 360.0))
-    (drawn,) = [drawn for drawn in figures_in(section) if drawn.anchor == worst.chart]
+    (drawn,) = figures_in([worst.block])
     ends = {param["name"]: param["value"] for param in json.loads(drawn.spec or "")["params"]}
     assert ends == {FROM: 300.0, TO: 360.0}
 
 
 def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     section = workers_section(timeline_analysis(1_000))
-    (row,), whole_run = of_kind(Choices, section), pictures(section)[0]
-    assert [choice.label for choice in row.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
+    (row,), whole_run = of_kind(Switch, section), pictures(section)[0]
+    assert [view.label for view in row.views] == ["All workers", "Worst 1 min", "Worst 16 workers"]
     assert whole_run.figure.reading.startswith(f"1,024 workers in {LANES} lanes: workers of a role with similar waits")
     assert "Each 30 s interval" in whole_run.figure.reading
     assert all(len(rows_drawn(document)) <= MARKS_MAX for document in documents(section))

@@ -190,7 +190,7 @@ def _model(analysis: AnalysisResult) -> Iterator[Block]:
         return
     yield layouts_part(model)
     yield model_words.prediction_part(model)
-    yield model_words.replay_part(model, is_short=True)
+    yield model_words.replay_part(model)
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
     yield Part(model_words.GAP_TITLE, [_losses(model), *notes])
     yield model_words.finish_part(model, analysis.run)

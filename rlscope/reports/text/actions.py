@@ -294,7 +294,7 @@ def _versions_last(action: Action, current: Current) -> str:
     if action.what == "publish_every" or after is None or own is None or not (lasts_longer(own) or lasts_longer(after)):
         return ""
     lengths = (staleness.steps_per_version * (current.period_steps or 1.0) for staleness in (own, after))
-    old, new = ("step" if text == "1" else f"{text} steps" for text in map(age_text, lengths))
+    old, new = (steps_text(length).removeprefix("1 ") for length in lengths)
     if old == new:
         return f" (weights are published every {old} on average)"
     return f", because trainers then publish every {new} instead of every {old}"
@@ -324,12 +324,17 @@ def age_text(age: float) -> str:
     return fmt.count(round(age)) if math.isclose(age, round(age), abs_tol=1e-6) else fmt.significant(age, 2)
 
 
+def steps_text(age_steps: float) -> str:
+    """Staleness in steps, with its unit."""
+    text = age_text(age_steps)
+    return "1 step" if text == "1" else f"{text} steps"
+
+
 def age_words(staleness: StalenessForecast | None, steps_per_version: float) -> str:
     """Return a forecast p95 in optimizer steps; steps_per_version: those between two versions that may be published."""
     if staleness is None:
         return fmt.NO_DATA
-    age = age_text(staleness.p95_steps * steps_per_version)
-    steps = "1 step" if age == "1" else f"{age} steps"
+    steps = steps_text(staleness.p95_steps * steps_per_version)
     return steps if staleness.horizon_steps is None else f"{steps}, growing"
 
 

@@ -107,22 +107,14 @@ def _longer_steps(prediction: Prediction) -> float:
     return rate.held_out.value * period.held_out.value / (rate.predicted.value * period.predicted.value) - 1.0
 
 
-def replay_part(model: ModelResult, *, is_short: bool = False) -> Part:
-    """Return the quantities of the current layout, measured and replayed.
-
-    is_short: only the rate, what the trainers wait for, the mean staleness, and every quantity that is off.
-    """
-    compared = model.replay.compared
-    if is_short:
-        wanted = {*_SHORT_REPLAY, *model.replay.out_of_tolerance}
-        wanted |= {each.name for each in compared if each.name == "wait_staleness_cap_ratio" and each.measured}
-        compared = tuple(each for each in compared if each.name in wanted)
+def replay_part(model: ModelResult) -> Part:
+    """Return the quantities of the current layout, measured and replayed."""
     columns = ("", "measured", "replayed", "replayed vs\nmeasured")
     scope = "Measured over the steady state; times are shares of all GPUs of that side."
     return Part(
         _REPLAY,
         [
-            Table(_REPLAY, columns, [_replay_row(each) for each in compared], "compared"),
+            Table(_REPLAY, columns, [*map(_replay_row, model.replay.compared)], "compared"),
             Paragraph(f"{replay_sentence(model)} {scope}", "note"),
         ],
     )
@@ -187,7 +179,6 @@ _SAME_RATIO: Final = 0.02
 """Closer, a measured value is as predicted, without a number."""
 _OTHER_STEPS_RATIO: Final = 0.02
 """Tokens of a step that differ by less need no sentence beside rate and period."""
-_SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
 OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
     "step_s": "step time",

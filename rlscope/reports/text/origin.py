@@ -40,15 +40,9 @@ def source_words(imported: Imported) -> str:
     kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
     if not kinds:
         return f"imported from {imported.framework}"
-    return f"imported from {imported.framework}'s {kinds} {file_words(imported)}".rstrip()
-
-
-def file_words(imported: Imported) -> str:
-    """Name the file that was read, and how many others were; empty if none is known."""
-    if not imported.files:
-        return ""
-    first, *others = imported.files
-    return first.name + (f" and {fmt.counted(len(others), 'other file', 'other files')}" if others else "")
+    first, *others = (file.name for file in imported.files) if imported.files else ("",)
+    files = first + (f" and {fmt.counted(len(others), 'other file', 'other files')}" if others else "")
+    return f"imported from {imported.framework}'s {kinds} {files}".rstrip()
 
 
 def start_words(started_ns: int, imported: Imported | None) -> str:

@@ -512,14 +512,3 @@ def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> Non
     assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
         "Every quantity is within its tolerance."
     )
-
-
-def test_the_terminal_shows_the_rate_the_wait_the_staleness_and_what_is_furthest_off() -> None:
-    model = replayed(tokens_per_s=(1_000.0, 950.0), queued_samples=(10.0, 90.0))
-    table, _ = model_words.replay_part(model, is_short=True).blocks
-    assert [row[0] for row in table.rows] == [
-        "trained throughput",
-        "queue depth",
-        "trainers waiting for samples",
-        "mean token staleness",
-    ]

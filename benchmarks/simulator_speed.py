@@ -67,7 +67,7 @@ def cases() -> tuple[Case, ...]:
         ),
         Case("trainer waits, engines take groups", fast, Settings(dispatch="pulled")),
         Case("cap 1 by admission, engines take", under(fast, Admission(max_staleness=1)), Settings(dispatch="pulled")),
-        Case("synchronous", under(fast, Admission(max_staleness=0)), Settings("drained")),
+        Case("synchronous", under(fast, Admission(max_staleness=0))),
         Case("cache overflows", cache, layout=replace(LAYOUT, max_running=40)),
     )
 
@@ -98,18 +98,18 @@ def timed(work: Callable[[], Simulated]) -> tuple[Timing, Simulated]:
 
 def line(case: Case, steps: int, repeats: int) -> str:
     rounds = [
-        timed(lambda: simulate(case.system, case.layout, steps=steps, seed=1, settings=case.settings))
+        timed(lambda: simulate(case.system, case.layout, steps=steps, seed=1, warm_up_steps=0, settings=case.settings))
         for _ in range(repeats)
     ]
     run = rounds[0][1]
-    samples = round(run.ledger.generated / LENGTHS.mean_tokens)
+    samples = round(run.engine_totals.tokens / LENGTHS.mean_tokens)
     wall_s, cpu_s, turns = (
         statistics.median(values)
         for values in zip(*((t.wall_s, t.cpu_s, t.cpu_s / samples / t.loop_s) for t, _ in rounds), strict=True)
     )
     return (
         f"{case.name:38} {samples:9,} {wall_s:7.2f} {cpu_s:7.2f} {samples / cpu_s:10,.0f} {turns:8.0f}"
-        f" {run.preemptions:9,} {run.step_s:8.2f}"
+        f" {run.engine_totals.preemptions:9,} {run.step_s:8.2f}"
     )
 
 

@@ -33,5 +33,3 @@ exceed the cap. `publication_waits`: before a step the trainer waits for running
 too stale, and it skips a publication that would leave one behind; nothing exceeds the cap. `drop`: samples beyond the
 cap are dropped when they finish or while they are queued.
 """
-Publication = Literal["in_flight", "drained"]
-"""Moment at which engines take new weights: after the current pass, or once every running request has finished."""

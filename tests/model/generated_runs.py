@@ -45,7 +45,7 @@ class Drawn:
 
     @property
     def synchronous(self) -> bool:
-        return self.settings.publication == "drained"
+        return self.kind == "synchronous"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,11 +133,7 @@ def _draw(rng: np.random.Generator) -> Drawn:
     )
     if kind == "synchronous":
         # One step's samples are all that runs: none is of another version.
-        return replace(
-            drawn,
-            system=replace(system, admission=Admission(max_staleness=0)),
-            settings=replace(settings, publication="drained"),
-        )
+        return replace(drawn, system=replace(system, admission=Admission(max_staleness=0)))
     return replace(drawn, system=replace(system, admission=kinds[str(kind)]()))
 
 
@@ -175,7 +171,7 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
 
 
 def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:
-    settings = replace(drawn.settings, publication="in_flight", engine_slowness=None, step_noise=0.0)
+    settings = replace(drawn.settings, engine_slowness=None, step_noise=0.0)
     return ModelConfig(
         admission=Admission() if drawn.synchronous else drawn.system.admission,
         settings=settings,
@@ -192,7 +188,7 @@ def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfi
 def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
     """What the hooks would have recorded of it; times of single steps vary by two hundredths, unless they wait less."""
     rng, steps, system = np.random.default_rng([seed, 14]), simulated.steps, drawn.system
-    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    trainers, engines = simulated.trainer_seconds, simulated.engine_totals
     period_s = np.array(simulated.step_periods_s)
     work_s, publish_s = (trainers.train_s + trainers.phases_s) / steps, trainers.publish_s / steps
     response_tokens = np.array(simulated.step_trained_tokens)
@@ -202,7 +198,7 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
     noisy_s = work_s * tokens / tokens.mean() * np.exp(0.02 * rng.standard_normal(steps))
     train_s = np.minimum(noisy_s, np.maximum(period_s - publish_s, 1e-6))
     outside = system.workload.environment_s * float(samples.sum()) / simulated.seconds
-    paused_s = engines.weight_update_s
+    paused_s = engines.pause_s
     return Observed(
         start_ns=0,
         end_ns=round(simulated.seconds * 1e9),
@@ -228,7 +224,7 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
         engine_state_s={
             ("decoding", None): engines.decode_s,
             ("applying_weights", None): paused_s,
-            **{("no_requests", reason): seconds for reason, seconds in engines.idle_s.items()},
+            **{("no_requests", reason): seconds for reason, seconds in simulated.idle_s.items()},
         },
         lengths=system.workload.lengths,
         began_samples=int(samples.sum()),
@@ -254,7 +250,10 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
 
 def _passes(drawn: Drawn, simulated: Simulated, rng: np.random.Generator) -> PassCosts:
     """Batches about the mean that ran; most passes are of that one."""
-    limit, mean = drawn.layout.max_running, max(1, round(simulated.generated_tokens / simulated.passes))
+    limit, mean = (
+        drawn.layout.max_running,
+        max(1, round(simulated.engine_totals.tokens / simulated.engine_totals.passes)),
+    )
     shares = (1.0,) if drawn.one_batch else (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
     batches = sorted({int(np.clip(round(mean * share), 1, limit)) for share in shares})
     slowness = drawn.settings.engine_slowness or (1.0,) * simulated.engines
@@ -282,8 +281,8 @@ def _passes(drawn: Drawn, simulated: Simulated, rng: np.random.Generator) -> Pas
 
 def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
     """GPU-seconds by side, state and reason, in one bucket."""
-    trainers, engines, gpus = simulated.trainer_seconds, simulated.engine_seconds, drawn.layout.trainer_gpus
-    held = {"weight_updates": "barrier"} | ({"staleness_cap": "barrier"} if drawn.synchronous else {})
+    trainers, engines, gpus = simulated.trainer_seconds, simulated.engine_totals, drawn.layout.trainer_gpus
+    held = {"staleness_cap": "barrier"} if drawn.synchronous else {}
     states = [
         ("trainer", "train", None, gpus * (trainers.train_s + trainers.phases_s)),
         ("trainer", "publishing_weights", None, gpus * trainers.publish_s),
@@ -293,10 +292,10 @@ def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
     of_engine = drawn.system.engine.gpus
     states += [
         ("sampler", "decoding", None, of_engine * (engines.decode_s + engines.prefill_s + engines.recompute_s)),
-        ("sampler", "applying_weights", None, of_engine * engines.weight_update_s),
+        ("sampler", "applying_weights", None, of_engine * engines.pause_s),
         *(
             ("sampler", "no_requests", held.get(reason, reason), of_engine * seconds)
-            for reason, seconds in engines.idle_s.items()
+            for reason, seconds in simulated.idle_s.items()
         ),
     ]
     rows = [(role, state, reason, 0, gpu_s) for role, state, reason, gpu_s in states]
@@ -305,8 +304,8 @@ def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
 
 
 def _dropped_ratio(simulated: Simulated) -> float:
-    ledger = simulated.ledger
-    return ledger.dropped / max(1, ledger.dropped + ledger.trained)
+    dropped_tokens = sum(simulated.step_dropped_tokens)
+    return dropped_tokens / (dropped_tokens + sum(simulated.step_trained_tokens))
 
 
 def _halves(run: Observed) -> tuple[Observed, Observed] | None:

@@ -427,12 +427,12 @@ def timing_of_state(state: SteadyState) -> StepTiming:
 
 def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
     """Return the timing by the event simulator, with the regime of the closed forms: the simulator finds none."""
-    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    trainers, engines = simulated.trainer_seconds, simulated.engine_totals
     return StepTiming(
         step_s=simulated.step_s,
         step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
-        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
+        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / simulated.engine_s,
         regime=regime,
     )
 
@@ -483,10 +483,10 @@ def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: f
 
 def preemption_simulated(simulated: Simulated, system: System) -> Preemption | None:
     """Preemptions and their cost in a simulated layout, in steady state; None if it generated nothing."""
-    if not simulated.generated_tokens:
+    totals = simulated.engine_totals
+    if not totals.tokens:
         return None
-    seconds, engine = simulated.engine_seconds, system.engine
-    known = system.update.kv_kept and engine.prefill_tokens_per_s is not None
-    samples = simulated.generated_tokens / system.workload.lengths.mean_tokens
-    ratio = seconds.recompute_s / seconds.total_s if known else None
-    return Preemption(simulated.preemptions / samples, ratio if simulated.preemptions else 0.0)
+    known = system.update.kv_kept and system.engine.prefill_tokens_per_s is not None
+    samples = totals.tokens / system.workload.lengths.mean_tokens
+    ratio = totals.recompute_s / simulated.engine_s if known else None
+    return Preemption(totals.preemptions / samples, ratio if totals.preemptions else 0.0)

@@ -353,7 +353,7 @@ def _held_ratio(observed: Observed, reason: str | None) -> float | None:
 
 
 def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName, float]:
-    engine_s, idle_s, trainers = run.engines * run.seconds, run.engine_seconds.idle_s, run.trainer_seconds
+    idle_s, trainers = run.idle_s, run.trainer_seconds
     return {
         "tokens_per_s": run.trained_tokens_per_s,
         "step_s": run.step_s / steps_per_version,
@@ -362,9 +362,9 @@ def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName,
         "queued_samples": run.mean_queued_samples,
         "wait_samples_ratio": trainers.wait_samples_s / run.seconds,
         "wait_staleness_cap_ratio": trainers.wait_staleness_cap_s / run.seconds,
-        "hold_backpressure_ratio": idle_s["backpressure"] / engine_s,
-        "hold_staleness_cap_ratio": idle_s["staleness_cap"] / engine_s,
-        "hold_other_ratio": (idle_s["environment"] + idle_s["weight_updates"]) / engine_s,
+        "hold_backpressure_ratio": idle_s["backpressure"] / run.engine_s,
+        "hold_staleness_cap_ratio": idle_s["staleness_cap"] / run.engine_s,
+        "hold_other_ratio": idle_s["environment"] / run.engine_s,
         "staleness_mean": run.staleness.tokens.mean,
         "staleness_p95": float(run.staleness.tokens.percentile(0.95)),
     }

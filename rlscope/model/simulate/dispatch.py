@@ -10,14 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
-from typing import Final
 
 from rlscope.model.simulate.engine import EngineTerms, SimulatedEngine
-from rlscope.model.simulate.queue import Gate, GroupQueue, Hold, HoldCause
+from rlscope.model.simulate.queue import Gate, GroupQueue, Hold
 from rlscope.model.simulate.samples import NEVER, Samples
-
-_CLOSED: Final = 1 << 40
-"""Added to the load of an engine that takes no requests: above any real load."""
 
 
 class EngineFleet:
@@ -26,14 +22,12 @@ class EngineFleet:
     def __init__(self, terms: Sequence[EngineTerms], places_per_engine: int, samples: Samples) -> None:
         self.engines = [SimulatedEngine(index, each, samples) for index, each in enumerate(terms)]
         self._samples = samples
-        self._drains = terms[0].drains
         self._places_per_engine = places_per_engine
         self._load = [0] * len(self.engines)
-        """Running and waiting requests, and held places; plus _CLOSED if they must finish before new weights."""
+        """Running and waiting requests, and held places."""
         self._held_places = [0] * len(self.engines)
         """Part of the load: requests that wait outside their engine."""
         self._max_running = terms[0].max_running
-        self.closed_engines = 0
         self.free_places = places_per_engine * len(self.engines)
         self.idle_engines = len(self.engines)
         self._boundaries: list[tuple[float, int, int]] = []
@@ -102,9 +96,8 @@ class EngineFleet:
         if engine.paused:
             self.away += len(engine.paused)
             self._hold(index, len(engine.paused))
-        if engine.new_version != NEVER and engine.take_weights() and self._drains:
-            self._load[index] -= _CLOSED
-            self.closed_engines -= 1
+        if engine.new_version != NEVER:
+            engine.take_weights()
         return finished
 
     def leave_boundary(self, now_s: float) -> None:
@@ -120,11 +113,6 @@ class EngineFleet:
             if next_s < math.inf:
                 heappush(self._boundaries, (next_s, index, self._wakeups[index]))
         self.idle_engines += next_s == math.inf
-
-    @property
-    def has_open_place(self) -> bool:
-        """Whether an engine that takes requests has a free place."""
-        return self.free_places > 0 if not self.closed_engines else min(self._load) < self._places_per_engine
 
     def free_places_of(self, index: int) -> int:
         """Places of an engine without a request, minus requests that wait beyond its places; may be negative."""
@@ -174,14 +162,10 @@ class EngineFleet:
             self._called.clear()
 
     def publish(self, version: int, now_s: float) -> None:
-        """Offer new weights to every engine; each takes them at its next boundary, or once it is empty."""
+        """Offer new weights to every engine; each takes them at its next boundary."""
         for index, engine in enumerate(self.engines):
-            if self._drains and engine.new_version == NEVER:
-                self._load[index] += _CLOSED
-                self.closed_engines += 1
             engine.new_version = version
-            if not self._drains or not engine.running:
-                self._wake(index, now_s)
+            self._wake(index, now_s)
 
     def oldest_version(self) -> int:
         """Oldest version that an engine would use for the next token."""
@@ -190,7 +174,7 @@ class EngineFleet:
     def _note_load(self, index: int, change: int) -> None:
         load = self._load[index]
         self._load[index] = load + change
-        free = self._places_per_engine - load % _CLOSED
+        free = self._places_per_engine - load
         after = free - change
         self.free_places += (after if after > 0 else 0) - (free if free > 0 else 0)
 
@@ -260,18 +244,13 @@ class Router:
         """Samples of started groups that are not yet with an engine."""
         self.outside = 0
         """Samples that wait for their environment; each holds a place, of no particular engine."""
-        self._hold: Hold | None = None
-        """Limit that last kept the next group from starting; None if nothing did."""
+        self.hold: Hold = "backpressure"
+        """Limit that last kept the next group from starting."""
 
     @property
     def empty_places(self) -> int:
         """Places that neither a request nor a sample outside occupies."""
         return self._fleet.free_places - self.outside
-
-    @property
-    def cause(self) -> HoldCause:
-        """Why places are empty. If nothing holds the next group, they belong to engines that take no requests."""
-        return self._hold or "weight_updates"
 
     def go_outside(self, sample: int) -> None:
         """Record that a sample has left its engine for its environment."""
@@ -302,11 +281,10 @@ class Router:
         """Start every group that may start."""
         fleet, line = self._fleet, self._line
         empty = fleet.free_places - self.outside
-        self._hold = None
-        while empty > 0 and fleet.has_open_place:
+        while empty > 0:
             if not line:
-                self._hold = self._gate.hold()
-                if self._hold is not None:
+                if (hold := self._gate.hold()) is not None:
+                    self.hold = hold
                     break
                 line.extend(self._start_group())
             fleet.give(fleet.least_loaded(), (line.popleft(),))
@@ -332,7 +310,7 @@ class Pull:
         """Finished groups that are not queued, by engine."""
         self.outside = 0
         """Samples that wait for their environment; each holds a place of its engine."""
-        self._hold: Hold = "backpressure"
+        self.hold: Hold = "backpressure"
         """Limit that last kept an engine from starting a group."""
         self._seen: tuple[int, ...] = ()
         """The limits when engines were last called because of them."""
@@ -343,11 +321,6 @@ class Pull:
     def empty_places(self) -> int:
         """Places that neither a request nor a sample outside occupies."""
         return self._fleet.free_places
-
-    @property
-    def cause(self) -> HoldCause:
-        """Why places are empty."""
-        return "weight_updates" if self._fleet.closed_engines else self._hold
 
     def go_outside(self, sample: int) -> None:
         """Record that a sample has left its engine for its environment."""
@@ -406,8 +379,7 @@ class Pull:
         # Groups that the engine still holds back did not fit into the queue, so the gate holds too.
         fleet = self._fleet
         while fleet.free_places_of(index) > 0:
-            hold = self._gate.hold()
-            if hold is not None:
-                self._hold = hold
+            if (hold := self._gate.hold()) is not None:
+                self.hold = hold
                 return
             fleet.give(index, self._start_group())

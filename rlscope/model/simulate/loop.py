@@ -22,7 +22,7 @@ import numpy as np
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
-from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, PlaceAccount
+from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, IdleEngines
 from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarise
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
@@ -93,7 +93,7 @@ def runs_like(known: Simulated, admission: Admission, system: System, layout: La
     queue, cap, after = admission.queue_capacity_samples, admission.max_staleness, system.admission
     if replace(after, queue_capacity_samples=queue, max_staleness=cap) != admission:
         return False
-    drops_nothing = admission.staleness_policy == "drop" and not known.ledger.dropped
+    drops_nothing = admission.staleness_policy == "drop" and not known.dropped_groups
     fits = (
         after.queue_capacity_samples == queue
         or (not known.queue_kept_out and _above(after.queue_capacity_samples, queue)),
@@ -128,7 +128,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             prefill_pass_s=slowness * engine.prefill_pass_s,
             pause_s=update.engine_pause_s,
             kv_kept=update.kv_kept,
-            drains=settings.publication == "drained",
+            drains=False,
             away_kv_held=system.workload.environment_kv_held,
             away_kv_voided=system.workload.environment_kv_voided and not update.kv_kept,
         )
@@ -172,7 +172,7 @@ class EventLoop:
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self._takes_as_they_come = settings.dequeue == "as_they_come"
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
-        self.places = PlaceAccount()
+        self.idle = IdleEngines()
         self.version = 0
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
@@ -191,7 +191,7 @@ class EventLoop:
         """Time of the next event other than a boundary."""
         self._finished_groups = self._finished_at_wait = 0
         self._starter.fill(0, 0.0)
-        self._note_places(0.0)
+        self._note_idle(0.0)
 
     def play(self, steps: int) -> RunningSums:
         """Continue until `steps` steps have ended, and return the totals at that moment."""
@@ -207,9 +207,10 @@ class EventLoop:
             version=self.version,
             engines=tuple(engine.totals_at(now_s) for engine in self.fleet.engines),
             switches=tuple(tuple(engine.switches) for engine in self.fleet.engines),
-            places=self.places.totals_at(now_s),
-            trainer=self.trainer.copy_totals(),
+            idle_s=self.idle.idle_s_until(now_s),
+            trainer=replace(self.trainer.totals),
             queue_group_s=self.queue.depth_integral,
+            dropped_groups=self.queue.dropped,
             queue_kept_out=self.queue.kept_out,
         )
 
@@ -240,8 +241,8 @@ class EventLoop:
         else:
             now_s = self._horizon_s
             self._reach_horizon(now_s)
-        if fleet.free_places or self._outside or not self.places.is_full:
-            self._note_places(now_s)
+        if fleet.idle_engines or self.idle.engines:
+            self._note_idle(now_s)
 
     def _reach_horizon(self, now_s: float) -> None:
         if self._moments and self._moments[0][0] == now_s:
@@ -313,7 +314,6 @@ class EventLoop:
         if self._cap is not None:
             self._cap.open_groups.discard(group)
         samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
-        samples.group_ready_version[group] = self.version
         self._finished_groups += 1
         if samples.group_is_kept[group]:
             self._starter.finish(group, self.version, now_s)
@@ -333,10 +333,9 @@ class EventLoop:
             self._cap.open_groups.add(self.samples.groups_started)
         return self.samples.start_group()
 
-    def _note_places(self, now_s: float) -> None:
-        empty, outside = self._starter.empty_places, self._starter.outside + self.fleet.away
-        cause: HoldCause = self._starter.cause if empty else "environment"
-        self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
+    def _note_idle(self, now_s: float) -> None:
+        cause: HoldCause = self._starter.hold if self._starter.empty_places else "environment"
+        self.idle.note(now_s, self.fleet.idle_engines, cause)
 
     def _reach_moment(self, now_s: float) -> None:
         _, _, moment, version = heappop(self._moments)

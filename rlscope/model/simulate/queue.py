@@ -1,4 +1,4 @@
-"""The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
+"""The queue to the trainer, the limits on starting groups, and the engines that idle for them. Counts in groups.
 
 A group is in flight from its start until it is dropped or filtered, or until the trainer takes it, or, if the limit
 counts that too, until the trainer has trained on it. If the staleness cap is kept by admission, groups start only up to
@@ -6,9 +6,8 @@ counts that too, until the trainer has trained on it. If the staleness cap is ke
 sample overtaken by shorter ones can exceed.
 """
 
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from typing import Literal, get_args
 
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
@@ -16,9 +15,9 @@ from rlscope.model.system import Admission
 
 Hold = Literal["backpressure", "staleness_cap"]
 """Limit that keeps a group from starting."""
-HoldCause = Literal["backpressure", "staleness_cap", "weight_updates", "environment"]
-"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on samples in flight.
-weight_updates: the engine finishes its requests before it takes weights. environment: samples outside hold places."""
+HoldCause = Literal["backpressure", "staleness_cap", "environment"]
+"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on samples in flight. environment:
+samples outside hold places."""
 
 
 class GroupQueue:
@@ -213,45 +212,22 @@ class Gate:
         return batch * self._samples_per_step // (self._group_size * self._batches_per_version)
 
 
-def _nothing() -> dict[HoldCause, float]:
-    return {"backpressure": 0.0, "staleness_cap": 0.0, "weight_updates": 0.0, "environment": 0.0}
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceTotals:
-    """Sums since the start, by cause."""
-
-    idle_s: dict[HoldCause, float] = field(default_factory=_nothing)
-    """Engine-seconds without a request."""
-    empty_s: dict[HoldCause, float] = field(default_factory=_nothing)
-    """Place-seconds without a request."""
-
-
-class PlaceAccount:
-    """Empty places with one cause at a time for all engines: the limits belong to the run, not to an engine."""
+class IdleEngines:
+    """Time of engines without a request, with one cause at a time for all: the limits belong to the run."""
 
     def __init__(self) -> None:
-        self._totals = PlaceTotals()
-        self._since_s = 0.0
-        self._idle_engines = self._empty = self._outside = 0
+        self.engines = 0
+        """Idle engines since the last note."""
         self._cause: HoldCause = "backpressure"
-        self.is_full = True
-        """Whether nothing was idle, empty or outside at the last note."""
+        self._since_s = 0.0
+        self._idle_s: dict[HoldCause, float] = dict.fromkeys(get_args(HoldCause), 0.0)
 
-    def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
-        """Set the numbers of idle engines, empty places, and places taken by samples outside, from now on."""
-        self._book(now_s)
-        self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
-        self.is_full = not (idle_engines or empty or outside)
+    def note(self, now_s: float, engines: int, cause: HoldCause) -> None:
+        """Set the number of idle engines from now on."""
+        self._idle_s[self._cause] += self.engines * (now_s - self._since_s)
+        self.engines, self._cause, self._since_s = engines, cause, now_s
 
-    def totals_at(self, now_s: float) -> PlaceTotals:
-        """Totals at a time that is not before the last note."""
-        self._book(now_s)
-        return PlaceTotals(dict(self._totals.idle_s), dict(self._totals.empty_s))
-
-    def _book(self, now_s: float) -> None:
-        span_s, cause = now_s - self._since_s, self._cause
-        self._since_s = now_s
-        self._totals.idle_s[cause] += self._idle_engines * span_s
-        self._totals.empty_s[cause] += self._empty * span_s
-        self._totals.empty_s["environment"] += self._outside * span_s
+    def idle_s_until(self, now_s: float) -> dict[HoldCause, float]:
+        """Engine-seconds by cause up to a time that is not before the last note."""
+        self.note(now_s, self.engines, self._cause)
+        return dict(self._idle_s)

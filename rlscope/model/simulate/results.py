@@ -1,4 +1,4 @@
-"""Results of a simulation: rates, times, staleness and a token ledger, computed from its columns and totals.
+"""Results of a simulation: rates, times and staleness, computed from its columns and totals.
 
 The version of a token follows from the passes at which its engine changed weights: a sample's tokens fall on
 consecutive passes of one engine (on several stretches of passes if it was preempted), so these changes cut it into runs
@@ -8,18 +8,19 @@ of one version, and no loop over tokens is needed.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from rlscope.model.arrays import Counts, Flags, Reals
+from rlscope.model.arrays import Counts, Reals
 from rlscope.model.simulate.engine import EngineTotals
-from rlscope.model.simulate.queue import HoldCause, PlaceTotals
-from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
-from rlscope.model.simulate.trainer import TrainerTotals
+from rlscope.model.simulate.queue import HoldCause
+from rlscope.model.simulate.samples import DROPPED, FILTERED, Samples
+from rlscope.model.simulate.trainer import TrainerSeconds
 
 _LONGEST_RATIO: Final = 0.1
 """Share of the samples that counts as the longest."""
+_Sums: TypeAlias = EngineTotals | TrainerSeconds
 Switches = Sequence[Sequence[tuple[int, int]]]
 """(passes done, version) at each change of weights, by engine; the first is at pass 0."""
 
@@ -67,69 +68,8 @@ class SimulatedStaleness:
     tokens: Ages
     samples: Ages
     """Ages of samples, by their oldest token."""
-    groups: Ages
-    """Ages of groups, by the oldest token of any member."""
-    in_flight_mean: float
-    """Versions between a token and the last token of its sample, mean over tokens."""
-    in_queue_mean: float
-    """Versions between the last token of its sample and the training step, mean over tokens; includes the wait for the
-    group. Both parts add up to the mean of the tokens."""
-    group_before_queue_mean: float
-    """Versions between the first token of a group and the end of its last sample, mean over groups."""
-    group_in_queue_mean: float
-    """Versions between that end and the training step. Both parts add up to the mean of the groups."""
     growth: float
-    """Mean of the groups trained in the later half of the steps minus that of the earlier half."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerSeconds:
-    """The trainer's seconds after the warm-up, by activity; they add up to the total."""
-
-    train_s: float
-    """Forward and backward passes with the overhead of a step."""
-    phases_s: float
-    publish_s: float
-    wait_samples_s: float
-    wait_staleness_cap_s: float
-    """Waits for running groups that the next publication would make too stale."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSeconds:
-    """Seconds after the warm-up, summed over engines; they add up to engines times seconds."""
-
-    decode_s: float
-    prefill_s: float
-    recompute_s: float
-    """Recomputing KV after a preemption or a weight update."""
-    weight_update_s: float
-    """Paused for new weights."""
-    idle_s: Mapping[HoldCause, float]
-    """Seconds without any request, by the cause that keeps requests away."""
-
-    @property
-    def total_s(self) -> float:
-        """Total seconds."""
-        return self.decode_s + self.prefill_s + self.recompute_s + self.weight_update_s + sum(self.idle_s.values())
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLedger:
-    """Every response token generated since the start of the run, exactly once."""
-
-    generated: int
-    """Counted by the engines, pass by pass; all others are counted by sample, and add up to it."""
-    trained: int
-    dropped: int
-    """Dropped as stale, or pushed out of a full queue."""
-    filtered: int
-    queued: int
-    """In finished groups that are queued or wait for room in the queue."""
-    awaiting_group: int
-    """In finished samples of unfinished groups, and in samples that wait outside the engines."""
-    in_flight: int
-    """In unfinished samples."""
+    """Mean of the samples trained in the later half of the steps minus that of the earlier half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +87,10 @@ class Simulated:
     """Response tokens of each of these steps."""
     engines: int
     trainer_seconds: TrainerSeconds
-    engine_seconds: EngineSeconds
-    empty_place_s: Mapping[HoldCause, float]
-    """Place-seconds without a request, by the cause that keeps requests away; the limit on running requests sets the
-    places."""
-    generated_tokens: int
-    passes: int
-    mean_running: float
-    """Requests in an engine's batch, mean over time."""
-    mean_resident_tokens: float | None
-    """Tokens in an engine's KV cache, mean over its passes; None without a pass."""
-    preemptions: int
+    engine_totals: EngineTotals
+    """Sums over the engines; their seconds and `idle_s` add up to engines times seconds."""
+    idle_s: Mapping[HoldCause, float]
+    """Engine-seconds without any request, by the cause that keeps requests away."""
     mean_trained_tokens: float
     """Response length, mean over trained samples."""
     step_left_tokens: tuple[int, ...]
@@ -171,8 +104,8 @@ class Simulated:
     mean_in_flight_samples: float
     """Samples started, and neither taken by the trainer nor dropped or filtered, mean over time."""
     staleness: SimulatedStaleness
-    ledger: TokenLedger
-    """Ledger of the whole run, including the warm-up."""
+    dropped_groups: int
+    """Groups dropped in the whole run, including the warm-up."""
     queue_kept_out: bool
     """Whether the queue's capacity ever mattered, including the warm-up."""
 
@@ -180,6 +113,11 @@ class Simulated:
     def step_s(self) -> float:
         """Seconds of a step."""
         return self.seconds / self.steps
+
+    @property
+    def engine_s(self) -> float:
+        """Seconds of all engines."""
+        return self.engines * self.seconds
 
     @property
     def trained_tokens_per_s(self) -> float:
@@ -192,19 +130,14 @@ class Simulated:
         return sum(self.step_dropped_tokens) / sum(self.step_left_tokens)
 
     @property
-    def generated_tokens_per_s(self) -> float:
-        """Response tokens generated per second."""
-        return self.generated_tokens / self.seconds
+    def mean_running(self) -> float:
+        """Requests in an engine's batch, mean over time."""
+        return self.engine_totals.running_s / self.engine_s
 
     @property
     def trainer_idle_ratio(self) -> float:
         """Share of the trainer's seconds in which it waits for samples or for the staleness cap, 0..1."""
         return (self.trainer_seconds.wait_samples_s + self.trainer_seconds.wait_staleness_cap_s) / self.seconds
-
-    @property
-    def engine_idle_ratio(self) -> float:
-        """Share of the engines' seconds without a request, 0..1."""
-        return sum(self.engine_seconds.idle_s.values()) / (self.engines * self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +151,22 @@ class RunningSums:
     engines: tuple[EngineTotals, ...]
     switches: tuple[tuple[tuple[int, int], ...], ...]
     """(passes done, version) at every change of weights, by engine."""
-    places: PlaceTotals
-    trainer: TrainerTotals
+    idle_s: Mapping[HoldCause, float]
+    trainer: TrainerSeconds
     queue_group_s: float
+    dropped_groups: int
     queue_kept_out: bool
 
 
 def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
-    """Summarize what happened between two moments; the ledger covers the start of the run to the later one."""
-    seconds, engine = end.now_s - start.now_s, _engine_difference(start, end)
-    columns = Columns.of(samples)
-    trained_groups = np.flatnonzero(columns.group_step > start.steps)
-    trained = columns.members(trained_groups)
-    lengths = columns.length_tokens[trained]
-    idle_s = _difference(start.places.idle_s, end.places.idle_s)
-    steps, lost = end.steps - start.steps, _Lost.between(columns, start.now_s, step_ends_s[start.steps :])
-    step_tokens = _by_step(columns, trained_groups, columns.group_step[trained_groups] - start.steps - 1, steps)
+    """Summarize what happened between two moments."""
+    seconds, columns = end.now_s - start.now_s, Columns.of(samples)
+    trained = np.flatnonzero(columns.group_step > start.steps)
+    dropped, filtered = (columns.left_after(start.now_s, outcome) for outcome in (DROPPED, FILTERED))
+    steps, ends_s = end.steps - start.steps, np.array(step_ends_s[start.steps :])
+    step_tokens = _by_step(columns, trained, columns.group_step[trained] - start.steps - 1, steps)
+    step_dropped, step_filtered = (_left_by_step(columns, groups, ends_s) for groups in (dropped, filtered))
+    lengths = columns.length_tokens[columns.members(trained)]
     return Simulated(
         steps=steps,
         warm_up_steps=start.steps,
@@ -242,45 +175,27 @@ def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_
         step_periods_s=tuple(np.diff([0.0, *step_ends_s])[start.steps :].tolist()),
         step_trained_tokens=tuple(step_tokens.tolist()),
         engines=len(end.engines),
-        trainer_seconds=_trainer_difference(start.trainer, end.trainer),
-        engine_seconds=EngineSeconds(engine.decode_s, engine.prefill_s, engine.recompute_s, engine.pause_s, idle_s),
-        empty_place_s=_difference(start.places.empty_s, end.places.empty_s),
-        generated_tokens=engine.tokens,
-        passes=engine.passes,
-        mean_running=engine.running_s / (len(end.engines) * seconds),
-        mean_resident_tokens=engine.resident_token_passes / engine.passes if engine.passes else None,
-        preemptions=engine.preemptions,
+        trainer_seconds=TrainerSeconds(**_differences([start.trainer], [end.trainer])),
+        engine_totals=EngineTotals(**_differences(start.engines, end.engines)),
+        idle_s={cause: end.idle_s[cause] - start.idle_s[cause] for cause in end.idle_s},
         mean_trained_tokens=float(lengths.mean()),
-        step_left_tokens=tuple((step_tokens + lost.step_dropped_tokens + lost.step_filtered_tokens).tolist()),
-        step_dropped_tokens=tuple(lost.step_dropped_tokens.tolist()),
-        longest_trained_ratio=longest_trained_ratio(lengths, columns.length_tokens[lost.dropped]),
+        step_left_tokens=tuple((step_tokens + step_dropped + step_filtered).tolist()),
+        step_dropped_tokens=tuple(step_dropped.tolist()),
+        longest_trained_ratio=longest_trained_ratio(lengths, columns.length_tokens[columns.members(dropped)]),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
         mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
-        staleness=staleness_of(columns, trained_groups, end.switches),
-        ledger=_ledger(columns, end),
+        staleness=staleness_of(columns, trained, end.switches),
+        dropped_groups=end.dropped_groups,
         queue_kept_out=end.queue_kept_out,
     )
 
 
-def _engine_difference(start: RunningSums, end: RunningSums) -> EngineTotals:
-    """Difference of the totals, summed over engines."""
-    return EngineTotals(
-        **{
-            each.name: sum(getattr(totals, each.name) for totals in end.engines)
-            - sum(getattr(totals, each.name) for totals in start.engines)
-            for each in fields(EngineTotals)
-        }
-    )
-
-
-def _trainer_difference(start: TrainerTotals, end: TrainerTotals) -> TrainerSeconds:
-    return TrainerSeconds(
-        **{each.name: getattr(end, each.name) - getattr(start, each.name) for each in fields(TrainerTotals)}
-    )
-
-
-def _difference(start: Mapping[HoldCause, float], end: Mapping[HoldCause, float]) -> dict[HoldCause, float]:
-    return {cause: end[cause] - start[cause] for cause in end}
+def _differences(start: Sequence[_Sums], end: Sequence[_Sums]) -> dict[str, Any]:
+    """Return the difference of each field, summed over the sequences."""
+    return {
+        name: sum(getattr(each, name) for each in end) - sum(getattr(each, name) for each in start)
+        for name in (each.name for each in fields(end[0]))
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,40 +208,28 @@ class Columns:
     engine: Counts
     start_pass: Counts
     first_version: Counts
-    is_finished: Flags
     admitted_s: Reals
     group_left_s: Reals
     group_outcome: Counts
     group_step: Counts
-    group_first_version: Counts
-    group_ready_version: Counts
     group_consumer_version: Counts
     pieces: Counts
 
     @classmethod
     def of(cls, samples: Samples) -> "Columns":
         """Copy the columns, each once."""
-        return cls(
-            group_size=samples.group_size,
-            length_tokens=np.array(samples.length_tokens),
-            left_tokens=np.array(samples.left_tokens),
-            engine=np.array(samples.engine),
-            start_pass=np.array(samples.start_pass),
-            first_version=np.array(samples.first_version),
-            is_finished=np.array(samples.finished_s) >= 0.0,
-            admitted_s=np.array(samples.admitted_s),
-            group_left_s=np.array(samples.group_left_s),
-            group_outcome=np.array(samples.group_outcome),
-            group_step=np.array(samples.group_step),
-            group_first_version=np.array(samples.group_first_version),
-            group_ready_version=np.array(samples.group_ready_version),
-            group_consumer_version=np.array(samples.group_consumer_version),
-            pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
-        )
+        names = {each.name for each in fields(cls)} - {"group_size", "pieces"}
+        pieces = np.array(samples.pieces, dtype=np.int64).reshape(-1, 3)
+        copied = {name: np.array(getattr(samples, name)) for name in names}
+        return cls(group_size=samples.group_size, pieces=pieces, **copied)
 
     def members(self, groups: Counts) -> Counts:
         """Return the samples of groups."""
         return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+    def left_after(self, start_s: float, outcome: int) -> Counts:
+        """Return the groups that left with an outcome after a moment."""
+        return np.flatnonzero((self.group_outcome == outcome) & (self.group_left_s > start_s))
 
 
 def _by_step(columns: Columns, groups: Counts, step: Counts, steps: int) -> Counts:
@@ -335,29 +238,10 @@ def _by_step(columns: Columns, groups: Counts, step: Counts, steps: int) -> Coun
     return np.bincount(step, weights=tokens, minlength=steps).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lost:
-    """Samples that left after the warm-up without being trained."""
-
-    dropped: Counts
-    """The dropped samples."""
-    step_dropped_tokens: Counts
-    step_filtered_tokens: Counts
-
-    @classmethod
-    def between(cls, columns: Columns, start_s: float, step_ends_s: Sequence[float]) -> "_Lost":
-        """Return what left after a moment, by the step that ended next."""
-        ends_s = np.array(step_ends_s)
-
-        def groups(outcome: int) -> Counts:
-            return np.flatnonzero((columns.group_outcome == outcome) & (columns.group_left_s > start_s))
-
-        def tokens(lost: Counts) -> Counts:
-            step = np.searchsorted(ends_s, columns.group_left_s[lost])
-            return _by_step(columns, lost, np.minimum(step, ends_s.size - 1), ends_s.size)
-
-        dropped = groups(DROPPED)
-        return cls(columns.members(dropped), tokens(dropped), tokens(groups(FILTERED)))
+def _left_by_step(columns: Columns, groups: Counts, ends_s: Reals) -> Counts:
+    """Response tokens of groups that left untrained, by the step that ended next."""
+    step = np.searchsorted(ends_s, columns.group_left_s[groups])
+    return _by_step(columns, groups, np.minimum(step, ends_s.size - 1), ends_s.size)
 
 
 def longest_trained_ratio(trained_tokens: Counts, dropped_tokens: Counts) -> float:
@@ -379,71 +263,22 @@ def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
     return float(np.maximum(spans_s[begun], 0.0).sum())
 
 
-def _ledger(columns: Columns, end: RunningSums) -> TokenLedger:
-    """Count finished samples by the fate of their group, and the tokens generated so far by the others."""
-    lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
-    outcomes = (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
-    tokens = {each: int(lengths[columns.group_outcome == each].sum()) for each in outcomes}
-    return TokenLedger(
-        generated=sum(engine.tokens for engine in end.engines),
-        trained=tokens[TRAINED],
-        dropped=tokens[DROPPED],
-        filtered=tokens[FILTERED],
-        queued=tokens[QUEUED],
-        awaiting_group=tokens[OPEN],
-        in_flight=_tokens_in_flight(columns, end),
-    )
-
-
-def _tokens_in_flight(columns: Columns, end: RunningSums) -> int:
-    """Tokens before the last preemption, plus one per pass since the last admission for running samples."""
-    begun = np.flatnonzero(~columns.is_finished & (columns.engine >= 0))
-    before = int((columns.length_tokens - columns.left_tokens)[begun].sum())
-    runs = begun[columns.start_pass[begun] >= 0]
-    passes = np.array([engine.passes for engine in end.engines])[columns.engine[runs]]
-    return before + int((passes - columns.start_pass[runs]).sum())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Runs:
-    """Consecutive tokens of one sample that one version sampled."""
-
-    sample: Counts
-    version: Counts
-    tokens: Counts
-
-
 def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
-    """Staleness over the tokens, samples and groups of the given groups, all of them trained."""
-    runs = _runs(columns, columns.members(trained_groups), switches)
-    newest = np.zeros(columns.engine.size, dtype=np.int64)
-    np.maximum.at(newest, runs.sample, runs.version)
-    consumer = columns.group_consumer_version[trained_groups]
+    """Staleness over the tokens and samples of the given groups, all of them trained."""
+    sample, version, tokens = _runs(columns, columns.members(trained_groups), switches)
+    consumer = columns.group_consumer_version
     first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
-    of_token = columns.group_consumer_version[runs.sample // columns.group_size] - runs.version
-    tokens = int(runs.tokens.sum())
-    in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
-    ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
-    step = columns.group_step[trained_groups]
+    ages, step = consumer[trained_groups, None] - first, columns.group_step[trained_groups]
     is_late = 2 * step > step.min() + step.max()
     return SimulatedStaleness(
-        tokens=_ages(of_token, runs.tokens),
-        samples=_ages((consumer[:, None] - first).ravel()),
-        groups=_ages(consumer - group_first),
-        in_flight_mean=in_flight / tokens,
-        in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
-        group_before_queue_mean=float((ready - group_first).mean()),
-        group_in_queue_mean=float((consumer - ready).mean()),
-        growth=_mean((consumer - group_first)[is_late]) - _mean((consumer - group_first)[~is_late]),
+        tokens=_ages(consumer[sample // columns.group_size] - version, tokens),
+        samples=_ages(ages.ravel()),
+        growth=_mean(ages[is_late]) - _mean(ages[~is_late]),
     )
 
 
-def _mean(ages: Counts) -> float:
-    return float(ages.mean()) if ages.size else 0.0
-
-
-def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
-    """Split the tokens of the wanted samples, all finished, by version."""
+def _runs(columns: Columns, wanted: Counts, switches: Switches) -> tuple[Counts, Counts, Counts]:
+    """Sample, version and number of tokens of each run of one version in the wanted samples, all finished."""
     sample, start_pass, tokens = _stretches(columns, wanted)
     engine = columns.engine[sample]
     # One axis serves all engines: each has a section of it as long as the longest engine has passes.
@@ -459,7 +294,7 @@ def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
     ends = np.minimum(end[owner], np.append(switch_at[1:], np.iinfo(np.int64).max)[at])
     length = ends - np.maximum(start[owner], switch_at[at])
     filled = length > 0
-    return _Runs(sample[owner][filled], switch_version[at][filled], length[filled])
+    return sample[owner][filled], switch_version[at][filled], length[filled]
 
 
 def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:

@@ -152,8 +152,6 @@ class Samples:
         self.group_outcome: list[int] = []
         self.group_first_version: list[int] = []
         """Oldest version of any of its tokens; set when all samples are finished."""
-        self.group_ready_version: list[int] = []
-        """Version published when its last sample finished."""
         self.group_consumer_version: list[int] = []
         self.group_step: list[int] = []
         self.group_left_s: list[float] = []
@@ -195,9 +193,8 @@ class Samples:
         self.group_unfinished += [self.group_size] * len(kept)
         self.group_is_kept += kept
         self.group_outcome += [OPEN] * len(kept)
-        for column in (self.group_first_version, self.group_ready_version, self.group_consumer_version):
+        for column in (self.group_first_version, self.group_step, self.group_consumer_version):
             column += [NEVER] * len(kept)
-        self.group_step += [NEVER] * len(kept)
         self.group_left_s += [float(NEVER)] * len(kept)
 
 

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from rlscope.model.policies import Dispatch, Publication, QueueOrder, Taking
+from rlscope.model.policies import Dispatch, QueueOrder, Taking
 from rlscope.model.system import Admission, Layout, System
 
 
@@ -12,8 +12,8 @@ from rlscope.model.system import Admission, Layout, System
 class Settings:
     """Rollout scheduling of a simulated run, besides its limits."""
 
-    publication: Publication = "in_flight"
-    """Moment at which engines take new weights."""
+    publication: Literal["in_flight"] = "in_flight"
+    """Moment at which engines take new weights: after the current pass."""
     queue_order: QueueOrder = "fifo"
     """Order in which the trainer takes samples from the queue. Ignored if publications wait for the staleness cap: the
     oldest is then always first."""
@@ -59,10 +59,10 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     longest = workload.prompt_tokens + workload.lengths.max_tokens
     if engine.kv_capacity_tokens is not None and longest > engine.kv_capacity_tokens:
         raise ValueError(f"a sample of {longest:.0f} tokens does not fit into {engine.kv_capacity_tokens:.0f}")
-    _refuse_contradictions(system, settings)
+    _refuse_contradictions(system)
 
 
-def _refuse_contradictions(system: System, settings: Settings) -> None:
+def _refuse_contradictions(system: System) -> None:
     admission = system.admission
     if not 0.0 < system.workload.kept_ratio <= 1.0:
         raise ValueError(f"a kept_ratio of {system.workload.kept_ratio} trains nothing, or more than there is")
@@ -74,14 +74,14 @@ def _refuse_contradictions(system: System, settings: Settings) -> None:
     if admission.staleness_policy != "drop" and prefetched > (admission.max_staleness or math.inf):
         raise ValueError(f"{prefetched} prefetched batches are older than a max_staleness of {admission.max_staleness}")
     if admission.staleness_policy == "publication_waits":
-        _refuse_what_cannot_wait(admission, settings, prefetched)
+        _refuse_what_cannot_wait(admission, prefetched)
 
 
-def _refuse_what_cannot_wait(admission: Admission, settings: Settings, prefetched_batches: float) -> None:
+def _refuse_what_cannot_wait(admission: Admission, prefetched_batches: float) -> None:
     """Raise ValueError for settings that are not supported if publications wait for the staleness cap."""
     if not (admission.max_staleness or 0) >= 1:
-        raise ValueError("publication_waits needs a max_staleness of 1 or more; 0 is a drained publication")
+        raise ValueError("publication_waits needs a max_staleness of 1 or more")
     if prefetched_batches:
         raise ValueError("publication_waits is simulated only for trainers without prefetched batches")
-    if admission.queue_policy != "wait" or settings.publication != "in_flight":
-        raise ValueError("publication_waits drops nothing and drains nothing: queue_policy wait, publication in_flight")
+    if admission.queue_policy != "wait":
+        raise ValueError("publication_waits drops nothing: it needs queue_policy wait")

@@ -1,7 +1,7 @@
 """The trainer's clock: the duration of a step, and the split of its seconds. It makes no decisions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from rlscope.model.system import System
@@ -11,14 +11,16 @@ Wait = Literal["samples", "staleness_cap"]
 
 
 @dataclass(slots=True)
-class TrainerTotals:
-    """Seconds since the start, by activity; they add up to the time of the last change."""
+class TrainerSeconds:
+    """The trainer's seconds by activity; they add up to the time that passed."""
 
     train_s: float = 0.0
+    """Forward and backward passes with the overhead of a step."""
     phases_s: float = 0.0
     publish_s: float = 0.0
     wait_samples_s: float = 0.0
     wait_staleness_cap_s: float = 0.0
+    """Waits for running groups that the next publication would make too stale."""
 
 
 class SimulatedTrainer:
@@ -33,7 +35,8 @@ class SimulatedTrainer:
         self._phases_s = float(mean.phases_s) / self._batches_per_version
         self._prompt_tokens = workload.trained_prompt_tokens
         self.blocked_s = mean.blocked_s
-        self.totals = TrainerTotals()
+        self.totals = TrainerSeconds()
+        """Seconds from the start to the last change."""
         self.waits_for: Wait | None = "samples"
         """None while it trains or publishes."""
         self.since_s = 0.0
@@ -75,10 +78,6 @@ class SimulatedTrainer:
     def publish(self, now_s: float) -> None:
         """Publish after training on the batch."""
         self.since_s = now_s
-
-    def copy_totals(self) -> TrainerTotals:
-        """Totals at the end of a step."""
-        return replace(self.totals)
 
     def _end_wait(self, now_s: float) -> None:
         if self.waits_for == "samples":

@@ -104,7 +104,7 @@ def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_lengt
     alike = with_workload(BUSY, lengths=constant(30))
     system = with_admission(alike, queue_capacity_samples=48, queue_policy="drop_oldest")
     run = simulate(system, LAYOUT, steps=60, seed=1)
-    assert run.dropped_ratio == pytest.approx(1.0 - run.trained_tokens_per_s / run.generated_tokens_per_s, abs=0.01)
+    assert run.dropped_ratio == pytest.approx(1.0 - sum(run.step_trained_tokens) / run.engine_totals.tokens, abs=0.01)
     assert sum(run.step_left_tokens) - sum(run.step_dropped_tokens) == sum(run.step_trained_tokens)
     assert run.longest_trained_ratio == pytest.approx(1.0 - run.dropped_ratio)
     found = with_intervals(price_simulated(run, system.admission), system, [system] * 20, LAYOUT, run)

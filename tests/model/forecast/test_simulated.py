@@ -101,7 +101,7 @@ def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(mon
         admission = Admission(max_in_flight_samples=300, max_staleness=cap, staleness_policy="drop")
         runs.append(simulated_run(replace(plain, system=replace(plain.system, admission=admission)), TODAY, Settings()))
     assert caps == [30, 29]
-    assert runs[0] is not None and not runs[0].ledger.dropped
+    assert runs[0] is not None and not runs[0].dropped_groups
     assert runs[1] is runs[0] and runs[2] is runs[0] and runs[3] == runs[0]
 
 

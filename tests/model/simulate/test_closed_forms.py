@@ -82,13 +82,9 @@ def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(train
     assert measure(runs, lambda run: run.trainer_idle_ratio).agrees_with(1 - load, 0.002)
     # Little's law for the samples, its length-biased form for the tokens; a half of it for a random token of a sample.
     # A token that is the last of its sample is not counted as waiting for itself: half a token in a hundred.
-    ages = [run.staleness for run in runs]
-    assert measure(runs, lambda run: run.staleness.group_before_queue_mean).agrees_with(CONCURRENCY_STEPS, 0.002)
-    in_flight = CONCURRENCY_STEPS / 2 * (1 + LENGTHS.cv2)
-    assert measure(runs, lambda run: run.staleness.in_flight_mean).agrees_with(in_flight, 0.01)
-    assert measure(runs, lambda run: run.staleness.group_in_queue_mean).agrees_with(load, 0.01)
+    assert measure(runs, lambda run: run.staleness.samples.mean).agrees_with(CONCURRENCY_STEPS + load, 0.01)
+    in_flight = CONCURRENCY_STEPS / 2 * LENGTHS.second_moment / LENGTHS.mean_tokens**2
     assert measure(runs, lambda run: run.staleness.tokens.mean).agrees_with(in_flight + load, 0.01)
-    assert all(age.samples == age.groups for age in ages)
 
 
 def test_samples_are_as_old_as_the_law_of_updates_says() -> None:
@@ -124,10 +120,9 @@ def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, syst
     assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.002), name
     assert measure(runs, lambda run: run.mean_running).agrees_with(state.running)
     # Tokens resident when a pass starts: of a request at a random moment half a token less than its mean age.
-    assert measure(runs, lambda run: run.mean_resident_tokens or 0.0).agrees_with(state.resident_tokens, 0.006)
-    busy = measure(
-        runs, lambda run: 1 - (run.engine_seconds.decode_s + run.engine_seconds.prefill_s) / (4 * run.seconds)
-    )
+    resident = measure(runs, lambda run: run.engine_totals.resident_token_passes / run.engine_totals.passes)
+    assert resident.agrees_with(state.resident_tokens, 0.006)
+    busy = measure(runs, lambda run: 1 - (run.engine_totals.decode_s + run.engine_totals.prefill_s) / (4 * run.seconds))
     assert busy.agrees_with(state.sampler_idle_ratio, 0.02)
 
 
@@ -141,13 +136,7 @@ def test_an_environment_takes_its_places_out_of_the_batch() -> None:
 
 
 def test_groups_are_whole_when_their_longest_member_is() -> None:
-    runs, load = runs_of(group_system(8)), state_of(SYSTEM).train_s / state_of(SYSTEM).step_s
-    tail = CONCURRENCY_STEPS * LENGTHS.group_tail_ratio(8)
-    found = measure(runs, lambda run: run.staleness.group_before_queue_mean)
-    # Members start one after the other, as places come free: the last up to 7 samples after the first.
-    assert tail - found.four_errors <= found.mean <= tail + 7 / 48 + found.four_errors
-    assert measure(runs, lambda run: run.staleness.group_in_queue_mean).agrees_with(load, 0.02)
-    terms = state_of(group_system(8)).staleness
+    runs, terms = runs_of(group_system(8)), state_of(group_system(8)).staleness
     assert terms is not None
     # The closed form starts the members together: late members wait less for the others, by up to 7/48 of a version.
     assert measure(runs, lambda run: run.staleness.tokens.mean).agrees_with(token_mean(terms, LENGTHS, 8), 0.04)
@@ -161,14 +150,10 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> N
     load = state.load_ratio
     assert load > 1.3
     assert measure(runs, lambda run: run.step_s).agrees_with(state.train_s, 0.001)
-    # Where it is split at the end of the sample, the parts depend on when in a period the samples end that are kept;
-    # their sum does not. 2 %: batches are whole, so the last sample of one waits for no other.
+    # 2 %: batches are whole, so the last sample of one waits for no other.
     published = CONCURRENCY_STEPS / load + (2 * batches + load - 1) / (2 * load)
-    assert measure(runs, lambda run: run.staleness.groups.mean).agrees_with(published, 0.02)
-    # Nothing is dropped of the 150 periods in which the queue fills at first. 2 %: what is left in flight at the end.
-    filling_steps = batches / (load - 1)
-    dropped = measure(runs, lambda run: run.ledger.dropped / run.ledger.generated)
-    assert dropped.agrees_with(state.dropped_ratio * (1 - filling_steps / 150), 0.02)
+    assert measure(runs, lambda run: run.staleness.samples.mean).agrees_with(published, 0.02)
+    assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)
 
 
 def test_a_trainer_that_is_behind_sets_the_pace_whatever_holds_the_samplers() -> None:
@@ -190,7 +175,7 @@ def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it
         admission=Admission(max_staleness=0),
     )
     layout = Layout(1, 1, 48)
-    runs, expected = runs_of(system, layout, Settings(publication="drained"), 60), split_step(system, layout)
+    runs, expected = runs_of(system, layout, steps=60), split_step(system, layout)
     assert expected is not None
     # The form's drain follows the mean number that still runs; the pass of a varying number differs in the tail: 1 %.
     assert measure(runs, lambda run: run.step_s).agrees_with(expected.step_s, 0.01)
@@ -220,7 +205,7 @@ def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: i
     )
     tail = lengths.group_tail_ratio(8)
     assert tail == pytest.approx(1.42, abs=0.02), "the published runs' tails are 1.42 and 1.43"
-    found = measure(runs_of(system, Layout(1, 2, concurrency // 2), steps=100), lambda run: run.staleness.groups.mean)
+    found = measure(runs_of(system, Layout(1, 2, concurrency // 2), steps=100), lambda run: run.staleness.samples.mean)
     expected = group_staleness(concurrency, batch, tail, load, 2.0)
     assert abs(found.mean - expected) < PUBLISHED_TOLERANCE_VERSIONS
 

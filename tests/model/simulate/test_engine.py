@@ -307,19 +307,3 @@ def test_requests_beyond_an_engines_places_take_none_of_anothers() -> None:
     assert [fleet.free_places_of(index) for index in (0, 1)] == [-1, 2]
     assert fleet.free_places == 2
     assert fleet.least_loaded() == 1
-
-
-def test_an_engine_that_drains_takes_nothing_until_it_has_the_new_weights() -> None:
-    fleet = fleet_of(2, 2, [1, 5, 5], replace(TERMS, drains=True))
-    fleet.give(0, (0,))
-    fleet.wake(0.0)
-    fleet.reach_boundary()
-    fleet.leave_boundary(0.0)
-    fleet.publish(1, 1.0)
-    assert (fleet.closed_engines, fleet.has_open_place) == (2, False)
-    fleet.reach_boundary()
-    assert (fleet.closed_engines, fleet.has_open_place) == (1, True), "the idle one takes them at once"
-    assert (fleet.engines[1].version, fleet.least_loaded()) == (1, 1)
-    fleet.leave_boundary(1.0)
-    assert (fleet.next_boundary_s(), list(fleet.reach_boundary())) == (4.0, [0])
-    assert (fleet.closed_engines, fleet.free_places, fleet.engines[0].version) == (0, 4, 1)

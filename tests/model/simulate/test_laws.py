@@ -40,44 +40,39 @@ def every_case(law: Callable[[Case], None]) -> Callable[[], None]:
 def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
     system, layout, settings = case
     run = simulate(system, layout, steps=30, seed=5, warm_up_steps=7, settings=settings)
-    # Every generated token is in one place.
-    places = asdict(run.ledger)
-    assert places.pop("generated") == sum(places.values())
-    assert min(places.values()) >= 0
     # The seconds of each side.
-    assert run.engine_seconds.total_s == pytest.approx(run.engines * run.seconds, rel=1e-9)
+    totals = run.engine_totals
+    spent_s = [totals.decode_s, totals.prefill_s, totals.recompute_s, totals.pause_s, *run.idle_s.values()]
+    assert sum(spent_s) == pytest.approx(run.engines * run.seconds, rel=1e-9)
     assert sum(asdict(run.trainer_seconds).values()) == pytest.approx(run.seconds, rel=1e-9)
     assert sum(run.step_periods_s) == pytest.approx(run.seconds, rel=1e-9)
-    seconds = [*asdict(run.trainer_seconds).values(), *run.empty_place_s.values(), run.engine_seconds.decode_s]
-    assert min(*seconds, *run.engine_seconds.idle_s.values()) >= 0.0
-    # The parts of the staleness.
-    ages = run.staleness
-    assert ages.in_flight_mean + ages.in_queue_mean == pytest.approx(ages.tokens.mean)
-    assert ages.group_before_queue_mean + ages.group_in_queue_mean == pytest.approx(ages.groups.mean)
-    assert ages.tokens.max <= ages.samples.max == ages.groups.max
-    assert ages.tokens.total == sum(run.step_trained_tokens)
+    assert min(*asdict(run.trainer_seconds).values(), *spent_s) >= 0.0
+    assert run.staleness.tokens.max <= run.staleness.samples.max
+    assert run.staleness.tokens.total == sum(run.step_trained_tokens)
     # Samples in flight are at least those that run and those that are queued; one that was preempted does not run.
     least = run.engines * run.mean_running + run.mean_queued_samples
     assert least * (1.0 - 1e-9) <= run.mean_in_flight_samples
-    if system.workload.unit_samples == 1 and not system.workload.environment_s and not run.preemptions:
+    if system.workload.unit_samples == 1 and not system.workload.environment_s and not run.engine_totals.preemptions:
         assert run.mean_in_flight_samples <= least + 1e-9
 
 
-def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() -> None:
-    system, layout, settings = CASES["cache overflows"]
+@every_case
+def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(case: Case) -> None:
+    system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
-    start, waited = run.play(0), 0
-    for steps in range(1, 25):
-        ledger = summarise(run.samples, start, run.play(steps), run.step_ends_s).ledger
-        places = asdict(ledger)
-        assert places.pop("generated") == sum(places.values())
-        cut = {piece.sample for piece in run.samples.pieces}
-        waited += sum(run.samples.start_pass[sample] == NEVER for sample in cut)
-    assert waited > 0
+    totals, samples, so_far = run.play(24), run.samples, 0
+    for sample, tokens in enumerate(samples.length_tokens):
+        if samples.finished_s[sample] != NEVER:
+            so_far += tokens
+        elif (engine := samples.engine[sample]) != NEVER:
+            so_far += tokens - samples.left_tokens[sample]
+            start_pass = samples.start_pass[sample]
+            so_far += 0 if start_pass == NEVER else totals.engines[engine].passes - start_pass
+    assert sum(engine.tokens for engine in totals.engines) == so_far
 
 
 @every_case
-def test_requests_and_places_are_the_time_that_each_of_them_takes(case: Case) -> None:
+def test_requests_that_run_are_the_time_that_each_of_them_takes(case: Case) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
@@ -90,19 +85,9 @@ def test_requests_and_places_are_the_time_that_each_of_them_takes(case: Case) ->
     if sum(engine.preemptions for engine in totals.engines):
         assert running_s < lives_s, "a preempted request is not in the batch all its life"
     elif system.workload.environment_s > system.workload.turnaround_s:
-        # It waits for its environment, and then for the pass under way. After its last token it only holds its place.
-        after_s = system.workload.turnaround_s * int((finished >= 0.0).sum())
-        assert running_s + totals.places.empty_s["environment"] == pytest.approx(lives_s + after_s, rel=0.05)
+        assert running_s < lives_s, "a request that waits for its environment is in no batch"
     else:
         assert running_s == pytest.approx(lives_s)
-    # Places are taken, or empty for a reason.
-    accounted_s = running_s + sum(totals.places.empty_s.values())
-    places_s = layout.sampler_gpus * layout.max_running * totals.now_s
-    if system.engine.max_running >= layout.max_running and system.engine.kv_capacity_tokens is None:
-        # The rest waits at an engine for the pass under way to end: less than one pass a dispatch.
-        assert 0.95 * places_s < accounted_s <= places_s * (1 + 1e-9)
-    else:
-        assert accounted_s < places_s
 
 
 @every_case
@@ -149,9 +134,8 @@ def ages_written_down(samples: Samples, after_step: int) -> Counter[int]:
     return ages
 
 
-def seconds_of(run: Simulated) -> dict[str, float]:
-    seconds = asdict(run.engine_seconds)
-    return {**seconds.pop("idle_s"), **seconds}
+def totals_of(run: Simulated) -> dict[str, float]:
+    return {**run.idle_s, **asdict(run.engine_totals)}
 
 
 @every_case
@@ -164,16 +148,9 @@ def test_jumping_over_passes_changes_nothing(case: Case) -> None:
         walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
     assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
     assert jumped.staleness == walked.staleness
-    assert jumped.ledger == walked.ledger
-    assert (jumped.passes, jumped.preemptions) == (walked.passes, walked.preemptions)
+    assert jumped.step_left_tokens == walked.step_left_tokens
     assert jumped.step_periods_s == pytest.approx(walked.step_periods_s, rel=1e-9)
-    assert jumped.mean_running == pytest.approx(walked.mean_running, rel=1e-9)
-    assert jumped.mean_resident_tokens == pytest.approx(walked.mean_resident_tokens, rel=1e-9)
-    assert seconds_of(jumped) == pytest.approx(seconds_of(walked), rel=1e-9, abs=1e-9)
-
-
-def without_places(run: Simulated) -> Simulated:
-    return replace(run, empty_place_s={}, engine_seconds=replace(run.engine_seconds, idle_s={}))
+    assert totals_of(jumped) == pytest.approx(totals_of(walked), rel=1e-9, abs=1e-9)
 
 
 @every_case
@@ -182,10 +159,9 @@ def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case) -> None
     short = simulate(system, layout, steps=14, seed=5, settings=settings)
     with patch.object(EventLoop, "_swap_requests", lambda run: None):
         long = simulate(system, layout, steps=14, seed=5, settings=settings)
-    assert without_places(long) == without_places(short)
-    # Their integrals are added up in other pieces.
-    assert long.empty_place_s == pytest.approx(short.empty_place_s)
-    assert long.engine_seconds.idle_s == pytest.approx(short.engine_seconds.idle_s)
+    assert replace(long, idle_s={}) == replace(short, idle_s={})
+    # These integrals are added up in other pieces.
+    assert long.idle_s == pytest.approx(short.idle_s)
 
 
 @pytest.mark.parametrize("name", ["trainer waits", "trainer waits, pulled"])

@@ -277,6 +277,10 @@ def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -
     )
 
 
+def _mean(ages: Counts) -> float:
+    return float(ages.mean()) if ages.size else 0.0
+
+
 def _runs(columns: Columns, wanted: Counts, switches: Switches) -> tuple[Counts, Counts, Counts]:
     """Sample, version and number of tokens of each run of one version in the wanted samples, all finished."""
     sample, start_pass, tokens = _stretches(columns, wanted)

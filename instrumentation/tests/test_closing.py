@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +18,6 @@ from tests.nightly import nightly
 TABLE = "engine_steps"
 JOURNAL_BYTES = 20_000
 """About 30 flushes of five rows."""
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def names(run_dir: Path) -> list[str]:

@@ -40,9 +40,8 @@ def counts(rows) -> tuple[int, list[object]]:
     return len(rows("engine_steps")), [row["finish_reason"] for row in rows("samples")]
 
 
-@pytest.mark.parametrize(("then", "status"), [("", 0), ("raise SystemExit(3)", 3)])
-def test_an_exit_writes_everything(then: str, status: int, start_script, rows, worker) -> None:
-    assert ended(start_script(script(then=then))) == status
+def test_an_exit_writes_everything_and_keeps_its_status(start_script, rows, worker) -> None:
+    assert ended(start_script(script(then="raise SystemExit(3)"))) == 3
     assert counts(rows) == (100, ["unfinished"])
     assert worker("w0")["stopped_ns"] is not None
 
@@ -110,15 +109,6 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 def test_stop_gives_the_host_its_handler_back(start_script) -> None:
     then = "run.stop(); assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
     assert ended(start_script(script(then=then))) == 0
-
-
-def test_os_exit_loses_at_most_what_was_not_flushed(start_script, rows, worker) -> None:
-    then = "run.flush(); run.engine_step(100, 101); os._exit(5)"
-    process = start_script(script(then=then))
-    assert ended(process) == 5
-    assert counts(rows) == (100, [])
-    assert worker("w0")["stopped_ns"] is None
-    assert worker("w0")["rows"]["engine_steps"] == 100
 
 
 def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path: Path) -> None:

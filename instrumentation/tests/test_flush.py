@@ -30,12 +30,6 @@ def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
-        run.engine_step(0, 1)
-        assert until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
-
-
 def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
         for number in range(101):
@@ -233,17 +227,6 @@ def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_
         assert pq.read_schema(path).remove_metadata() == heads[table].remove_metadata() == expected
 
 
-def test_the_worker_file_states_exactly_what_was_written(tmp_path: Path, run: Run, worker) -> None:
-    for flush in range(3):
-        run.engine_step(flush, flush + 1)
-        run.flush()
-    assert {table: rows for table, rows in worker("w0")["rows"].items() if rows} == {"engine_steps": 3}
-    assert worker("w0")["closed"] == {}
-    run.stop()
-    content = (tmp_path / "engine_steps" / "w0-000001.parquet").read_bytes()
-    assert worker("w0")["closed"] == {"engine_steps": {"1": zlib.crc32(content)}}
-
-
 def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         run.engine_step(0, 1)
@@ -283,23 +266,6 @@ def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
     run.engine_step(0, 1)
     run.flush()
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_a_reader_never_sees_a_part_of_a_closed_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, bool]] = []
-    replace = os.replace
-
-    def look(source: str, target: Path) -> None:
-        seen.append((Path(target).name, Path(source).name.startswith(".")))
-        replace(source, target)
-
-    run.engine_step(0, 1)
-    assert run.flush()
-    monkeypatch.setattr(os, "replace", look)
-    run.stop()
-    assert [name for name, _ in seen if name != "w0.json"] == ["w0-000001.parquet"]
-    assert all(is_hidden for _, is_hidden in seen)
-    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
 
 
 class Raising:

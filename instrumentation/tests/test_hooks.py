@@ -102,16 +102,6 @@ def test_a_step_that_published_nothing_leaves_with_the_version_it_came_with(run:
     assert [(row["version_in"], row["version_out"]) for row in rows("train_steps")] == [(5, 5)]
 
 
-def test_a_wait_inside_a_train_step_is_a_row_of_its_own(run: Run, clock: ManualClock, rows) -> None:
-    with run.train_step(1, version_in=0):
-        clock.advance(10)
-        with run.wait("samples"):
-            clock.advance(5)
-        clock.advance(10)
-    assert [(row["start_ns"], row["end_ns"]) for row in rows("train_steps")] == [(1_000_000, 1_000_025)]
-    assert [(row["start_ns"], row["end_ns"]) for row in rows("activities")] == [(1_000_010, 1_000_015)]
-
-
 def test_each_phase_of_a_weight_update_is_a_row(run: Run, rows) -> None:
     with run.publish_weights(2, label="step-40") as update:
         update.record(bytes=4096)

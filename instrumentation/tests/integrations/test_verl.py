@@ -367,22 +367,19 @@ def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recordi
     ]
 
 
-@pytest.mark.parametrize(("local_step", "published"), [(1, [("publish", 1, "1", SECOND_NS)]), (2, [])])
+@pytest.mark.parametrize(
+    ("local_step", "published", "version_out"), [(1, [("publish", 1, "1", SECOND_NS)], 1), (2, [], 2)]
+)
 def test_weights_are_published_after_the_last_step_of_a_version_under_verl_s_version(
-    recording: Run, rows: Rows, local_step: int, published: list[Any]
+    recording: Run, rows: Rows, local_step: int, published: list[Any], version_out: int
 ):
     trainer = trainer_of()
     trainer.local_trigger_step = local_step
+    trainer._fit_update_actor(BatchOf(2))
     asyncio.run(trainer._fit_update_weights())
     updates = [(u["phase"], u["version"], u["label"], u["end_ns"] - u["start_ns"]) for u in rows("weight_updates")]
     assert updates == published
-
-
-def test_a_step_before_the_last_of_a_version_leaves_with_the_version_it_came_with(recording: Run, rows: Rows):
-    trainer = trainer_of()
-    trainer.local_trigger_step = 1
-    trainer._fit_update_actor(BatchOf(2))
-    assert [(s["version_in"], s["version_out"]) for s in rows("train_steps")] == [(1, 1)]
+    assert [(s["version_in"], s["version_out"]) for s in rows("train_steps")] == [(1, version_out)]
 
 
 def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):

@@ -142,13 +142,13 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
 
 def test_an_alarm_comes_before_the_headline(full):
     wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
-    text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
+    text = Page(render(replace(without_frames(), findings=(wrong,)))).text
     assert text.index("The samplers do not run the trained policy") < text.index("Trainers wait for samples")
     assert "The samplers do not run the trained policy" not in full.text
 
 
 def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
-    analysis = full_analysis()
+    analysis = without_frames()
     unknown = replace(analysis.verdict, bottleneck="unknown", unknown_reason="the run holds 2 training steps")
     first = render(replace(analysis, verdict=unknown)).partition('class="spent"')[0]
     assert "The run holds 2 training steps." in first
@@ -163,10 +163,10 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
     ],
 )
 def test_the_framework_and_the_model_stand_beside_the_run_where_its_settings_have_them(settings, names):
-    analysis = full_analysis()
-    found = brief_of(replace(analysis, run=replace(analysis.run, settings=settings)))
-    assert found.about[4:] == names
-    head = render(replace(analysis, run=replace(analysis.run, settings=settings))).partition("</header>")[0]
+    analysis = without_frames()
+    analysis = replace(analysis, run=replace(analysis.run, settings=settings))
+    assert brief_of(analysis).about[4:] == names
+    head = render(analysis).partition("</header>")[0]
     assert tuple(re.findall(r"<span>(.*?)</span>", head))[4:] == names
 
 

@@ -20,7 +20,7 @@ from rlscope.reports.text import model as model_words
 from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.verdict import action_rows
 from tests.nightly import nightly
-from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
+from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, without_frames
 from tests.reports.model_fixture import changing_model, short_model, tried_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
@@ -195,14 +195,14 @@ def test_a_layout_whose_state_is_not_known_has_no_operating_point():
 
 @pytest.mark.parametrize("reason", ["no steady state: 3 steps cannot show a steady state", HOSTILE])
 def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(reason):
-    said = NoModelResult(reason)
-    html = render(with_model(said))
+    unknown = replace(without_frames(), model=NoModelResult(reason))
+    html = render(unknown)
     page = Page(html)
     assert f"No model result: {reason}." in page.text
     assert not set(CHARTS) & set(specs_of(page)) and "actions" not in page.ids
     assert "<img src=x" not in html
-    assert f"No model result: {reason}." in " ".join(card(with_model(said), 200).split())
-    assert as_document(with_model(said))["recommendation"]["why"] == reason
+    assert f"No model result: {reason}." in " ".join(card(unknown, 200).split())
+    assert as_document(unknown)["recommendation"]["why"] == reason
 
 
 def test_a_run_that_was_never_asked_about_says_so():

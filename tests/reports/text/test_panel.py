@@ -14,7 +14,7 @@ from rlscope.reports.page.html import render
 from rlscope.reports.text import advice, panel
 from rlscope.reports.text.what_if import headline
 from tests.kept import analysed
-from tests.reports.analysis_fixture import HOSTILE, full_analysis
+from tests.reports.analysis_fixture import HOSTILE, without_frames
 from tests.reports.model_fixture import changing_model
 
 MOST_BYTES = 250_000
@@ -44,9 +44,21 @@ def few(monkeypatch, **values):
     monkeypatch.setattr(grid, "_values", lambda _: values)
 
 
-def test_every_point_has_the_figures_that_its_command_prints():
-    model = analysed("starved_trainer").model
-    points = points_of(panel.panel(model, None))
+@pytest.fixture(scope="module")
+def starved():
+    """The panel of a run whose recommendation keeps the split."""
+    return panel.panel(analysed("starved_trainer").model, None)
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    """The panel with all settings, of a run with a price in a currency that would end the script."""
+    model = analysed("fleet").model
+    return panel.panel(replace(model, model_config=replace(model.model_config, gpu_hour_price=2.5)), HOSTILE)
+
+
+def test_every_point_has_the_figures_that_its_command_prints(starved):
+    model, points = analysed("starved_trainer").model, points_of(starved)
     assert len(points) == 11
     for key, point in points.items():
         words = shlex.split(point["command"])
@@ -58,16 +70,16 @@ def test_every_point_has_the_figures_that_its_command_prints():
         assert point["figures"][0] == fmt.with_interval(fmt.si, *rate)
 
 
-def test_the_controls_ascend_and_mark_the_current_and_the_recommended_layout():
-    controls = options_of(panel.panel(analysed("fleet").model, None))
+def test_the_controls_ascend_and_mark_the_current_and_the_recommended_layout(fleet):
+    controls = options_of(fleet)
     assert list(controls) == ["split", "max_running", "max_staleness", "publish_every", "max_in_flight_samples"]
     assert controls["split"] == [("3 : 7", ""), ("4 : 6", "to try"), ("5 : 5", "current"), ("6 : 4", ""), ("7 : 3", "")]
     assert controls["max_running"] == [("12", "to try"), ("16", ""), ("32", "current"), ("64", "")]
     assert controls["max_in_flight_samples"] == [("192", ""), ("384", ""), ("none", "current")]
 
 
-def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_one():
-    controls = options_of(panel.panel(analysed("starved_trainer").model, None))
+def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_one(starved):
+    controls = options_of(starved)
     assert controls["split"] == [("1 : 2", "current"), ("2 : 1", "")]
     assert controls["max_running"] == [("4", ""), ("8", "current"), ("16", ""), ("32", "recommended")]
 
@@ -124,17 +136,15 @@ def test_the_curve_has_the_splits_and_both_marks_inside_its_frame(monkeypatch):
     assert len(corners) == 15 and all(0 <= x <= 360 and 0 <= y <= 182 for x, y in corners)
 
 
-def test_the_points_are_small_and_cannot_end_their_script():
-    offer = panel.panel(analysed("fleet").model, HOSTILE)
-    assert len(offer.points.encode()) <= MOST_BYTES and "<" not in offer.points
-    priced = replace(changing_model(), model_config=replace(changing_model().model_config, gpu_hour_price=2.5))
-    analysis = replace(full_analysis(), model=priced)
+def test_the_points_are_small_and_cannot_end_their_script(fleet, monkeypatch):
+    assert len(fleet.points.encode()) <= MOST_BYTES and "<" not in fleet.points
+    few(monkeypatch)
+    analysis = replace(without_frames(), model=changing_model())
     html = render(replace(analysis, run=replace(analysis.run, currency=HOSTILE)))
-    assert "<img src=x" not in html
+    assert 'id="try' in html and "<img src=x" not in html
 
 
 def test_a_run_without_an_alternative_has_no_panel(monkeypatch):
     monkeypatch.setattr(grid, "_MOST_SAMPLES", 0)
-    model = replace(changing_model())
-    assert panel.panel(model, None) is None
-    assert 'id="try' not in render(replace(full_analysis(), model=model))
+    assert panel.panel(changing_model(), None) is None
+    assert 'id="try' not in render(replace(without_frames(), model=changing_model()))

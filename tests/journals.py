@@ -16,7 +16,7 @@ from rlscope.trace.files import TableFiles, list_table
 from rlscope.trace.manifest import read_manifest
 from rlscope.trace.worker_files import read_workers
 from tests.closed_files import write_table
-from tests.trace_folder import Row
+from tests.trace_folder import Row, table_of
 
 RUN_ID = "run"
 """Run id of `trace_folder.write_run`."""
@@ -79,13 +79,6 @@ def state(
 
 def stamp_of(table: str, worker_id: str, number: int, run_id: str = RUN_ID) -> dict[str, str | int]:
     return dict(zip(STAMP_KEYS, (run_id, table, worker_id, number), strict=True))
-
-
-def table_of(table: str, rows: Sequence[Row]) -> pa.Table:
-    schema = arrow_schema(table)
-    for row in rows:
-        assert set(row) <= set(schema.names), f"{table} has no {set(row) - set(schema.names)}"
-    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
 def recorded_rows(folder: Path, table: str) -> list[Row]:

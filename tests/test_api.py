@@ -137,20 +137,10 @@ def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir: Path)
     assert repr(run).endswith("(closed))")
 
 
-def test_sql_reads_the_run_and_nothing_else(run_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.csv").write_text("a\n1\n")
-    with rlscope.open(run_dir) as run:
-        for sql in ("DROP VIEW workers", "SELECT 1; SELECT 2", f"SELECT * FROM '{tmp_path}/other.csv'", "SELEC 1"):
-            with pytest.raises(QueryError):
-                run.sql(sql)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("ledgr", {}, "Did you mean 'ledger'"),
         ("ledger", {"cell_ns": "soon"}, "argument cell_ns = 'soon'; expected a BIGINT"),
-        ("ledger", {"bukcet_ns": 5}, "argument bukcet_ns"),
         ("throughput", {"bucket_ns": 0}, "expected a whole number, at least 1. Pass bucket_ns=VALUE"),
     ],
 )

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -17,7 +16,6 @@ import rlscope
 from rlscope.analysis.result import Bottleneck
 from rlscope.cli import app
 from rlscope.pipeline import analyze
-from tests.kept import analysis_of
 
 ROOT = Path(__file__).parent.parent
 README, HOOKS, COMMANDS, ACCURACY = (
@@ -95,13 +93,6 @@ def test_the_quoted_card_is_that_of_the_log_without_hooks(monkeypatch: pytest.Mo
     lines = [line.strip() for line in quoted.splitlines() if line]
     assert len(lines) >= 6
     assert lines[0] in printed[0] and lines[1:] == [line for line in printed[1:] if line][: len(lines) - 1]
-
-
-def test_the_key_that_is_taken_from_the_json_is_what_to_do_first() -> None:
-    document = json.loads(analysis_of("vllm_trl").to_json())
-    (path,) = re.findall(r"--json - \| jq '?(\S+?)'?\s", COMMANDS)
-    taken = reduce(lambda value, key: value[int(key) if key.isdigit() else key], re.findall(r"\w+", path), document)
-    assert document["verdict"]["next"].startswith(taken["headline"])
 
 
 def test_the_table_of_verdicts_has_every_verdict() -> None:

@@ -22,7 +22,7 @@ from rlscope.errors import RuleError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.holdout import ComparedPrediction, Prediction
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.pipeline import check, rules_to_check
+from rlscope.pipeline import check
 from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
 from tests.alerts.given import S, rule
@@ -297,15 +297,6 @@ def test_what_is_listed_is_folded_below_its_own_column_on_a_terminal(width: int)
     assert max(map(len, folded.splitlines())) <= width < max(map(len, whole.splitlines()))
     assert " ".join(folded.split()) == " ".join(whole.split())
     assert "  staleness.tokens.p50              versions  median staleness of the trained" in folded
-
-
-def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.toml"
-    rules.write_text('[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
-    one = "queue.depth > 4"
-    assert [rule.name for rule in rules_to_check(None, [one]).rules] == [one]
-    assert [rule.name for rule in rules_to_check(rules, [one]).rules] == ["idle", one]
-    assert "trainers_idle" in [rule.name for rule in rules_to_check(None, []).rules]
 
 
 @pytest.mark.parametrize(("end_ns", "evaluated"), [(30 * S, True), (30 * S + 1, False)])

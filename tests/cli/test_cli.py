@@ -106,15 +106,11 @@ def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(
     assert "╭" not in done.stdout
 
 
-def test_analyze_writes_a_picture_where_it_is_told(analyzed: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "verdict.png"
-    assert invoke("analyze", analyzed, "--no-page", "--png", picture).exit_code == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_analyze_writes_json_and_page_where_it_is_told(analyzed: Path, tmp_path: Path) -> None:
-    result = invoke("analyze", analyzed, "--json", tmp_path / "a.json", "-o", tmp_path / "p.html")
+def test_analyze_writes_json_page_and_picture_where_it_is_told(analyzed: Path, tmp_path: Path) -> None:
+    places = {"--json": tmp_path / "a.json", "-o": tmp_path / "p.html", "--png": tmp_path / "p.png"}
+    result = invoke("analyze", analyzed, *(each for option in places.items() for each in option))
     assert result.exit_code == 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "a.json").read_text())["verdict"]["bottleneck"] == "unknown"
     assert "{" not in result.stdout
     assert (tmp_path / "p.html").exists()

@@ -126,24 +126,6 @@ def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> Non
 def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:
     advised, best = document["recommendation"], document["recommendation"]["best"]
     assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
-    assert set(best) >= {
-        "trainer_gpus",
-        "sampler_gpus",
-        "max_running",
-        "tokens_per_s",
-        "gain_ratio",
-        "probability_best",
-        "grade",
-        "excluded",
-        "limited_by",
-        "step_s",
-        "staleness_mean",
-        "staleness_max",
-        "staleness_p95",
-        "preemption",
-        "trainer_idle_ratio",
-        "sampler_idle_ratio",
-    }
     assert best in document["candidates"]
     rate = best["tokens_per_s"]
     assert rate["low"] < rate["value"] < rate["high"]

@@ -36,8 +36,6 @@ FILES = {
 }
 RECORDED = json.loads((VERL / "recorded.json").read_text())
 OWN_TIMES = ("events.out.tfevents.1", "run.wandb")
-LOGGED_LATE_RATIO = 0.01
-"""Of a phase: a file with times of its own says when the metrics were written, a moment after the step's end."""
 
 
 def seconds(folder: Path, sql: str) -> dict[str, float]:
@@ -371,29 +369,3 @@ def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_pa
     assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 10)]
     parts = analysis.query("weight_update_parts").select("phase", "versions", "longest_s").rows()
     assert parts == [("apply", 2, 3.0), ("drain", 1, 1.5), ("publish", 2, 3.0), ("transfer", 1, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            "02:33:26 SUCCESS Step {} | Time: 73.77s | Reward: 0.3887 | Async Level: 1 | Max. Off-Policy Level: 0",
-            r"console log of prime-rl .*Pass the run folder, whose metrics\.jsonl",
-        ),
-        (
-            "Train | Step:  {}  perf/trainer/tokens_per_second_full_step: 812.5  loss/mean: 0.42",
-            r"console log of torchtitan .*Pass its W&B or TensorBoard files",
-        ),
-        (  # as it is copied from a terminal, with spaces where the progress bar was
-            " " * 40 + "{{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.{}}}",
-            r"console log of TRL .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` recorded",
-        ),
-    ],
-)
-def test_a_console_without_phases_is_refused_with_the_file_that_has_them(
-    tmp_path: Path, line: str, message: str
-) -> None:
-    log = tmp_path / "run.log"
-    log.write_text("".join(line.format(step) + "\n" for step in range(4)))
-    with pytest.raises(ImportFileError, match=message):
-        analyze(log)

@@ -272,11 +272,23 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
     [
         # prime-rl at 559b4477 (2026-08-21), and its pull request 1630 (2026-01).
         ("10:00:03 SUCCESS Step 1 |    1m 3s | Reward 0.35 | Turns 1.0\n", "a console log of prime-rl .*run folder"),
-        ("16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3\n", "a console log of prime-rl .*run folder"),
+        (
+            "16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3 | Async Level: 1\n",
+            r"a console log of prime-rl .*Pass the run folder, whose metrics\.jsonl",
+        ),
         # Issue 24 of simpleRL-reason (2025-02), which trains with OpenRLHF.
         (
             "Train epoch [1/1]:  21%|##| 841/4096 [1:03:43<4:06:33, 4.5s/it, pg=-0.1, rm=0.2, glen=770, act_lr=2e-8]\n",
             "a console log of OpenRLHF .*release of 2026",
+        ),
+        (
+            "Train | Step:  1  perf/trainer/tokens_per_second_full_step: 812.5  loss/mean: 0.42\n",
+            r"console log of torchtitan .*Pass its W&B or TensorBoard files",
+        ),
+        # As it is copied from a terminal, with spaces where the progress bar was.
+        (
+            " " * 40 + "{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.1}\n",
+            r"console log of TRL .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` recorded",
         ),
         # open-instruct at e6c3044a (2026-08-20).
         ("╭──── Metrics ────╮\n│  time  total: 120.5 | training: 60.1 │\n", r"open-instruct .*the \.wandb file"),

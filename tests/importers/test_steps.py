@@ -172,9 +172,6 @@ def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> Non
     ("before", "after"),
     [
         ("Training Progress:   1%|          | 1/90 [00:49<1:53:43, 49.09s/it]", ""),
-        ("0: (TaskRunner pid=7) ", ""),
-        ("2026-01-01T10:00:00.123456Z stdout F (TaskRunner pid=7) ", ""),
-        ("> (main_task pid=7) ", ""),
         ("", " [repeated 2x across cluster] (Ray deduplicates logs by default.)"),
         ("", "\r"),
     ],

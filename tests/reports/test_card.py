@@ -56,16 +56,6 @@ def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts()
     assert "No recorded data is missing" not in unknown and "Files may still be missing" in unknown
 
 
-def test_without_a_terminal_there_is_no_escape_sequence():
-    assert "\x1b" not in card(full_analysis())
-
-
-def test_no_color_leaves_no_color(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    text = card(full_analysis(), force_terminal=True)
-    assert "\x1b[3" not in text and "\x1b[38" not in text
-
-
 def test_control_characters_of_a_run_do_not_reach_the_terminal():
     text = card(full_analysis(engine_prefix="\x1b[2Jsampler-", run_id="\x1b]0;owned\x07run"), force_terminal=True)
     assert "\x1b[2J" not in text and "\x1b]0" not in text and "\x07" not in text

@@ -562,13 +562,6 @@ def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
     assert ["newest data" in line for line in said] == [False, True, True, True]
 
 
-def test_the_age_of_the_last_step_does_not_grow_while_no_file_arrives() -> None:
-    ages = [
-        line.partition(" before the newest data")[0][-3:] for line in lines(view(), view(seconds=61)) if ";" in line
-    ]
-    assert ages == ["3 s", "3 s"]
-
-
 def test_a_slow_engine_is_named() -> None:
     slow = view(facts=facts(straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
     words = "sampler-3 generates 429 tokens/s, the median engine 920 tokens/s"

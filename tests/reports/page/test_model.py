@@ -61,13 +61,6 @@ def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
         assert name in page.ids
 
 
-@pytest.mark.parametrize("make", [changing_model, nightly(short_model)])
-def test_no_chart_of_the_model_has_more_than_a_few_hundred_marks(make):
-    specs = specs_of(Page(page_with(make)))
-    for name in CHARTS:
-        assert 0 < max(len(rows) for rows in specs[name]["datasets"].values()) <= 300
-
-
 def test_the_bars_of_the_gap_join_and_end_at_the_measured_throughput():
     frame, gap = model_frames.gap_frame(changing_model()), changing_model().gap
     left, lost = frame["left_tokens_per_s"].to_list(), frame["lost_tokens_per_s"].to_list()

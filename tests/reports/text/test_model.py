@@ -247,14 +247,6 @@ def test_points_are_the_difference_of_two_shares():
     assert written == ["+1.4 points", "−20.0 points", "about 0 points", "0 points", "no data"]
 
 
-@pytest.mark.parametrize("make", [changing_model, short_model])
-def test_the_losses_add_up_to_the_gap_between_bound_and_measured_throughput(make):
-    gap, rows = make().gap, model_words.loss_rows(make())
-    lost = sum(row.lost_tokens_per_s for row in rows)
-    assert gap.bound_tokens_per_s - lost == pytest.approx(gap.achieved_tokens_per_s, rel=1e-5)
-    assert rows[-1].left_tokens_per_s == pytest.approx(gap.achieved_tokens_per_s, rel=1e-5)
-
-
 def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),

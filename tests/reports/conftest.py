@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from rlscope.model.forecast import grid
+
 CHROMIUM = Path("/usr/bin/chromium")
 
 
@@ -17,3 +19,13 @@ def browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="module")
+def few_what_ifs() -> Iterator[None]:
+    """The panel of a page solves the splits alone: its other settings take most of a page's time."""
+    grid.solve_grid.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "_values", lambda _: {})
+        yield
+    grid.solve_grid.cache_clear()

@@ -24,6 +24,8 @@ from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
 
+pytestmark = pytest.mark.usefixtures("few_what_ifs")
+
 
 def priced(model=None):
     made = full_analysis() if model is None else replace(full_analysis(), model=model)

@@ -18,7 +18,7 @@ NAMES = ("whole", "hostile", nightly("many"), "empty")
 ORIGIN = "https://report.invalid/"
 DESKTOP = {"width": 1280, "height": 800}
 PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_synchronous=None)
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("few_what_ifs")]
 
 
 def whole():

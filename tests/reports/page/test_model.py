@@ -25,6 +25,7 @@ from tests.reports.model_fixture import changing_model, short_model, tried_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
 
+pytestmark = pytest.mark.usefixtures("few_what_ifs")
 CHARTS = ("figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve")
 
 
@@ -39,7 +40,7 @@ def page_with(make):
 
 
 @pytest.fixture(scope="module")
-def page():
+def page(few_what_ifs):
     return Page(page_with(changing_model))
 
 

@@ -172,15 +172,14 @@ def test_a_run_without_a_model_has_no_recommendation_and_answers_no_what_if(run_
 
 def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(SMALL_PLAN)
-    answers = (
-        analysis, analysis.charts, analysis.what_if(), rlscope.plan(tmp_path / "plan.toml"), rlscope.check(TRACE)
-    )  # fmt: skip
+    checked = rlscope.check(TRACE)
+    answers = analysis, analysis.charts, analysis.what_if(), rlscope.plan(tmp_path / "plan.toml"), checked
     for each in answers:
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
     paused = "partly because engines pause for weight updates, which take 24.3% of all GPU time"
     assert repr(analysis) == f"Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time, {paused})"
-    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
+    assert repr(checked) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
 
 
 def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:

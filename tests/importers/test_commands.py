@@ -102,7 +102,7 @@ def test_gpus_are_those_of_a_role_whose_time_a_log_can_show(gpus: str) -> None:
 def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: Path) -> None:
     for name in ("console.log", "run.wandb", "metrics.jsonl"):
         copy(VERL / name, tmp_path)
-    analysis = rlscope.analyze(tmp_path)
+    analysis = rlscope.analyze(tmp_path, page=False)
     imported = analysis.data_quality.imported
     assert imported is not None and imported.carriers == ("wandb",)
     assert imported.notes[0].startswith("Not read: metrics.jsonl, console.log. Pass one by name")
@@ -139,7 +139,7 @@ def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: P
     ("log", "clock"), [(VLLM, "local"), (VERL / "console.log", "relative"), (VERL / "run.wandb", "wall")]
 )
 def test_the_document_of_a_log_names_its_clock_and_fits_the_schema(log: Path, clock: str) -> None:
-    document = json.loads(rlscope.analyze(log).to_json())
+    document = json.loads(rlscope.analyze(log, page=False).to_json())
     schema = json.loads((DOCS / "schema" / "analysis.schema.json").read_text(encoding="utf-8"))
     assert list(Draft202012Validator(schema).iter_errors(document)) == []
     imported = document["data_quality"]["imported"]

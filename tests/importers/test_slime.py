@@ -93,6 +93,12 @@ def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
 FIXTURE = Path(__file__).parent / "fixtures" / "slime"
 
 
+@pytest.fixture(scope="module")
+def separate(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """Two steps of a run whose rollouts have GPUs of their own."""
+    return imported(tmp_path_factory.mktemp("separate"), *run_lines(SEPARATE))
+
+
 def test_lines_of_slime_s_own_timers_say_what_the_hooks_recorded(tmp_path: Path) -> None:
     """The bound of docs/importers.md: each phase within 1% of the time that the steps took."""
     recorded = json.loads((FIXTURE / "recorded.json").read_text())
@@ -111,9 +117,8 @@ def test_a_timer_in_stamps_of_whole_seconds_lasts_as_long_as_it_says(tmp_path: P
     assert (step["end_ns"] - step["start_ns"]) / NS == pytest.approx(0.3)
 
 
-def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(tmp_path: Path) -> None:
-    run = imported(tmp_path, *run_lines(SEPARATE))
-    states = {name: seconds / 4 for name, seconds in ledger_s(run.folder)["actor"].items()}
+def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(separate: Filled) -> None:
+    states = {name: seconds / 4 for name, seconds in ledger_s(separate.folder)["actor"].items()}
     # The second wait of 31 s holds 3 s of publishing; the last one has not ended.
     assert states == pytest.approx(
         {
@@ -144,16 +149,14 @@ def test_the_parts_of_an_update_that_miles_times_are_recorded(tmp_path: Path) ->
     assert len(versions) == 1
 
 
-def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
-    run = imported(tmp_path, *run_lines(SEPARATE))
-    generated = [(name, end_s - start_s) for name, start_s, end_s in run.spans_s("rollout") if name == "generate"]
+def test_rollouts_end_where_their_numbers_are_printed(separate: Filled) -> None:
+    generated = [(name, end_s - start_s) for name, start_s, end_s in separate.spans_s("rollout") if name == "generate"]
     assert generated == [("generate", pytest.approx(30.0))] * 2
-    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
+    assert separate.imported.tables["activities"].certainty is Certainty.INFERRED
 
 
-def test_between_two_rollouts_samplers_have_no_requests(tmp_path: Path) -> None:
-    run = imported(tmp_path, *run_lines(SEPARATE))
-    states = {name: seconds / 8 for name, seconds in ledger_s(run.folder)["rollout"].items()}
+def test_between_two_rollouts_samplers_have_no_requests(separate: Filled) -> None:
+    states = {name: seconds / 8 for name, seconds in ledger_s(separate.folder)["rollout"].items()}
     # 16 s from the end of one rollout to the start of the next; in the last of them weights are applied.
     assert states["generating"] == pytest.approx(60.0)
     assert states["no_requests"] == pytest.approx(15.0)
@@ -174,15 +177,15 @@ def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(
     assert not any("--engine-log" in note for note in joined.imported.notes)
 
 
-def test_steps_have_their_versions_tokens_and_results(tmp_path: Path) -> None:
-    steps = imported(tmp_path, *run_lines(SEPARATE)).rows("train_steps")
+def test_steps_have_their_versions_tokens_and_results(separate: Filled) -> None:
+    steps = separate.rows("train_steps")
     assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 1, 2), (1, 2, 3)]
     named = ("tokens", "samples", "loss", "grad_norm", "reward_mean", "truncated_ratio")
     assert {tuple(row[name] for name in named) for row in steps} == {(10_000, 32, -0.125, 0.5, 0.25, 0.125)}
 
 
-def test_every_update_is_a_publication_and_the_first_is_version_1(tmp_path: Path) -> None:
-    updates = imported(tmp_path, *run_lines(SEPARATE)).rows("weight_updates")
+def test_every_update_is_a_publication_and_the_first_is_version_1(separate: Filled) -> None:
+    updates = separate.rows("weight_updates")
     assert [row["version"] for row in updates if row["phase"] == "publish"] == [1, 2, 3]
     assert [row["version"] for row in updates if row["phase"] == "apply"] == [1, 2, 3]
 

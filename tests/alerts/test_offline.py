@@ -25,8 +25,8 @@ from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check
 from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
-from tests.alerts.given import S, rule
-from tests.trace_folder import Row, activity, train_row, worker, write_run
+from tests.alerts.given import S, rule, run_of
+from tests.trace_folder import train_row, worker, write_run
 
 I = 10  # seconds from tick to tick  # noqa: E741
 TICK = RuleWindow(I * S)
@@ -38,18 +38,6 @@ def idle(above: float = 0.5, window: RuleWindow = TICK, kind: RuleKind = "alarm"
 
 def silent(above_s: float = 5) -> Rule:
     return rule("silent", "worker.silent_s", above_s, RuleWindow(S), "critical", kind="data_quality")
-
-
-def waits(*stretches_s: tuple[int, int]) -> list[Row]:
-    return [activity("t0", start * S, end * S, "wait", "samples") for start, end in stretches_s]
-
-
-def steps(*ends_s: int) -> list[Row]:
-    return [train_row("t0", (end - 1) * S, end * S, step) for step, end in enumerate(ends_s, start=1)]
-
-
-def run_of(folder: Path, *, stop_s: int = 60, workers: tuple[Row, ...] = (), **tables: list[Row]) -> Path:
-    return write_run(folder, [worker("t0", "trainer", 0, stop_s * S, gpu_count=2), *workers], **tables)
 
 
 def alerts(folder: Path, *rules: Rule, warm_up_steps: int = 0) -> list[tuple[str, int, int | None, float | None]]:
@@ -64,27 +52,27 @@ def alerts(folder: Path, *rules: Rule, warm_up_steps: int = 0) -> list[tuple[str
 def test_a_stretch_is_from_the_tick_that_fires_to_the_tick_that_resolves_and_costs_its_idle_gpu_seconds(
     tmp_path: Path,
 ) -> None:
-    folder = run_of(tmp_path / "run", activities=waits((10, 28), (40, 46)))
+    folder = run_of(tmp_path / "run", (10, 28), (40, 46))
     assert alerts(folder, idle()) == [("idle", 20, 40, 2 * 18.0), ("idle", 50, 60, 2 * 6.0)]
     # With exactly half of a bucket idle, "above 0.5" does not hold.
-    assert alerts(run_of(tmp_path / "half", activities=waits((10, 15))), idle()) == []
+    assert alerts(run_of(tmp_path / "half", (10, 15)), idle()) == []
 
 
 def test_windows_that_overlap_pay_for_a_bucket_once_and_what_only_was_pending_pays_for_nothing(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", activities=waits((10, 30)))
+    folder = run_of(tmp_path / "run", (10, 30))
     assert alerts(folder, idle(0.6, RuleWindow(20 * S))) == [("idle", 30, 40, 2 * 20.0)]
     assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 30, 40, 2 * 20.0)]
-    folder = run_of(tmp_path / "later", activities=waits((10, 20), (30, 50)))
+    folder = run_of(tmp_path / "later", (10, 20), (30, 50))
     assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 50, 60, 2 * 20.0)]
 
 
 def test_what_fires_at_the_end_of_the_run_has_no_end(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", stop_s=25, activities=waits((0, 25)))
+    folder = run_of(tmp_path / "run", (0, 25), stop_s=25)
     assert alerts(folder, idle(keep_firing_for_ns=S)) == [("idle", 10, None, 2 * 25.0)]
 
 
 def test_warm_up_is_what_comes_before_the_first_tick_after_the_named_step(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", activities=waits((0, 60)), train_steps=steps(5, 9, 20))
+    folder = run_of(tmp_path / "run", (0, 60), steps_s=(5, 9, 20))
     assert alerts(folder, idle(), warm_up_steps=2) == [("idle", 20, None, 2 * 49.0)]
     # The third step ends on the tick at 20 s: the first bucket after warm-up begins there.
     assert alerts(folder, idle(), warm_up_steps=3) == [("idle", 30, None, 2 * 40.0)]
@@ -93,14 +81,14 @@ def test_warm_up_is_what_comes_before_the_first_tick_after_the_named_step(tmp_pa
 
 
 def test_a_window_in_steps_reaches_back_to_the_tick_before_the_step_before_them(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", activities=waits((0, 10)), train_steps=steps(15, 25, 35, 45))
+    folder = run_of(tmp_path / "run", (0, 10), steps_s=(15, 25, 35, 45))
     # At 40 s three steps have ended; the last two of them began to count with the end of the first, at 15 s.
     assert alerts(folder, idle(0.01, RuleWindow(None, 2))) == [("idle", 10, 40, 2 * 10.0)]
     assert alerts(folder, idle(0.01, RuleWindow(None, 3))) == [("idle", 10, 50, 2 * 10.0)]
 
 
 def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", activities=waits((0, 60)))
+    folder = run_of(tmp_path / "run", (0, 60))
     assert alerts(folder, idle(min_evidence=21)) == []
     assert alerts(folder, idle(min_evidence=20))[0][1] == 10
 
@@ -118,8 +106,7 @@ def test_the_usual_evidence_is_no_more_than_half_of_what_a_window_over_these_gpu
     tmp_path: Path, window: RuleWindow, fired_s: int
 ) -> None:
     other = worker("e0", "sampler", 0, 90 * S, gpu_count=8)
-    ended = steps(*range(5, 90, 5))
-    folder = run_of(tmp_path / "run", stop_s=90, workers=(other,), activities=waits((0, 90)), train_steps=ended)
+    folder = run_of(tmp_path / "run", (0, 90), steps_s=range(5, 90, 5), stop_s=90, workers=(other,))
     assert alerts(folder, idle(window=window, min_evidence=60, has_usual_evidence=True))[0][1] == fired_s
 
 
@@ -136,7 +123,7 @@ def test_a_rule_that_can_never_fire_on_these_gpus_is_named(tmp_path: Path, least
 
 def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_path: Path) -> None:
     dead = worker("e0", "sampler", 0, None, last_flush_ns=22 * S)
-    folder = run_of(tmp_path / "run", stop_s=40, workers=(dead,), activities=waits((22, 40)))
+    folder = run_of(tmp_path / "run", (22, 40), stop_s=40, workers=(dead,))
     assert [each[:2] for each in alerts(folder, silent(), idle(kind="hint"))] == [("silent", 30)]
     assert [each[:2] for each in alerts(folder, silent(), idle(kind="alarm"))] == [("idle", 30), ("silent", 30)]
     # Eight seconds of silence at 30 s are not more than eight.
@@ -153,7 +140,7 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     rate = ComparedPrediction("tokens_per_s", Estimate(100.0, 95.0, 105.0), Estimate(achieved or 0.0, 0.0, 0.0))
     prediction = Prediction(4, 4, (replace(rate, quantity="step_s", held_out=Estimate(1.0, 1.0, 1.0)), rate))
     model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
-    folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
+    folder = run_of(tmp_path / "run", steps_s=(5, 9, 20, 30))
     monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
     residual = rule("slow", "throughput.residual_ratio", -0.1, WHOLE_RUN, direction="below")
     (outcome,) = check(folder, RuleSet((residual,), I * S)).rules
@@ -163,8 +150,9 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
 
 
 def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:
-    losses = zip(steps(3, 9, 15), (2.0, 6.0, 5.0), strict=True)
-    folder = run_of(tmp_path / "run", train_steps=[{**row, "loss": loss} for row, loss in losses])
+    losses = ((3, 2.0), (9, 6.0), (15, 5.0))
+    steps = [train_row("t0", (end - 1) * S, end * S, loss=loss) for end, loss in losses]
+    folder = write_run(tmp_path / "run", [worker("t0", stop_ns=60 * S)], train_steps=steps)
     fired: dict[str, list[int]] = {}
     for reduction in get_args(Reduction):
         sql = "SELECT end_ns AS at_ns, loss AS value FROM train_steps"
@@ -193,7 +181,7 @@ def test_a_run_without_workers_or_rows_fires_nothing(tmp_path: Path) -> None:
 
 
 def report_of(tmp_path: Path) -> RuleReport:
-    folder = run_of(tmp_path / "run", activities=waits((10, 28)))
+    folder = run_of(tmp_path / "run", (10, 28))
     quiet = rule("quiet", "queue.depth", 1, WHOLE_RUN, "critical")
     noted = idle(annotations={"summary": "50% | {value}\nof {rule}"})
     return check(folder, RuleSet((noted, quiet, silent()), I * S, 0))
@@ -271,7 +259,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_exit_code_is_0_3_1_or_2(tmp_path: Path, command: Callable[..., Told]) -> None:
-    folder = str(run_of(tmp_path / "run", activities=waits((0, 60))))
+    folder = str(run_of(tmp_path / "run", (0, 60)))
     rules = tmp_path / "rules.toml"
     rules.write_text('warm_up_steps = 0\n[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
     told = command("check", folder, "--rules", str(rules), "--format", "json")

@@ -14,8 +14,8 @@ from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet, RuleWindow
 from rlscope.pipeline import check
 from rlscope.reports.check import as_json, as_junit, as_text
 from rlscope.reports.text.rules import stretch
-from tests.alerts.given import S, rule
-from tests.trace_folder import Row, activity, train_row, worker, write_run
+from tests.alerts.given import S, rule, run_of
+from tests.trace_folder import activity, train_row, worker, write_run
 
 TRACES = Path(__file__).parents[2] / "sample_traces"
 LONG = RuleWindow(600 * S)
@@ -23,16 +23,6 @@ LONG = RuleWindow(600 * S)
 
 def idle(window: RuleWindow = LONG, above: float = 0.5, **more: Any) -> Rule:
     return rule("idle", "idle.trainer_ratio", above, window, **more)
-
-
-def run_of(
-    folder: Path, *waits_s: tuple[int, int], stop_s: int = 60, steps_s: tuple[int, ...] = (), gpus: int = 2
-) -> Path:
-    waits: list[Row] = [activity("t0", start * S, end * S, "wait", "samples") for start, end in waits_s]
-    steps = [train_row("t0", (end - 1) * S, end * S, step) for step, end in enumerate(steps_s, start=1)]
-    return write_run(
-        folder, [worker("t0", "trainer", 0, stop_s * S, gpu_count=gpus)], activities=waits, train_steps=steps
-    )
 
 
 def judged(folder: Path, rule: Rule, warm_up_steps: int = 0) -> RuleReport:
@@ -108,9 +98,8 @@ def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "fired"), [("hint", ["silent"]), ("alarm", ["idle", "silent"])])
 def test_a_hint_is_held_back_while_the_data_is_in_doubt_at_the_end(tmp_path: Path, kind: str, fired: list[str]) -> None:
-    folder = run_of(tmp_path, (0, 60), steps_s=(5, 15))
     dead = worker("e0", "sampler", 0, None, last_flush_ns=30 * S)
-    (folder / "workers" / "e0.json").write_text(json.dumps(dead))
+    folder = run_of(tmp_path, (0, 60), steps_s=(5, 15), workers=(dead,))
     silent = rule("silent", "worker.silent_s", 20, RuleWindow(S), kind="data_quality")
     report = check(folder, RuleSet((silent, idle(kind=kind)), 10 * S, 1))
     assert sorted(alert.rule for alert in report.alerts) == fired

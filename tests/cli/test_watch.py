@@ -16,7 +16,7 @@ from rlscope.alerts.live import watch
 from rlscope.alerts.live.watch import watch_run
 from rlscope.cli import app
 from rlscope.errors import RlscopeError, RuleError
-from tests.alerts.notify.conftest import Listener, listening
+from tests.alerts.notify.listener import Listener, listening
 from tests.trace_folder import activity, train_row, worker, write_run
 
 COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()", "watch")

@@ -11,7 +11,7 @@ import pytest
 
 from rlscope.alerts.config import load_rules
 from rlscope.pipeline import check
-from tests.alerts.notify.conftest import Listener, listening
+from tests.alerts.notify.listener import Listener, listening
 from tests.pipelines.pipeline_process import REPOSITORY, TIME_LIMIT_S, finish, start
 
 pytestmark = pytest.mark.pipelines

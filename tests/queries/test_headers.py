@@ -1,8 +1,10 @@
 """The header of each question is what DuckDB says of it, and it reads no table that its header does not name."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
 
 from rlscope.errors import QueryError
@@ -14,9 +16,23 @@ VALUES: dict[str, Argument] = {"BIGINT": 1, "BOOLEAN": True, "DOUBLE": 1.0, "VAR
 EVERY_ARGUMENT = {arg.name: VALUES[arg.type] for question in questions().values() for arg in question.args}
 
 
+@pytest.fixture(scope="module")
+def empty() -> DuckDBPyConnection:
+    return open_empty()
+
+
+@pytest.fixture
+def connection(empty: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
+    """A run without rows. What a test makes or drops in it is there again for the next one."""
+    empty.begin()
+    yield empty
+    empty.rollback()
+
+
 @pytest.mark.parametrize("question", questions().values(), ids=lambda question: question.name)
-def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(question: Question) -> None:
-    connection = open_empty()
+def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(
+    question: Question, connection: DuckDBPyConnection
+) -> None:
     keep_inputs(connection, question, EVERY_ARGUMENT, kept := {name: {} for name in OPENED})
     for table in {*TABLES, "workers", *kept} - set(question.tables):
         kind = "TABLE" if table in kept else "VIEW"

@@ -14,16 +14,10 @@ from rlscope.alerts.notify.couriers import Couriers
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RlscopeError
-from tests.alerts.notify.conftest import Listener, listening
 from tests.alerts.notify.given import NOON_NS, S, alert, at_once, receiver
+from tests.alerts.notify.listener import Listener, listening
 
 BARE = {"severity": "warning"}
-
-
-@pytest.fixture
-def listener():
-    with listening() as started:
-        yield started
 
 
 @dataclass

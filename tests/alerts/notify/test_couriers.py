@@ -5,8 +5,8 @@ import pytest
 
 from rlscope.alerts.notify import couriers as couriers_module
 from rlscope.alerts.notify.couriers import Couriers, pause_s
-from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import alert, at, at_once, receiver
+from tests.alerts.notify.listener import Listener
 
 
 def look(couriers: Couriers, seconds: float) -> None:

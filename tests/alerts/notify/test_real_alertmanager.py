@@ -14,8 +14,8 @@ import pytest
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.notify.senders import webhook_payload
-from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import S, alert, receiver
+from tests.alerts.notify.listener import Listener
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 pytestmark = [

@@ -14,8 +14,8 @@ from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError
 from rlscope.alerts.notify.senders import NEED_APPRISE, SENDERS, webhook_payload
 from rlscope.alerts.receiver import ReceiverKind, Source
-from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import alert, message, receiver
+from tests.alerts.notify.listener import Listener
 
 FIRING = message(alert())
 

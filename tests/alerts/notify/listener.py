@@ -1,3 +1,5 @@
+"""A receiver of alerts on loopback."""
+
 import json
 import threading
 from collections.abc import Iterator
@@ -5,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-import pytest
 
 
 @dataclass
@@ -56,17 +56,3 @@ def listening() -> Iterator[Listener]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with listening() as started:
-        yield started
-
-
-@pytest.fixture
-def refused() -> str:
-    """An address on which nobody listens."""
-    with listening() as gone:
-        url = gone.url
-    return url

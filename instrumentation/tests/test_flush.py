@@ -30,6 +30,12 @@ def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
+        run.engine_step(0, 1)
+        assert until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
+
+
 def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
         for number in range(101):

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +7,7 @@ import pytest
 from rlscope.model.forecast import grid
 
 CHROMIUM = Path("/usr/bin/chromium")
+DESKTOP = {"width": 1280, "height": 800}
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,45 @@ def browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+def watched(page: Any) -> tuple[Any, list[str]]:
+    """The page, and everything that it complains about or asks the network for."""
+    troubles: list[str] = []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
+    )
+    page.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
+    return page, troubles
+
+
+def wait_until_drawn(page: Any) -> None:
+    """Until every chart is drawn, the folded ones too."""
+    page.wait_for_selector("html[data-charts=all]", state="attached")
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Any]]:
+    """Opens a page of a name and a text, once and drawn, on a desktop in light colours: the page and its troubles."""
+    folder = tmp_path_factory.mktemp("pages")
+    context = browser.new_context(has_touch=True, permissions=["clipboard-read", "clipboard-write"])
+    known: dict[str, tuple[Any, list[str]]] = {}
+
+    def page_of(name: str, text: str) -> tuple[Any, list[str]]:
+        if name not in known:
+            (folder / f"{name}.html").write_text(text, encoding="utf-8")
+            known[name] = watched(context.new_page())
+            known[name][0].goto((folder / f"{name}.html").as_uri())
+            wait_until_drawn(known[name][0])
+        sheet, troubles = known[name]
+        sheet.set_viewport_size(DESKTOP)
+        sheet.emulate_media(color_scheme="light", media="screen", reduced_motion="no-preference")
+        return sheet, troubles
+
+    yield page_of
+    context.close()
 
 
 @pytest.fixture(scope="module")

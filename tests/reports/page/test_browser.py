@@ -11,12 +11,12 @@ from rlscope.model.step_bounds import StepPhases, step_bounds
 from rlscope.reports.page.html import render
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
+from tests.reports.conftest import DESKTOP, wait_until_drawn, watched
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 
 NAMES = ("whole", "hostile", nightly("many"), "empty")
 ORIGIN = "https://report.invalid/"
-DESKTOP = {"width": 1280, "height": 800}
 PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_synchronous=None)
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("few_what_ifs")]
 
@@ -39,55 +39,16 @@ def text_of(name):
     return render(MAKERS[name]())
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """The address of a page by its name."""
-    folder = tmp_path_factory.mktemp("pages")
-
-    @cache
-    def address(name):
-        path = folder / f"{name}.html"
-        path.write_text(text_of(name), encoding="utf-8")
-        return path.as_uri()
-
-    return address
-
-
-@pytest.fixture(scope="module")
-def pages(browser, files):
-    """Each page, drawn, and everything that it complained about or asked the network for."""
-    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
-    opened = {}
+@pytest.fixture
+def pages(opened):
+    """Each page with its sections unfolded, and everything that it complained about or asked the network for."""
 
     def page(name):
-        if name not in opened:
-            opened[name] = watched(context.new_page())
-            opened[name][0].goto(files(name))
-            wait_until_drawn(opened[name][0])
-        sheet, troubles = opened[name]
-        sheet.set_viewport_size(DESKTOP)
-        sheet.emulate_media(color_scheme="light", media="screen", reduced_motion="no-preference")
+        sheet, troubles = opened(name, text_of(name))
+        sheet.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
         return sheet, troubles
 
-    yield page
-    context.close()
-
-
-def watched(page):
-    troubles = []
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on(
-        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
-    )
-    page.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
-    return page, troubles
-
-
-def wait_until_drawn(page):
-    """Until every chart is drawn, the folded ones too; then everything is unfolded."""
-    page.wait_for_selector("html[data-charts=all]", state="attached")
-    page.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
+    return page
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,10 +166,10 @@ def test_without_a_clipboard_the_numbers_are_selected(pages):
     assert row in page.evaluate("getSelection().toString()")
 
 
-def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, files):
+def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, pages):
     context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
     page, troubles = watched(context.new_page())
-    page.goto(files("whole"))
+    page.goto(pages("whole")[0].url)
     assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
     charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts

@@ -51,41 +51,22 @@ LABELS = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """The path of a page by its name."""
-    folder = tmp_path_factory.mktemp("reading")
-
-    @cache
-    def path(name):
-        analysis = replace(timeline_analysis(), model=changing_model()) if name == "made" else analysed(name)
-        written = folder / f"{name}.html"
-        written.write_text(render(analysis), encoding="utf-8")
-        return written
-
-    return path
+@cache
+def text_of(name):
+    return render(replace(timeline_analysis(), model=changing_model()) if name == "made" else analysed(name))
 
 
-@pytest.fixture(scope="module")
-def drawn(browser, files):
-    """Each page once, with every chart drawn; nothing is unfolded."""
-    opened = {}
+@pytest.fixture
+def drawn(opened):
+    """Each page with every chart drawn; nothing is unfolded."""
 
     def page(name, width=1280):
-        if name not in opened:
-            opened[name] = browser.new_page(viewport={"width": width, "height": 800})
-            opened[name].set_default_timeout(20_000)
-            opened[name].goto(files(name).as_uri())
-            opened[name].wait_for_selector("html[data-charts=all]", state="attached")
-        sheet = opened[name]
-        sheet.emulate_media(color_scheme="light", media="screen")
+        sheet, _ = opened(name, text_of(name))
         sheet.set_viewport_size({"width": width, "height": 800})
         unfold(sheet, is_open=False)
         return sheet
 
-    yield page
-    for sheet in opened.values():
-        sheet.close()
+    return page
 
 
 def unfold(page, *, is_open):

@@ -1,6 +1,7 @@
 """The charts over time in a browser: a drag on one, or its keys, zooms all; buttons choose the view of the workers."""
 
 import re
+from functools import cache
 
 import pytest
 
@@ -18,31 +19,16 @@ AXES = """() => Object.fromEntries([...document.querySelectorAll('.chart.zooms')
 PLOT = "chart => chart.querySelector('.role-frame .background').getBoundingClientRect().toJSON()"
 
 
-@pytest.fixture(scope="module")
-def page_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("timeline") / "page.html"
-    path.write_text(render(timeline_analysis(workers=80)), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def opened(browser, page_path):
-    """The page, drawn once, and everything that it complains about."""
-    sheet = browser.new_page(viewport={"width": 1280, "height": 800}, has_touch=True)
-    troubles = []
-    sheet.on("console", lambda message: troubles.append(message.text))
-    sheet.on("pageerror", lambda error: troubles.append(str(error)))
-    sheet.goto(page_path.as_uri())
-    sheet.wait_for_selector("html[data-charts=all]", state="attached")
-    sheet.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
-    yield sheet, troubles
-    sheet.close()
+@cache
+def text():
+    return render(timeline_analysis(workers=80))
 
 
 @pytest.fixture
 def page(opened):
     """The page as it opens: the next test finds the whole run and all workers again."""
-    sheet, troubles = opened
+    sheet, troubles = opened("timeline", text())
+    sheet.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
     yield sheet
     sheet.get_by_role("radio", name="All workers").check()
     if sheet.locator("#zoom-reset").is_visible():
@@ -171,8 +157,8 @@ def test_the_worst_stretch_zooms_all_charts_and_the_worst_workers_have_lanes_of_
     assert [page.locator(view).is_visible() for view in views] == [True, False, False]
 
 
-def test_without_scripts_there_is_no_button_that_does_nothing(browser, page_path):
-    page = browser.new_page(java_script_enabled=False)
-    page.goto(page_path.as_uri())
-    assert not page.locator("#zoom").is_visible() and page.locator("#figure-workers-all").is_visible()
-    page.close()
+def test_without_scripts_there_is_no_button_that_does_nothing(browser, page):
+    bare = browser.new_page(java_script_enabled=False)
+    bare.goto(page.url)
+    assert not bare.locator("#zoom").is_visible() and bare.locator("#figure-workers-all").is_visible()
+    bare.close()

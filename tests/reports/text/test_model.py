@@ -184,25 +184,20 @@ def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follo
     assert verdict_words.then_steps(analysis) == verdict_words.action_rows(analysis) == []
 
 
-@pytest.mark.parametrize("doubt", DOUBTS)
-def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
-    made = with_reason("unsure", uncertainties=(GainUncertainty(doubt, 0.1),))
-    assert re.search(r"Largest uncertainty: .+\. To reduce it, (run|record) .+\.", advice.why(made))
-
-
-def test_a_stretch_that_is_too_short_needs_steps_before_anything_else():
-    made = with_reason("too_short", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert "that takes 20 steps" in advice.why(made) and "Largest uncertainty" not in advice.why(made)
-
-
-def test_a_doubt_without_a_spread_is_none():
-    made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
-    assert "Largest uncertainty" not in advice.why(made)
-
-
-def test_the_layout_to_measure_is_named():
-    made = with_reason("unsure", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert "To reduce it, record 15 steps with 4 trainer GPUs and pass that run with --also." in advice.why(made)
+@pytest.mark.parametrize(
+    ("reason", "doubt", "spread", "words"),
+    [
+        *(("unsure", doubt, 0.1, r"Largest uncertainty: .+\. To reduce it, (run|record) .+\.") for doubt in DOUBTS),
+        ("unsure", "trainer_scaling", 0.1, r"record 15 steps with 4 trainer GPUs and pass that run with --also\."),
+        ("unsure", "trainer_scaling", 0.0, None),
+        # A stretch that is too short needs steps before anything else.
+        ("too_short", "trainer_scaling", 0.1, None),
+    ],
+)
+def test_the_largest_uncertainty_comes_with_what_to_measure(reason, doubt, spread, words):
+    why = advice.why(with_reason(reason, uncertainties=(GainUncertainty(doubt, spread),)))
+    assert re.search(words, why) if words else "Largest uncertainty" not in why
+    assert ("that takes 20 steps" in why) == (reason == "too_short")
 
 
 @pytest.mark.parametrize(

@@ -63,19 +63,22 @@ def test_metrics_without_times_are_aligned_with_the_engines_at_their_starts_and_
     assert said.startswith("engines and the run's steps share no clock. They are aligned at their starts")
 
 
-def test_a_folder_of_another_time_is_refused(tmp_path: Path) -> None:
-    folder = engine_run(tmp_path / "engines", START_NS - 10**6 * S, 0, 60)
-    with pytest.raises(ImportFileError, match="local times that no time zone puts into the run"):
-        imported(tmp_path, SLIME, folder)
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "log", "message"),
+    [
+        (-(10**6), 60 - 10**6, SLIME, "local times that no time zone puts into the run"),
+        (200, 260, None, "engines of before or after the run; expected engines that served"),
+    ],
+)
+def test_a_folder_of_another_time_is_refused(
+    tmp_path: Path, from_s: int, to_s: int, log: Path | None, message: str
+) -> None:
+    folder = engine_run(tmp_path / "engines", START_NS, from_s, to_s)
+    with pytest.raises(ImportFileError, match=message):
+        imported(tmp_path, log or metrics(tmp_path / "m.jsonl"), folder)
 
 
 def test_a_folder_without_samplers_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "engines", [worker("t0", start_ns=START_NS)], train_steps=[train_row("t0", 0, 10)])
     with pytest.raises(ImportFileError, match="no sampler; expected the run folder of engines"):
-        imported(tmp_path, metrics(tmp_path / "m.jsonl"), folder)
-
-
-def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
-    folder = engine_run(tmp_path / "engines", START_NS, 200, 260)
-    with pytest.raises(ImportFileError, match="engines of before or after the run; expected engines that served"):
         imported(tmp_path, metrics(tmp_path / "m.jsonl"), folder)

@@ -12,10 +12,6 @@ def runs_of(*changes: tuple[int, int]) -> list[tuple[int, int, int]]:
     return times.runs(START_NS, END_NS, TOKENS)
 
 
-def test_a_request_under_one_version_has_one_run():
-    assert runs_of((50, 3)) == [(3, 0, 4)]
-
-
 @pytest.mark.parametrize(
     ("change_ns", "old_tokens"), [(101, 0), (200, 0), (201, 1), (300, 1), (301, 2), (500, 3), (501, 4)]
 )
@@ -24,12 +20,17 @@ def test_a_token_at_the_moment_of_a_change_or_after_it_is_of_the_new_version(cha
     assert runs_of((50, 3), (change_ns, 4)) == [run for run in expected if run[1] < run[2]]
 
 
-def test_several_changes_within_a_request_make_several_runs():
-    assert runs_of((0, 1), (250, 2), (260, 3), (450, 5)) == [(1, 0, 1), (3, 1, 3), (5, 3, 4)]
-
-
-def test_a_version_that_is_seen_again_is_no_change():
-    assert runs_of((0, 1), (250, 1), (350, 2)) == [(1, 0, 2), (2, 2, 4)]
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        ([(50, 3)], [(3, 0, 4)]),
+        ([(0, 1), (250, 2), (260, 3), (450, 5)], [(1, 0, 1), (3, 1, 3), (5, 3, 4)]),
+        # A version that is seen again is no change.
+        ([(0, 1), (250, 1), (350, 2)], [(1, 0, 2), (2, 2, 4)]),
+    ],
+)
+def test_a_request_has_a_run_for_each_version_that_gave_it_tokens(changes, runs):
+    assert runs_of(*changes) == runs
 
 
 def test_nothing_is_said_without_tokens_or_before_a_version_was_seen():

@@ -134,16 +134,14 @@ def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_pa
     assert json.loads(recorded.read_text())["role"] == "sampler"
 
 
-def test_a_page_that_is_not_read_is_said_until_it_is(server: Server, tmp_path: Path) -> None:
+def test_a_page_that_is_not_read_is_said_until_it_is_and_a_restart_of_its_engine_once(
+    server: Server, tmp_path: Path
+) -> None:
     server.fails = True
     with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
         assert until(scraper.trouble) == f"{address(server)}: HTTP Error 503: Service Unavailable; retrying every 0.5 s"
         server.fails = False
         until(lambda: scraper.trouble() is None)
-
-
-def test_a_restart_of_an_engine_is_said_once_and_its_death_after_that(server: Server, tmp_path: Path) -> None:
-    with scraping([address(server)], tmp_path / "engines", 1) as (scraper,):
         until(lambda: list((tmp_path / "engines").glob("workers/*.json")))
         server.forgotten_tokens = 1_000_000_000
         assert until(scraper.trouble).startswith(f"{address(server)}: engine restart: a counter decreased")

@@ -285,10 +285,6 @@ def test_no_gpu_second_is_lost_to_two_causes(waits: float, barrier: float, train
     assert all(loss.gpu_s >= 0.0 for loss in losses)
 
 
-def test_a_synchronous_run_without_a_model_is_in_lockstep() -> None:
-    assert word(turns(50.0, 40.0)) == "lockstep"
-
-
 @pytest.mark.parametrize(
     ("second_gpu_s", "tied"), [(18.0, ("weight_updates",)), (17.9, ()), (20.0, ("weight_updates",))]
 )

@@ -185,20 +185,6 @@ def test_engine_rows_stay_in_order_when_they_are_corrected(tmp_path: Path) -> No
         assert ask(run, "engine_row_order")["rows_disjoint"].to_list() == [True]
 
 
-def test_bad_rows_are_counted_and_ruin_no_estimate(true: Any, tmp_path: Path) -> None:
-    spoiled = made_run()
-    for index in (20, 90):
-        spoiled.tables["samples"][index]["finished_ns"] += 3600 * NS
-    spoiled.tables["weight_updates"][50]["end_ns"] = spoiled.tables["weight_updates"][50]["start_ns"] = 1
-    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
-        assert run.clocks.bad_pairs >= 1
-        assert run.clocks.corrected == {"be1"}
-        (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
-        assert len(own.stretches) == 1
-        assert abs(own.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
-        assert any("weight_updates: 1 rows" in gap for gap in run.gaps)
-
-
 @pytest.mark.parametrize("by_s", [5.0, -2.0])
 def test_a_clock_that_is_set_during_the_run_is_found_and_cut(by_s: float, true: Any, tmp_path: Path) -> None:
     clocks: Mapping[str, Clock] = {"be1": off(0, set_at_s=20.5, set_by_s=by_s)}
@@ -257,12 +243,6 @@ def test_a_host_in_another_year_that_nothing_bounds_is_left_out_and_named(tmp_pa
         assert any("engine_steps: 3 rows have a time far from the rest of the run" in gap for gap in run.gaps)
         extents = ask(run, "worker_extents")
         assert extents["end_ns"].max() - extents["start_ns"].min() < 10 * NS  # type: ignore[operator]
-
-
-def reading(own_ns: int, other_ns: int, host: str = "a") -> dict[str, Any]:
-    """A round trip of 200 us, whose middle is at these times by the two clocks."""
-    times = {"sent_ns": own_ns - 100_000, "received_ns": own_ns + 100_000}
-    return {"host": host, **times, "heard_ns": other_ns - 10_000, "answered_ns": other_ns + 10_000}
 
 
 def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_clock(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from rlscope_otel.schema import TABLES
 
@@ -47,10 +46,6 @@ def assert_equal_bits(one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.Da
         first, second = (each.sort(each.columns) if name in UNORDERED else each for each in (frame, other[name]))
         assert first.schema == second.schema, name
         assert first.equals(second), name
-
-
-def rows_of(folder: Path, table: str, worker_id: str = "*") -> int:
-    return sum(pq.read_metadata(path).num_rows for path in (folder / table).glob(f"{worker_id}-*.parquet"))
 
 
 @pytest.mark.parametrize(("seed", "shares"), [(0, 3), nightly(2, 1)])

@@ -18,11 +18,6 @@ CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
 TERMS = StalenessTerms(versions_per_token=0.001, offset_versions=0.6, environment_versions=0.1)
 
 
-def test_means_of_equal_lengths() -> None:
-    terms = StalenessTerms(versions_per_token=0.02, offset_versions=0.5)
-    assert token_mean(terms, CONSTANT, 8) == pytest.approx(1.5)
-
-
 def test_tokens_of_groups_of_one_see_half_of_a_length_biased_sample() -> None:
     expected = LENGTHS.mean_tokens * (1 + LENGTHS.cv2) / 2 * 0.001 + 0.7
     assert token_mean(TERMS, LENGTHS, 1) == pytest.approx(expected)

@@ -55,22 +55,6 @@ def test_the_known_sweep_is_found_to_the_printed_digits(row: list[str]) -> None:
     assert round(found.trainer_idle_ratio, 3) == float(row[8])
 
 
-def test_the_balancing_batch_as_a_limit_balances_the_layout() -> None:
-    assert state(system(), layout(8, running=30)).regime == "balanced"
-
-
-def test_staleness_does_not_depend_on_latency() -> None:
-    # Own rates, pauses and prefill: C / samples per step * L / mean holds whatever a pass costs.
-    slow = system(
-        engine=engine(curve=Affine(0.1, 0.01, 1e-6), prefill_tokens_per_s=5000.0),
-        update=WeightUpdateCost(engine_pause_s=3.0),
-    )
-    for each in (slow, system()):
-        found = state(each, layout(13, running=40))
-        assert found.staleness is not None
-        assert found.staleness.versions_per_token == pytest.approx(found.concurrency / (1024 * LENGTHS.mean_tokens))
-
-
 def test_samplers_that_wait_for_nothing_make_the_trainers_wait() -> None:
     found = state(system(), layout(13))
     assert found.regime == "samplers"
@@ -228,14 +212,6 @@ def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead()
     waiting = 1 - found.train_s / found.step_s
     assert found.concurrency * LENGTHS.group_tail_ratio(8) + 512 == pytest.approx((1 + waiting) * 1024)
     assert (found.regime, found.warnings) == ("staleness_cap", ("staleness_cap",))
-
-
-def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap() -> None:
-    found = state(system(admission=Admission(max_staleness=3, staleness_policy="publication_waits")), layout(12))
-    assert found.staleness is not None
-    longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
-    assert longest + found.staleness.offset_versions == pytest.approx(3.0)
-    assert found.staleness_max == 3
 
 
 def test_samples_that_age_out_are_made_again() -> None:

@@ -15,8 +15,8 @@ IN_FLIGHT = 8 * 29.864 * LENGTHS.group_tail_ratio(8) / 1024
 """Batches that run or wait for their group where the engines just keep up."""
 
 
-def surplus_state(admission: Admission, running: int = 200) -> SteadyState:
-    (found,) = steady_states(system(admission=admission), [layout(8, running=running)])
+def surplus_state(admission: Admission, running: int = 200, trainers: int = 8) -> SteadyState:
+    (found,) = steady_states(system(admission=admission), [layout(trainers, running=running)])
     assert isinstance(found, SteadyState) and found.staleness is not None
     return found
 
@@ -74,11 +74,13 @@ def test_a_staleness_cap_kept_by_admission_leaves_the_rest_of_so_many_steps_to_t
     assert offset(Admission(max_staleness=3)) == pytest.approx(0.5 + 3 - IN_FLIGHT, abs=1e-3)
 
 
-def test_publications_that_wait_let_a_queue_grow_until_the_longest_sample_is_as_old_as_the_cap() -> None:
-    found = surplus_state(Admission(max_staleness=5, staleness_policy="publication_waits"))
+@pytest.mark.parametrize(("trainers", "cap"), [(8, 5), (12, 3)], ids=["a surplus", "none"])
+def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap(trainers: int, cap: int) -> None:
+    found = surplus_state(Admission(max_staleness=cap, staleness_policy="publication_waits"), trainers=trainers)
     assert found.staleness is not None
     longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
-    assert found.staleness.offset_versions + longest == pytest.approx(5.0)
+    assert found.staleness.offset_versions + longest == pytest.approx(cap)
+    assert found.staleness_max == cap
 
 
 def test_the_smaller_of_two_rooms_counts() -> None:

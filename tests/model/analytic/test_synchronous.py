@@ -51,23 +51,11 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert step.trained_tokens_per_s * step.step_s == pytest.approx(1024 * LENGTHS.mean_tokens)
 
 
-def test_an_update_ends_with_the_slower_of_the_two_sides() -> None:
-    step = colocated_step(system(update=WeightUpdateCost(engine_pause_s=4.0, trainer_blocked_s=3.0, delay_s=1.0)), 16)
-    assert step is not None and step.update_s == 5.0
-
-
 def test_equal_lengths_drain_in_so_many_passes() -> None:
     # 100 passes over 10 requests that hold 50 to 149 tokens each.
     batch = SynchronousBatch(samples=10, running_limit=10, step_samples=10, prompt_tokens=50)
     seconds = decode_batch_s(Affine(0.01, 0.001, 1e-6), CONSTANT, batch)
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
-
-
-def test_equal_lengths_in_three_waves_take_three_times_as_long() -> None:
-    curve = Affine(0.01, 0.001)
-    one = decode_batch_s(curve, CONSTANT, SynchronousBatch(10, 10, 30, 50))
-    three = decode_batch_s(curve, CONSTANT, SynchronousBatch(30, 10, 30, 50))
-    assert three == pytest.approx(3 * one, rel=1e-4)
 
 
 def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:

@@ -343,12 +343,12 @@ def asked_of(folder: Path, trainers: int, samplers: int, running: int | None, te
     return plan_layouts(replace(plan_from(folder, text), asked=AskedLayout(trainers, samplers, running)))
 
 
-def test_a_layout_that_is_asked_about_is_forecast_and_changes_nothing_else(tmp_path: Path) -> None:
-    plain, planned = plan_layouts(plan_from(tmp_path, SMALL_PLAN)), asked_of(tmp_path, 5, 1, 7)
-    assert plain.asked is None
+def test_a_layout_that_is_asked_about_is_forecast_and_changes_nothing_else(small: PlanResult, tmp_path: Path) -> None:
+    planned = asked_of(tmp_path, 5, 1, 7)
+    assert small.asked is None
     assert planned.asked is not None and planned.asked.layout == Layout(5, 1, 7)
-    assert [each.layout for each in planned.candidates] == [each.layout for each in plain.candidates]
-    assert planned.best is not None and plain.best is not None and planned.best.layout == plain.best.layout
+    assert [each.layout for each in planned.candidates] == [each.layout for each in small.candidates]
+    assert planned.best is not None and small.best is not None and planned.best.layout == small.best.layout
     gain = gain_over(planned.asked, planned.best)
     assert gain is not None and gain.high < 0.0
 

@@ -16,10 +16,6 @@ def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> lis
     return [level_s * (1 + random.uniform(-spread, spread)) for _ in range(steps)]
 
 
-def test_a_constant_sequence_is_one_stretch() -> None:
-    assert last_stable_stretch([2.0] * 50) == Stretch(0, 49)
-
-
 def test_the_least_number_of_steps_is_a_stretch_and_one_less_is_none() -> None:
     assert last_stable_stretch([2.0] * LEAST_STEPS_TO_SETTLE) == Stretch(0, LEAST_STEPS_TO_SETTLE - 1)
     assert last_stable_stretch([2.0] * (LEAST_STEPS_TO_SETTLE - 1)) is None

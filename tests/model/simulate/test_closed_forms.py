@@ -17,8 +17,6 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
-from tests.model import golden_system
-from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
 from tests.model.golden_system import Affine
 from tests.nightly import nightly
 
@@ -180,34 +178,6 @@ def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it
     # The form's drain follows the mean number that still runs; the pass of a varying number differs in the tail: 1 %.
     assert measure(runs, lambda run: run.step_s).agrees_with(expected.step_s, 0.01)
     assert {run.staleness.tokens.max for run in runs} == {0}
-
-
-def test_a_golden_layout_that_its_samplers_hold_up_runs_at_the_golden_pace() -> None:
-    engine = golden_system.engine(kv_capacity_tokens=None)
-    system = golden_system.system(engine=engine, admission=Admission())
-    layout = golden_system.layout(13, running=232)
-    run, state = simulate(system, layout, steps=40, seed=1), state_of(system, layout)
-    assert state.step_s == pytest.approx(66.95, abs=0.05)
-    # 40 steps of 1024 samples: the mean length is known to 0.4 %, and so is the step.
-    assert run.step_s == pytest.approx(state.step_s, rel=0.01)
-    assert run.trainer_idle_ratio == pytest.approx(0.297, abs=0.01)
-
-
-@pytest.mark.parametrize(("concurrency", "batch", "load"), [(120, 240, 0.63), nightly(240, 120, 0.92)])
-def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: int, load: float) -> None:
-    lengths = LengthLaw.lognormal(100, 0.25, max_output_tokens=300)
-    step_s = batch * lengths.mean_tokens * 0.01 / concurrency
-    system = System(
-        Workload(lengths, prompt_tokens=0.0, group_size=8, samples_per_step=batch),
-        Engine(1, Affine(0.01, 0.0), max_running=1000),
-        Trainer(batch * lengths.mean_tokens / (load * step_s), seen_gpus=1),
-        admission=Admission(queue_capacity_samples=2 * batch, queue_policy="drop_oldest"),
-    )
-    tail = lengths.group_tail_ratio(8)
-    assert tail == pytest.approx(1.42, abs=0.02), "the published runs' tails are 1.42 and 1.43"
-    found = measure(runs_of(system, Layout(1, 2, concurrency // 2), steps=100), lambda run: run.staleness.samples.mean)
-    expected = group_staleness(concurrency, batch, tail, load, 2.0)
-    assert abs(found.mean - expected) < PUBLISHED_TOLERANCE_VERSIONS
 
 
 def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:

@@ -34,11 +34,15 @@ class Given(Draws):
         return self.listed, [True] * len(self.listed)
 
 
-def engine_with(lengths: list[int], terms: EngineTerms = TERMS) -> SimulatedEngine:
-    samples = Samples(Given(lengths), 1)
+def started(lengths: list[int], draws: type[Given] = Given) -> Samples:
+    samples = Samples(draws(lengths), 1)
     for _ in lengths:
         samples.start_group()
-    engine = SimulatedEngine(0, terms, samples)
+    return samples
+
+
+def engine_with(lengths: list[int], terms: EngineTerms = TERMS, draws: type[Given] = Given) -> SimulatedEngine:
+    engine = SimulatedEngine(0, terms, started(lengths, draws))
     engine.waiting.extend(range(len(lengths)))
     return engine
 
@@ -212,22 +216,13 @@ class Pausing(Given):
         return [1.0] + [0.0] * (len(lengths) - 1), [2] + [0] * (len(lengths) - 1)
 
 
-def pausing_with(lengths: list[int], terms: EngineTerms) -> SimulatedEngine:
-    samples = Samples(Pausing(lengths), 1)
-    for _ in lengths:
-        samples.start_group()
-    engine = SimulatedEngine(0, terms, samples)
-    engine.waiting.extend(range(len(lengths)))
-    return engine
-
-
 @pytest.mark.parametrize(
     ("held", "alone_s", "back_s"), [(True, (7.0, 7.5, 8.0, 8.5), 27.5), (False, (5.0, 5.5, 6.0, 6.5), 23.5)]
 )
 def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_it_is_held(
     held: bool, alone_s: tuple[float, ...], back_s: float
 ) -> None:
-    engine = pausing_with([4, 6], replace(TERMS, away_kv_held=held))
+    engine = engine_with([4, 6], replace(TERMS, away_kv_held=held), Pausing)
     # K is 4 and 6 before the two passes of 4 + K / 2 that both run; then the first leaves with 4 tokens.
     assert engine.resume(0.0) == 6.0 + 7.0
     assert (list(engine.settle(13.0)), engine.paused, engine.running) == ([], [0], 1)
@@ -245,7 +240,7 @@ def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_i
 @pytest.mark.parametrize("voided", [True, False])
 def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool) -> None:
     terms = replace(TERMS, away_kv_held=True, away_kv_voided=voided, kv_kept=False, prefill_s_per_token=0.25)
-    engine = pausing_with([4, 6], terms)
+    engine = engine_with([4, 6], terms, Pausing)
     assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0 + 7.0
     engine.settle(14.0)
     engine.resume(14.0)
@@ -259,7 +254,7 @@ def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool
 
 
 def test_a_place_is_kept_for_what_waits_for_its_environment() -> None:
-    engine = pausing_with([4, 6, 1], replace(TERMS, max_running=2))
+    engine = engine_with([4, 6, 1], replace(TERMS, max_running=2), Pausing)
     engine.resume(0.0)
     engine.settle(13.0)
     engine.most_running = 1  # as its fleet says
@@ -275,20 +270,14 @@ def test_a_place_is_kept_for_what_waits_for_its_environment() -> None:
 
 def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:
     # 2 + 2 prompts and a token each are 6.
-    assert [admitted(replace(TERMS, kv_capacity_tokens=capacity)) for capacity in (5.0, 6.0)] == [1, 2]
-
-
-def admitted(terms: EngineTerms) -> int:
-    engine = engine_with([1, 1], terms)
-    engine.resume(0.0)
-    return engine.running
+    for capacity_tokens, running in ((5.0, 1), (6.0, 2)):
+        engine = engine_with([1, 1], replace(TERMS, kv_capacity_tokens=capacity_tokens))
+        engine.resume(0.0)
+        assert engine.running == running
 
 
 def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms = TERMS) -> EngineFleet:
-    samples = Samples(Given(lengths), 1)
-    for _ in lengths:
-        samples.start_group()
-    return EngineFleet([terms] * engines, places, samples)
+    return EngineFleet([terms] * engines, places, started(lengths))
 
 
 def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:

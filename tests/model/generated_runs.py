@@ -19,6 +19,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
+from tests.model.known_run import pass_costs, stretch, trainer_steps
 
 DEFAULTS: Final = Settings()
 SHORT_STEPS: Final = 16
@@ -187,55 +188,28 @@ def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfi
 
 def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
     """What the hooks would have recorded of it; times of single steps vary by two hundredths, unless they wait less."""
-    rng, steps, system = np.random.default_rng([seed, 14]), simulated.steps, drawn.system
+    rng, count, system = np.random.default_rng([seed, 14]), simulated.steps, drawn.system
     trainers, engines = simulated.trainer_seconds, simulated.engine_totals
     period_s = np.array(simulated.step_periods_s)
-    work_s, publish_s = (trainers.train_s + trainers.phases_s) / steps, trainers.publish_s / steps
+    work_s, publish_s = (trainers.train_s + trainers.phases_s) / count, trainers.publish_s / count
     response_tokens = np.array(simulated.step_trained_tokens)
-    samples = np.full(steps, system.workload.samples_per_step)
-    prompts = np.rint(samples * system.workload.trained_prompt_tokens).astype(np.int64)
-    tokens = response_tokens + prompts
-    noisy_s = work_s * tokens / tokens.mean() * np.exp(0.02 * rng.standard_normal(steps))
+    tokens = trainer_steps(system, period_s, period_s, publish_s, response_tokens).tokens
+    noisy_s = work_s * tokens / tokens.mean() * np.exp(0.02 * rng.standard_normal(count))
     train_s = np.minimum(noisy_s, np.maximum(period_s - publish_s, 1e-6))
-    outside = system.workload.environment_s * float(samples.sum()) / simulated.seconds
-    paused_s = engines.pause_s
-    return Observed(
-        start_ns=0,
-        end_ns=round(simulated.seconds * 1e9),
-        trainer_gpus=drawn.layout.trainer_gpus,
-        engines=simulated.engines,
-        gpus_per_engine=system.engine.gpus,
-        max_running=drawn.layout.max_running,
-        kv_capacity_tokens=None,
-        device_name=None,
-        steps=TrainerSteps(
-            period_s=period_s,
-            train_s=train_s,
-            logprobs_s=np.zeros(steps),
-            publish_s=np.full(steps, publish_s),
-            other_s=np.zeros(steps),
-            wait_s=np.maximum(period_s - train_s - publish_s, 0.0),
-            samples=samples,
-            tokens=tokens,
-            response_tokens=response_tokens,
-            published=np.ones(steps, dtype=np.int64),
-        ),
-        passes=_passes(drawn, simulated, rng),
-        engine_state_s={
+    steps = trainer_steps(system, period_s, train_s, publish_s, response_tokens)
+    return stretch(
+        system,
+        drawn.layout,
+        steps,
+        _passes(drawn, simulated, rng),
+        {
             ("decoding", None): engines.decode_s,
-            ("applying_weights", None): paused_s,
+            ("applying_weights", None): engines.pause_s,
             **{("no_requests", reason): seconds for reason, seconds in simulated.idle_s.items()},
         },
-        lengths=system.workload.lengths,
-        began_samples=int(samples.sum()),
-        prompt_tokens=system.workload.prompt_tokens,
-        group_size=system.workload.group_size,
-        finished_samples=int(samples.sum()),
-        environment_samples=outside,
+        end_ns=round(simulated.seconds * 1e9),
+        environment_samples=system.workload.environment_s * float(steps.samples.sum()) / simulated.seconds,
         delivered=Delivered(int(response_tokens.sum()), sum(simulated.step_dropped_tokens), 0),
-        apply_s=system.update.engine_pause_s,
-        update_delay_s=system.update.engine_pause_s + system.update.delay_s,
-        kv_kept=True,
         staleness=simulated.staleness.tokens.counts,
         oldest_staleness=simulated.staleness.samples.counts,
         load=SeenLoad(
@@ -264,19 +238,7 @@ def _passes(drawn: Drawn, simulated: Simulated, rng: np.random.Generator) -> Pas
     curve = drawn.system.engine.curve
     pass_s = (curve.pass_s(running.astype(np.float64)) + curve.kv_s_per_token * kv_tokens) * np.array(slowness)[engine]
     noisy_s = pass_s * np.exp(0.002 * rng.standard_normal(running.size))
-    return PassCosts(
-        engine=engine,
-        running=running,
-        kv_tokens=kv_tokens,
-        prefills=np.zeros(running.size, dtype=np.bool_),
-        rows=passes,
-        passes=passes,
-        busy_s=passes * noisy_s,
-        between_s=np.zeros(running.size),
-        pass_p50_s=noisy_s,
-        decode_tokens=passes * running,
-        prefill_tokens=np.zeros(running.size, dtype=np.int64),
-    )
+    return pass_costs(running, kv_tokens, passes, noisy_s, engine=engine)
 
 
 def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:

@@ -1,11 +1,13 @@
 """Stretches of runs whose truth is known: every pass and every step takes exactly what a given system says."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.arrays import Counts, Reals
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.forecast.result import ModelConfig
@@ -58,46 +60,89 @@ def observed(
     engines = layout.sampler_gpus // system.engine.gpus
     period_s = state.step_s * np.exp(noise * rng.standard_normal(steps))
     train_s = (state.train_s - system.update.trainer_blocked_s) * np.exp(noise * rng.standard_normal(steps))
-    blocked_s = np.full(steps, system.update.trainer_blocked_s)
-    samples = np.full(steps, system.workload.samples_per_step)
-    response_tokens = np.rint(samples * system.workload.lengths.mean_tokens).astype(np.int64)
-    total_s = float(period_s.sum())
+    tokens = np.full(steps, round(system.workload.samples_per_step * system.workload.lengths.mean_tokens))
     paused_s = engines * system.update.engine_pause_s * steps
-    return Observed(
-        start_ns=0,
-        end_ns=round(total_s * 1e9),
-        trainer_gpus=layout.trainer_gpus,
-        engines=engines,
-        gpus_per_engine=system.engine.gpus,
-        max_running=layout.max_running,
-        kv_capacity_tokens=None,
-        device_name=None,
-        steps=TrainerSteps(
-            period_s=period_s,
-            train_s=train_s,
-            logprobs_s=np.zeros(steps),
-            publish_s=blocked_s,
-            other_s=np.zeros(steps),
-            wait_s=np.maximum(period_s - train_s - blocked_s, 0.0),
-            samples=samples,
-            tokens=np.rint(response_tokens + samples * system.workload.trained_prompt_tokens).astype(np.int64),
-            response_tokens=response_tokens,
-            published=np.ones(steps, dtype=np.int64),
-        ),
-        passes=_passes(system, batches, engines, noise, rng),
-        engine_state_s={("decoding", None): engines * total_s - paused_s, ("applying_weights", None): paused_s},
-        lengths=system.workload.lengths,
-        began_samples=int(samples.sum()),
-        prompt_tokens=system.workload.prompt_tokens,
-        group_size=system.workload.group_size,
-        finished_samples=int(samples.sum()),
-        environment_samples=0.0,
-        delivered=Delivered(int(response_tokens.sum()), 0, 0),
-        apply_s=system.update.engine_pause_s,
-        update_delay_s=system.update.engine_pause_s,
-        kv_kept=True,
+    states = {
+        ("decoding", None): engines * float(period_s.sum()) - paused_s,
+        ("applying_weights", None): paused_s,
+    }
+    return stretch(
+        system,
+        layout,
+        trainer_steps(system, period_s, train_s, system.update.trainer_blocked_s, tokens),
+        _passes(system, batches, engines, noise, rng),
+        states,
         staleness=((0, 1_000), (1, 3_000)),
     )
+
+
+def stretch(
+    system: System,
+    layout: Layout,
+    steps: TrainerSteps,
+    passes: PassCosts,
+    engine_state_s: Mapping[tuple[str, str | None], float],
+    **more: Any,
+) -> Observed:
+    """What hooks record of a run of that system, which drops nothing unless `more` says so."""
+    samples = int(steps.samples.sum())
+    given = {
+        "start_ns": 0,
+        "end_ns": round(float(steps.period_s.sum()) * 1e9),
+        "trainer_gpus": layout.trainer_gpus,
+        "engines": layout.sampler_gpus // system.engine.gpus,
+        "gpus_per_engine": system.engine.gpus,
+        "max_running": layout.max_running,
+        "kv_capacity_tokens": None,
+        "device_name": None,
+        "lengths": system.workload.lengths,
+        "began_samples": samples,
+        "prompt_tokens": system.workload.prompt_tokens,
+        "group_size": system.workload.group_size,
+        "finished_samples": samples,
+        "environment_samples": 0.0,
+        "delivered": Delivered(int(steps.response_tokens.sum()), 0, 0),
+        "apply_s": system.update.engine_pause_s,
+        "update_delay_s": system.update.engine_pause_s + system.update.delay_s,
+        "kv_kept": True,
+    }
+    return Observed(**given | {"steps": steps, "passes": passes, "engine_state_s": engine_state_s} | more)
+
+
+def trainer_steps(
+    system: System, period_s: Reals, train_s: Reals, publish_s: float, response_tokens: Counts
+) -> TrainerSteps:
+    """Steps that train, publish a version and wait for the rest of their time."""
+    nothing_s = np.zeros(period_s.size)
+    samples = np.full(period_s.size, system.workload.samples_per_step)
+    return TrainerSteps(
+        period_s=period_s,
+        train_s=train_s,
+        logprobs_s=nothing_s,
+        publish_s=nothing_s + publish_s,
+        other_s=nothing_s,
+        wait_s=np.maximum(period_s - train_s - publish_s, 0.0),
+        samples=samples,
+        tokens=np.rint(response_tokens + samples * system.workload.trained_prompt_tokens).astype(np.int64),
+        response_tokens=response_tokens,
+        published=np.ones(period_s.size, dtype=np.int64),
+    )
+
+
+def pass_costs(running: Counts, kv_tokens: Reals, passes: Counts, pass_s: Reals, **more: Any) -> PassCosts:
+    """So many passes of each batch, each so long, which decode a token for each request and no prompt."""
+    nothing = np.zeros(running.size)
+    given = {
+        "engine": nothing.astype(np.int64),
+        "prefills": nothing > 0.0,
+        "rows": passes,
+        "busy_s": passes * pass_s,
+        "between_s": nothing,
+        "pass_p50_s": pass_s,
+        "decode_tokens": passes * running,
+        "prefill_tokens": nothing.astype(np.int64),
+    }
+    return PassCosts(**given | {"running": running, "kv_tokens": kv_tokens, "passes": passes} | more)
 
 
 def calibration_of(run: Observed, admission: Admission | None = None, **known: Any) -> Calibration:
@@ -136,16 +181,11 @@ def _passes(
     passes[-1] = 20_000
     curve = system.engine.curve
     pass_s = curve.pass_s(running.astype(np.float64)) + curve.kv_s_per_token * running * context_tokens
-    return PassCosts(
+    return pass_costs(
+        running,
+        running * context_tokens,
+        passes,
+        pass_s,
         engine=np.arange(running.size) % engines,
-        running=running,
-        kv_tokens=running * context_tokens,
-        prefills=np.zeros(running.size, dtype=np.bool_),
-        rows=passes,
-        passes=passes,
         busy_s=passes * pass_s * np.exp(noise * rng.standard_normal(running.size) / 10.0),
-        between_s=np.zeros(running.size),
-        pass_p50_s=pass_s,
-        decode_tokens=passes * running,
-        prefill_tokens=np.zeros(running.size, dtype=np.int64),
     )

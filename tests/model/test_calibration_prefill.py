@@ -11,6 +11,7 @@ from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
 from tests.model.known_run import observed as known_run
+from tests.model.known_run import pass_costs
 
 CURVE = RooflineCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
 """10 ms at 8 requests."""
@@ -23,16 +24,13 @@ def passes(prompts: list[tuple[int, int, float]], *, decode_tokens: int = 0, pas
     count, tokens, seconds = (np.array([1000, *column], dtype=np.float64) for column in zip(*prompts, strict=True))
     tokens[0], pass_s = 0.0, np.append(0.010, seconds[1:])
     prefills = np.arange(count.size) > 0
-    return PassCosts(
-        engine=np.zeros(count.size, dtype=np.int64),
-        running=np.full(count.size, 8),
-        kv_tokens=np.zeros(count.size),
+    return pass_costs(
+        np.full(count.size, 8),
+        np.zeros(count.size),
+        count.astype(np.int64),
+        pass_s,
         prefills=prefills,
         rows=(count / passes_a_row).astype(np.int64),
-        passes=count.astype(np.int64),
-        busy_s=count * pass_s,
-        between_s=np.zeros(count.size),
-        pass_p50_s=pass_s,
         decode_tokens=np.where(prefills, decode_tokens * count, 8 * count).astype(np.int64),
         prefill_tokens=(count * tokens).astype(np.int64),
     )

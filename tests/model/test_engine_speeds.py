@@ -20,28 +20,17 @@ from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
-from tests.model.known_run import observed, slowed, steady
+from tests.model.known_run import observed, pass_costs, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
 
 def passes(*slowness: float, running: int = 8, prefills: bool = False) -> PassCosts:
     """Ten passes of every engine, each so many times as long as the curve says; 1,000 tokens are resident."""
-    engines = len(slowness)
+    engines = np.arange(len(slowness))
     pass_s = np.array(slowness) * (CURVE.pass_s(float(running)) + 1_000 * 1e-6)
-    return PassCosts(
-        engine=np.arange(engines),
-        running=np.full(engines, running),
-        kv_tokens=np.full(engines, 1_000.0),
-        prefills=np.full(engines, prefills),
-        rows=np.full(engines, 1),
-        passes=np.full(engines, 10),
-        busy_s=10 * pass_s,
-        between_s=np.zeros(engines),
-        pass_p50_s=pass_s,
-        decode_tokens=np.full(engines, 10 * running),
-        prefill_tokens=np.zeros(engines, dtype=np.int64),
-    )
+    of_each = np.full(engines.size, running), np.full(engines.size, 1_000.0), np.full(engines.size, 10)
+    return pass_costs(*of_each, pass_s, engine=engines, prefills=np.full(engines.size, prefills))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Staleness equals a count over single tokens in plain Python; other files, orders or clocks change no answer."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -227,10 +227,6 @@ def assert_same(left: Mapping[str, pl.DataFrame], right: Mapping[str, pl.DataFra
             assert list(other) == near, name
 
 
-def rows_of(tables: Mapping[str, Sequence[Row]], change: Callable[[Row], Row]) -> dict[str, list[Row]]:
-    return {table: [change(row) for row in rows] for table, rows in tables.items()}
-
-
 @pytest.mark.parametrize("seed", [1, nightly(0)])
 def test_the_same_rows_in_more_files_give_the_same_answers(seed: int, tmp_path: Path) -> None:
     run = random_run(seed)
@@ -259,7 +255,8 @@ def test_moving_every_clock_moves_times_and_changes_nothing_else(by_ns: int, tmp
     def moved(row: Row) -> Row:
         return row | {name: row[name] + by_ns for name in {*TIMES, *WORKER_TIMES} & set(row)}
 
-    there = answers_of(write_run(tmp_path, [moved(w) for w in run.workers], **rows_of(run.tables, moved)))
+    tables = {table: [moved(row) for row in rows] for table, rows in run.tables.items()}
+    there = answers_of(write_run(tmp_path, [moved(w) for w in run.workers], **tables))
     instants = pl.selectors.by_name(
         "start_ns", "end_ns", "bucket_start_ns", "publish_start_ns", "applied_ns", "first_start_ns", "tail_start_ns",
         "last_finish_ns", "wait_from_ns", "wait_to_ns", "time_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns",

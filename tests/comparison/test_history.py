@@ -150,13 +150,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: P
     assert len(rlscope.list_runs(tmp_path / "runs")) == 1
 
 
-def test_nothing_is_written_beside_a_run(tmp_path: Path, analysed: list[Path]) -> None:
-    run = small_run(tmp_path / "runs" / "a")
-    before = sorted(run.rglob("*"))
-    rlscope.list_runs(tmp_path / "runs")
-    assert sorted(run.rglob("*")) == before
-
-
 def test_a_relative_cache_folder_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert cache_folder() == Path.home() / ".cache" / "rlscope" / "runs"

@@ -1,5 +1,7 @@
 """Whether a difference is more than noise: exact cases, thresholds, and rates of false alarms over many pairs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -103,10 +105,6 @@ def made_up_for(rng: np.random.Generator, count: int) -> StepSeries:
     return StepSeries(tokens, np.ones(count))
 
 
-def half_widths(pairs: list[Difference]) -> list[float]:
-    return [(each.high - each.low) / 2.0 for each in pairs if each.low is not None and each.high is not None]
-
-
 @pytest.mark.parametrize("count", [40, 80])
 def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates_vary(count: int) -> None:
     """Their blocks alone say four times as much."""
@@ -116,7 +114,8 @@ def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates
     spread = float(np.std([run.value for run in runs], ddof=1)) / 100.0
     held = [each.low <= 0.0 <= each.high for each in pairs if each.low is not None and each.high is not None]
     assert len(held) == 60 and sum(held) >= 54  # 57 of 60 at 95%.
-    assert 1.0 <= float(np.median(half_widths(pairs))) / (1.96 * np.sqrt(2.0) * spread) <= 1.7
+    half_widths = [(each.high - each.low) / 2.0 for each in pairs if each.low is not None and each.high is not None]
+    assert 1.0 <= float(np.median(half_widths)) / (1.96 * np.sqrt(2.0) * spread) <= 1.7
 
 
 def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_interval() -> None:
@@ -142,10 +141,6 @@ def test_a_detectable_difference_is_detected_in_most_pairs() -> None:
     assert sum(found) >= 70
 
 
-def with_p(p_value: float | None) -> Difference:
-    return Difference(1.0, 2.0, "absolute", 1.0, p_value=p_value, is_significant=p_value is not None)
-
-
 @pytest.mark.parametrize(
     ("p_values", "significant"),
     [
@@ -158,7 +153,9 @@ def with_p(p_value: float | None) -> Difference:
     ],
 )
 def test_many_differences_are_significant_by_holms_thresholds(p_values, significant) -> None:
-    assert [each.is_significant for each in corrected([with_p(each) for each in p_values])] == significant
+    plain = Difference(1.0, 2.0, "absolute", 1.0)
+    tested = [replace(plain, p_value=each, is_significant=each is not None) for each in p_values]
+    assert [each.is_significant for each in corrected(tested)] == significant
 
 
 def test_correction_never_makes_a_noisy_difference_significant() -> None:

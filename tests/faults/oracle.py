@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
+from unittest.mock import patch
 
 from rlscope import pipeline
-from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
-from rlscope.analysis.interval import Interval
-from rlscope.analysis.run_facts import measure_throughput
+from rlscope.analysis import advise
 from rlscope.errors import RlscopeError
-from rlscope.trace.store import OpenRun
+from rlscope.model.forecast.result import NoModelResult
 from tests.faults.mutations import Mutation
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -93,7 +92,7 @@ def _answer(folder: Path, whole: bool) -> dict[str, Any]:
     try:
         if whole:
             _every_format(folder)
-        facts, lines = pipeline.read_run(folder, _facts)
+        facts, lines = _facts(folder)
     except RlscopeError as error:
         return {"end": "refused", "facts": {}, "lines": [str(error)]}
     except BaseException:
@@ -101,26 +100,21 @@ def _answer(folder: Path, whole: bool) -> dict[str, Any]:
     return {"end": "seen", "facts": facts, "lines": lines}
 
 
-def _facts(run: OpenRun) -> tuple[dict[str, Any], list[str]]:
+def _facts(folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The numbers of an analysis without the model, and what it says of the data."""
-    grid = pipeline.focused_grid(run)
-    answers = pipeline._ask_all(run, grid, (*pipeline.QUESTIONS, *pipeline.DRAWN))
-    evidence = pipeline._evidence(run, answers, pipeline.say_nothing)
-    judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
-    losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
-    verdict = judge(
-        evidence.run.total_gpus, evidence.run.steps, answers["ledger_timeline"], grid.bucket_ns, judged, losses, None
-    )
+    with patch.object(advise, "advise", lambda *_: NoModelResult("not asked")):
+        analysis = pipeline.analyze(folder)
+    run, verdict = analysis.run, analysis.verdict
     facts = {
-        "run": (evidence.run.steps, evidence.run.tokens_trained, evidence.run.samples_trained, evidence.run.total_gpus),
-        "duration_s": evidence.run.duration_s,
-        "ledger": [(each.role, each.state, each.reason, each.gpu_ns) for each in evidence.ledger.states],
+        "run": (run.steps, run.tokens_trained, run.samples_trained, run.total_gpus),
+        "duration_s": run.duration_s,
+        "ledger": [(each.role, each.state, each.reason, each.gpu_ns) for each in analysis.ledger.states],
         "verdict": (verdict.bottleneck, [(each.cause, each.gpu_s) for each in verdict.losses]),
-        "throughput": str(measure_throughput(evidence.run, answers)),
-        "staleness": str(evidence.staleness),
-        "answers": {name: answers[name].write_json() for name in SETTLED},
+        "throughput": str(analysis.throughput),
+        "staleness": str(analysis.staleness),
+        "answers": {name: analysis.answers[name].write_json() for name in SETTLED},
     }
-    return json.loads(json.dumps(facts)), lines_of(evidence.data_quality)
+    return json.loads(json.dumps(facts)), lines_of(analysis.data_quality)
 
 
 SETTLED: Final = (

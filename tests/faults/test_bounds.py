@@ -22,11 +22,6 @@ def write_engine(folder: Path, spans: Spans) -> Path:
     return write_run(folder, [worker("e0", "sampler", 0, 40)], engine_steps=rows)
 
 
-def is_covered(spans: Spans, instant: int) -> bool:
-    """Whether any row covers the nanosecond."""
-    return any(start <= instant < end for start, end in spans)
-
-
 @pytest.mark.parametrize("spans", [NESTED, STAIRS, ONE_OVER_ALL], ids=["nested", "stairs", "one over all"])
 def test_each_nanosecond_of_rows_that_overlap_belongs_to_the_one_that_started_last(
     spans: Spans, tmp_path: Path
@@ -39,7 +34,7 @@ def test_each_nanosecond_of_rows_that_overlap_belongs_to_the_one_that_started_la
     assert owners == {
         instant: max(start for start, end in spans if start <= instant < end)
         for instant in range(40)
-        if is_covered(spans, instant)
+        if any(start <= instant < end for start, end in spans)
     }
 
 

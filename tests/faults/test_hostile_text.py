@@ -39,9 +39,9 @@ TEXTS = (*HOSTILE_TEXTS, "\ud800", "\udcff\udcfe", "\x85\u2028", "\u2066x", "%0A
 def test_no_format_holds_what_its_reader_would_take_for_a_command(text: str) -> None:
     assert NOT_TEXT.search(for_terminal(text)) is None
     assert "\n" not in one_line(text)
-    assert ElementTree.fromstring(ElementTree.tostring(_element(text), encoding="unicode")).text == (
-        for_xml(text) or None
-    )
+    element = ElementTree.Element("x")
+    element.text = for_xml(text)
+    assert ElementTree.fromstring(ElementTree.tostring(element, encoding="unicode")).text == (for_xml(text) or None)
     assert "\n" not in for_github(text, is_property=True)
     assert not {":", ","} & set(for_github(text, is_property=True))
     assert json.loads(as_json({"a": [text]})) == {"a": [for_terminal(text)]}
@@ -49,12 +49,6 @@ def test_no_format_holds_what_its_reader_would_take_for_a_command(text: str) -> 
     assert not for_csv(text).startswith(("=", "+", "-", "@", "\t"))
     assert "<" not in for_markdown(text)
     assert "\n" not in for_markdown(text)
-
-
-def _element(text: str) -> ElementTree.Element:
-    element = ElementTree.Element("x")
-    element.text = for_xml(text)
-    return element
 
 
 def hostile_run(folder: Path, text: str) -> Path:

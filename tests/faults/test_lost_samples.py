@@ -14,15 +14,11 @@ from rlscope.trace.store import open_run
 from tests.faults.runs import Recorder, store_run
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-RECORDERS: list[tuple[Recorder, Callable[[Path], None]]] = [("closed", delete), ("closed", cut), ("plain", cut)]
+RECORDERS: list[tuple[Recorder, Callable[[Path], None]]] = [("closed", Path.unlink), ("closed", cut), ("plain", cut)]
 
 
 @pytest.mark.parametrize(("recorder", "damage"), RECORDERS)

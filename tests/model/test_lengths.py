@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import CensoredData, ecdf
 
 from rlscope.model.lengths import GroupLengths, LengthLaw
@@ -62,16 +60,6 @@ def test_a_length_of_zero_is_drawn_as_one_token() -> None:
     assert set(law.draw(np.random.default_rng(0), 50).tolist()) == {1}
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
-def test_finished_samples_alone_are_their_own_law(lengths: list[int]) -> None:
-    law = LengthLaw.from_samples(lengths, [True] * len(lengths))
-    shares = np.bincount(lengths)[sorted(set(lengths))] / len(lengths)
-    assert law.support.tolist() == sorted(set(lengths))
-    assert law.probabilities == pytest.approx(shares)
-    assert law.mean_tokens == pytest.approx(np.mean(lengths))
-    assert law.unseen_ratio == 0.0
-
-
 def test_unfinished_samples_count_as_at_least_as_long_as_they_are() -> None:
     # Alive after 1: 3/4. After 3, with two left: 3/4 * 1/2. What is left has only been seen unfinished.
     law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], max_output_tokens=6)
@@ -82,11 +70,6 @@ def test_unfinished_samples_count_as_at_least_as_long_as_they_are() -> None:
 def test_without_a_cap_what_was_never_seen_to_end_stands_on_the_longest_sample() -> None:
     law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False])
     assert points(law) == {1.0: 0.25, 3.0: 0.375, 4.0: 0.375}
-
-
-def test_a_sample_that_ends_where_another_is_cut_off_ends_first() -> None:
-    law = LengthLaw.from_samples([2, 2, 5], [True, False, True])
-    assert points(law) == {2.0: pytest.approx(1 / 3), 5.0: pytest.approx(2 / 3)}
 
 
 def test_a_sample_at_the_cap_has_ended_whatever_it_says() -> None:

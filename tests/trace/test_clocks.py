@@ -14,12 +14,9 @@ import pytest
 from benchmarks.token_simulator import Layout, Limits, Responses, Rollouts, Updates, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from benchmarks.token_simulator.recording import ORIGIN_NS
-from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.data_quality import _clock_gaps, _clock_offsets, assess_quality
-from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import close_ledger, ledger_timeline
-from rlscope.analysis.run_facts import gather_facts
-from rlscope.pipeline import focused_grid
+from rlscope.model.forecast.result import NoModelResult
+from rlscope.pipeline import analyze
 from rlscope.trace.clocks import ONE_CLOCK
 from rlscope.trace.query import ask, ask_own, standard_arguments
 from rlscope.trace.store import OpenRun, open_run
@@ -77,16 +74,11 @@ def made() -> MadeRun:
     return made_run()
 
 
-@cache
-def as_it_was(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], int], list[tuple[str, int]]]:
-    with open_run(made().write(folder, {})) as run:
-        assert not run.clocks.corrected
-        return counted(run), states(run), latencies(run)
-
-
 @pytest.fixture(scope="module")
 def true(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return as_it_was(tmp_path_factory.mktemp("true") / "run")
+    with open_run(made().write(tmp_path_factory.mktemp("true") / "run", {})) as run:
+        assert not run.clocks.corrected
+        return counted(run), states(run), latencies(run)
 
 
 def spread_ns(run: OpenRun) -> int:
@@ -260,44 +252,19 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
         assert (run.clocks.corrected, run.clocks.bad_pairs, run.clocks.contradiction_ns) == (set(), 0, 0)
 
 
-_OF_A_VERDICT: Final = (
-    "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes", "row_faults",
-    "worker_devices",
-)  # fmt: skip
-
-
-def verdict(run: OpenRun) -> tuple[str, dict[str, float]]:
-    """The bottleneck, and the GPU-seconds of each loss."""
-    grid = focused_grid(run)
-    arguments = standard_arguments(run) | {name: getattr(grid, name) for name in grid.__slots__}
-    answers = {name: ask(run, name, arguments) for name in _OF_A_VERDICT}
-    close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
-    timeline = ledger_timeline(answers["ledger"])
-    judged = Interval(grid.from_ns, grid.to_ns)
-    losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
-    facts = gather_facts(run, answers)
-    return judge(facts.total_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses).bottleneck, {
-        each.cause: each.gpu_s for each in losses
-    }
-
-
-@pytest.fixture(scope="module")
-def recorded() -> tuple[str, dict[str, float]]:
-    with open_run(VLLM_TRL) as run:
-        return verdict(run)
-
-
 @pytest.mark.parametrize("by_s", [5.0, nightly(60.0)])
 def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
-    by_s: float, recorded: Any, tmp_path: Path
+    by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rlscope.analysis.advise.advise", lambda *_: NoModelResult("not asked"))
     hosts = {"sampler": "b", "trainer-rollouts": "b", "trainer": "a"}
     folder = put_on_hosts(VLLM_TRL, tmp_path / "run", hosts, {"b": off(by_s)}, queue_host="b")
     with open_run(folder) as run:
         assert run.clocks.corrected == {"b"}
-        bottleneck, losses = verdict(run)
-        assert bottleneck == recorded[0]
-        assert losses == pytest.approx(recorded[1], abs=2 * spread_ns(run) / NS)
+        recorded, skewed = (analyze(each, also_ask=()).verdict for each in (VLLM_TRL, folder))
+        assert skewed.bottleneck == recorded.bottleneck
+        lost = [{each.cause: each.gpu_s for each in verdict.losses} for verdict in (skewed, recorded)]
+        assert lost[0] == pytest.approx(lost[1], abs=2 * spread_ns(run) / NS)
         waits = ask_own(run, "SELECT min(taken_ns - queued_ns) AS least FROM deliveries")
         assert waits.item() >= 0
 

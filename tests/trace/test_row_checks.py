@@ -2,18 +2,11 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from rlscope_otel.schema import arrow_schema
 
 from rlscope.trace.footers import LONGEST_TEXT_BYTES
 from rlscope.trace.impossible_values import possible_rows
-from tests.trace_folder import engine_row, sample_row
-
-
-def table(name: str, *rows: dict[str, Any]) -> pa.Table:
-    schema = arrow_schema(name)
-    return pa.Table.from_pylist([{column: row.get(column) for column in schema.names} for row in rows], schema=schema)
+from tests.trace_folder import engine_row, sample_row, table_of
 
 
 @pytest.mark.parametrize(
@@ -38,13 +31,15 @@ def table(name: str, *rows: dict[str, Any]) -> pa.Table:
 )
 def test_a_sample_that_cannot_be_is_left_out_alone(changed: dict[str, Any], is_possible: bool) -> None:
     sound = dict(sample_row("a", "e0", [(0, 0, 1)]))
-    rows, left_out = possible_rows(table("samples", sound, {**sound, "sample_id": "b", **changed}, sound), "samples")
+    rows, left_out = possible_rows(
+        table_of("samples", [sound, {**sound, "sample_id": "b", **changed}, sound]), "samples"
+    )
     assert rows["sample_id"].to_pylist() == (["a", "b", "a"] if is_possible else ["a", "a"])
     assert left_out == 3 - rows.num_rows
 
 
 def test_rows_in_order_are_the_very_same() -> None:
-    rows = table("engine_steps", dict(engine_row("e0", 0, 1)))
+    rows = table_of("engine_steps", [engine_row("e0", 0, 1)])
     assert possible_rows(rows, "engine_steps") == (rows, 0)
     empty = rows.slice(0, 0)
     assert possible_rows(empty, "engine_steps") == (empty, 0)

@@ -132,16 +132,6 @@ def test_prompts_show_the_slope_that_one_batch_size_does_not(
     assert told.high_s - told.low_s < 0.75 * (free.high_s - free.low_s)
 
 
-def test_hardware_narrows_what_one_batch_size_leaves_open() -> None:
-    points = DecodePoints.of([32.0], true_s(np.array([32.0]), np.array([32_000.0])), rows=1000, kv_tokens=32_000.0)
-    with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
-    truth_s = float(true_s(np.array(256.0), np.array(256_000.0)))
-    median_s, low_s, high_s = with_hardware.pass_interval(256, 256_000)
-    assert low_s < truth_s < high_s
-    assert median_s == pytest.approx(truth_s, rel=0.15)
-    assert high_s - low_s < 0.3 * np.subtract(*alone.pass_interval(256, 256_000)[:0:-1])
-
-
 def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:
     nothing = DecodePoints.of([], [])
     fit = fitted(nothing, PRIOR)

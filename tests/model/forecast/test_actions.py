@@ -602,11 +602,6 @@ def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own()
     assert ranking.first is found
 
 
-def test_a_limit_that_is_far_away_is_not_listed():
-    ranking, _, _ = ranked(of_small("trainers"), Admission(100_000))
-    assert all(each.what != "queue_capacity_samples" for each in ranking.actions)
-
-
 @pytest.mark.parametrize(
     ("gain", "p95", "kind", "first"),
     [

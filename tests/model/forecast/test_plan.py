@@ -28,7 +28,7 @@ from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
-from rlscope.planning.schema import EXAMPLE, read_plan
+from rlscope.planning.schema import read_plan
 from tests.model import golden_system
 from tests.planning.small_plan import SMALL_PLAN
 
@@ -333,10 +333,6 @@ def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(sm
 def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
     with pytest.raises(UnplannableError, match="parameters of the model, their bytes or its experts"):
         planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
-
-
-def test_the_example_is_a_plan() -> None:
-    assert plan_of(read_plan(EXAMPLE)).gpus == 32
 
 
 def asked_of(folder: Path, trainers: int, samplers: int, running: int | None, text: str = SMALL_PLAN) -> PlanResult:

@@ -1,6 +1,5 @@
 """From what a run shows to what the model says of it, on runs whose truth is known."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 
@@ -22,7 +21,7 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
-from rlscope.model.forecast.result import ModelConfig, ModelResult, TimeAndCost, model_run
+from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
@@ -43,12 +42,6 @@ def told(run: Observed) -> tuple[Recommendation, Ranking]:
         forecasts = forecasts_of(found)
         advice = recommend(found, forecasts, grounds)
         return advice, rank_actions(found, run, forecasts, advice, grounds, Granularity(1), Settings())
-
-
-def warnings_of(run: Observed, question: ModelConfig) -> Collection[str]:
-    """Of a model of which no figure is looked at."""
-    with few_draws():
-        return model_run(run, None, question).warnings
 
 
 @cache
@@ -153,19 +146,13 @@ def test_the_recommended_layout_is_near_the_true_best_of_all():
     assert spreads == sorted(spreads, reverse=True)
 
 
-@cache
-def beside_another_run() -> Calibration:
-    """Steps of one size tell no overhead. Twice the trainer GPUs take two thirds of the time, whatever part of a step
-    it is that does not shrink: the draws hold many parts, all of which come out at about that time.
-    """
+def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
+    # Steps of one size tell no overhead. Twice the trainer GPUs take two thirds of the time, whatever part of a step it
+    # is that does not shrink: the draws hold many parts, all of which come out at about that time.
     run = observed()
     other = OtherRun("other", 4, replace(run.steps, train_s=run.steps.train_s / 1.5))
-    return calibration_of(run, others=(other,))
-
-
-def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
-    found = beside_another_run()
-    assert np.ptp(found.training.overhead_draws) > 0.2 * observed().steps.train_s.mean()
+    found = calibration_of(run, others=(other,))
+    assert np.ptp(found.training.overhead_draws) > 0.2 * run.steps.train_s.mean()
     spreads = {doubt.source: doubt.spread_ratio for doubt in _uncertainties(found, Layout(4, 6, 64))}
     assert spreads["trainer_rate"] < 0.01
     assert spreads["trainer_scaling"] < 0.08
@@ -213,8 +200,9 @@ def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_m
     held: float | None, contradicted: bool
 ):
     run = replace(observed(steps=12), prefetched_batches=held)
-    found = warnings_of(run, replace(QUESTION, prefetched_batches=1.0))
-    assert ("ahead_contradicted" in found) is contradicted
+    with few_draws():
+        found = model_run(run, None, replace(QUESTION, prefetched_batches=1.0))
+    assert ("ahead_contradicted" in found.warnings) is contradicted
 
 
 def test_lengths_that_drift_are_said_to():

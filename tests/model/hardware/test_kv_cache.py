@@ -37,13 +37,6 @@ def test_the_safe_batch() -> None:
     assert safe_batch(LOAD, CAPACITY_TOKENS) == pytest.approx(232.2, abs=0.05)
 
 
-def test_groups_of_like_lengths_leave_room_for_fewer() -> None:
-    alone = safe_batch(LOAD, CAPACITY_TOKENS, group_size=8)
-    alike = safe_batch(LOAD, CAPACITY_TOKENS, group_size=8, group_correlation=0.3)
-    assert alone == pytest.approx(safe_batch(LOAD, CAPACITY_TOKENS))
-    assert alike == pytest.approx(213.05, abs=0.01)
-
-
 @pytest.mark.parametrize(("group_size", "group_correlation", "alike"), [(1, 0.0, 1.0), (8, 0.3, 1 + 7 * 0.3)])
 def test_the_safe_batch_leaves_its_standard_deviations_free(
     group_size: int, group_correlation: float, alike: float

@@ -147,11 +147,6 @@ def test_where_response_lengths_drift_the_window_has_their_latest(steps: int, gr
     assert window.start_ns == (5 + first - 2) * 10**9
 
 
-def test_there_is_no_window_without_enough_periods() -> None:
-    assert steady_window(steps_of([1.0] * (LEAST_STEPS_TO_SETTLE - 1))) is None
-    assert steady_window(steps_of([1.0] * LEAST_STEPS_TO_SETTLE)) is not None
-
-
 def stepped(before: float, after: float, steps: int = 40, at: int = 20) -> list[float]:
     """A series of two levels, with a little noise that is the same around both."""
     random = Random(7)

@@ -156,10 +156,6 @@ def test_a_trainer_carries_the_phases_and_the_range_of_tokens_is_kept() -> None:
     assert (found.least_tokens, found.most_tokens) == (1000.0, 3000.0)
 
 
-def test_the_same_seed_gives_the_same_draws() -> None:
-    assert (fit(*steps(30)).rate_draws == fit(*steps(30)).rate_draws).all()
-
-
 @pytest.mark.parametrize(("tokens", "seconds"), [([], []), ([1.0], [0.0]), ([0.0], [1.0]), ([1.0, 2.0], [1.0])])
 def test_steps_without_positive_tokens_and_seconds_are_refused(tokens: list[float], seconds: list[float]) -> None:
     with pytest.raises(ValueError, match="positive tokens and seconds"):

@@ -32,6 +32,7 @@ from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
 from rlscope.reports.text.names import WARNINGS, scaling_sentence
 from rlscope.trace.store import open_run
+from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
 
@@ -167,9 +168,9 @@ def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
 @cache
 def model(*others: OtherRun) -> ModelResult:
     """Two trainer GPUs and six engines; training scales perfectly."""
-    return model_run(
-        observed(), None, replace(QUESTION, admission=Admission(queue_capacity_samples=512), others=others)
-    )
+    question = replace(QUESTION, admission=Admission(queue_capacity_samples=512), others=others)
+    with few_draws(calibrations=200):
+        return model_run(observed(), None, question)
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:
@@ -256,7 +257,8 @@ def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
     world = replace(PLAIN, training=training, limits=Limits(), kv_capacity_tokens=None)
     for trainers in (4, 2):
         simulate_world(world, Layout(trainers, 8 - trainers, 16), 20, trainers, tmp_path / str(trainers))
-    said = analyze(tmp_path / "4", constraints=Constraints(also=(tmp_path / "2",))).model
+    with few_draws(calibrations=200):
+        said = analyze(tmp_path / "4", constraints=Constraints(also=(tmp_path / "2",)), also_ask=()).model
     assert isinstance(said, ModelResult)
     training = said.calibration.training
     assert (training.seen_gpus, training.scaling_seen_at) == (4, (2,))

@@ -31,6 +31,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.text.comparison import pair_blocks
 from tests.comparison.made_runs import made_run
 from tests.kept import kept
+from tests.model.few_draws import few_draws
 
 EVEN = [2.0] * 20
 
@@ -41,7 +42,8 @@ def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tok
     responses = replace(PLAIN.responses, max_output_tokens=max_output_tokens, median_tokens=median_tokens)
     with TemporaryDirectory() as folder:
         simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
-        return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
+        with few_draws():
+            return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
 
 
 def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max_running: int | None) -> ComparedRun:

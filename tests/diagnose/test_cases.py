@@ -1,10 +1,15 @@
 """Each rule finds what its case file says, and every threshold of a rule has cases that a nudge of it would change."""
 
-from functools import cache
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
+import polars as pl
 import pytest
 
 from rlscope import diagnose
@@ -12,6 +17,8 @@ from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
 from rlscope.pipeline import find_problems, read_run
+from rlscope.trace.query import Grid, ask
+from rlscope.trace.store import OpenRun
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 
@@ -19,12 +26,46 @@ RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
 
 
+class Asked(dict[str, pl.DataFrame]):
+    """The answers about a case's run, each asked for when it is first read: a rule reads a few of many."""
+
+    def __init__(self, case: Case, run: OpenRun, grid: Grid, names: Sequence[str]) -> None:
+        super().__init__()
+        self.run: OpenRun | None = run
+        self._case, self._grid, self._names = case, grid, set(names)
+
+    def __missing__(self, name: str) -> pl.DataFrame:
+        if name not in self._names:
+            raise KeyError(name)
+        with self._case.open() if self.run is None else nullcontext(self.run) as run:
+            self[name] = ask(run, name, asdict(self._grid))
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names or super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
+
+    def pop(self, name: str) -> pl.DataFrame:
+        answer = self[name]
+        self._names.discard(name)
+        del self[name]
+        return answer
+
+
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
     """What the case's run shows to the rules; one that starts to read what only the page draws fails."""
-    with CASES[file, name].open() as run, patch("rlscope.pipeline.find_all") as given:
+    with (
+        CASES[file, name].open() as run,
+        patch("rlscope.pipeline._ask_all", partial(Asked, CASES[file, name])),
+        patch("rlscope.pipeline.find_all") as given,
+    ):
         find_problems(run)
-    (evidence,) = given.call_args.args
+        (evidence,) = given.call_args.args
+        RULES[file].find(evidence)
+    evidence.answers.run = None
     return evidence
 
 

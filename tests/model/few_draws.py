@@ -9,11 +9,11 @@ from rlscope.model.forecast import actions, ranking, recommend, result, simulate
 
 
 @contextmanager
-def few_draws() -> Iterator[None]:
-    """While it lasts; nothing that is kept may be made in it."""
+def few_draws(calibrations: int = 12) -> Iterator[None]:
+    """While it lasts; nothing that is kept may be made in it. calibrations: draws of a calibration."""
     with ExitStack() as patched:
         for module, name, value in (
-            (calibration, "DRAWS", 12),
+            (calibration, "DRAWS", calibrations),
             (actions, "DRAWS", 8),
             (ranking, "DRAWS", 8),
             (result, "PREDICTED_DRAWS", 12),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +15,7 @@ from rlscope.comparison.attribution import Promise, SettingChange, _reaches, mer
 from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, StateKey, flattened, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
-from rlscope.comparison.runs import Pair, compare_runs
+from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.model.arrays import Reals
@@ -52,15 +51,6 @@ def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max
     return replace(run, facts=replace(run.facts, **split), max_running=max_running)  # type: ignore[arg-type]
 
 
-def significant(pair: Pair) -> list[str]:
-    """Everything that is called significant."""
-    found = pair.differences
-    rows = [row.quantity for row in found.quantities if row.difference.is_significant]
-    rows += [row.learned for row in found.learning if row.difference.is_significant]
-    shares = [part for each in found.breakdowns if each.name == "role_share" for part in each.parts]
-    return [*rows, *(part.name for part in shares if part.difference is not None and part.difference.is_significant)]
-
-
 def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscope.Comparison) -> None:
     (found,) = pair.pairs
     rate, said = found.differences.row("tokens_per_s"), found.attribution
@@ -84,24 +74,6 @@ def test_a_change_that_was_not_recommended_is_asked_of_the_model(
     said = found.attribution.promise
     assert said is not None and (said.is_recommended, said.rank, said.target) == (False, None, None)
     assert said.gain_ratio.value < 0 and said.measured_ratio < 0
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("name", "before", "after"),
-    [
-        ("layout", (Layout(6, 2, 32), 2), (Layout(4, 4, 32), 1)),
-        ("response_lengths", (Layout(3, 5, 32), 1, 1200), (Layout(3, 5, 32), 2, 1200, 300)),
-    ],
-)
-def test_one_known_change_is_named_as_the_largest_cause(
-    name: str, before: tuple[Any, ...], after: tuple[Any, ...]
-) -> None:
-    (pair,) = compare_runs(recorded(*before), [recorded(*after)]).pairs
-    assert pair.attribution.causes[0].name == name
-    rate = pair.differences.row("tokens_per_s")
-    assert rate.is_significant and rate.change is not None
-    assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
 
 
 @pytest.fixture(scope="module")
@@ -262,12 +234,6 @@ def test_a_length_factor_changes_the_mean_after_the_cut_by_what_was_asked(change
     factor = length_factor(law, 100, change)
     mean = np.minimum(law.support * factor, 100.0).mean()
     assert mean == pytest.approx(50.5 * (1 + change), rel=1e-4)
-
-
-@pytest.mark.nightly
-def test_two_recordings_of_one_setting_do_not_differ() -> None:
-    (pair,) = compare_runs(recorded(Layout(4, 4, 32), 1), [recorded(Layout(4, 4, 32), 2)]).pairs
-    assert significant(pair) == [] and pair.attribution.causes == ()
 
 
 def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:

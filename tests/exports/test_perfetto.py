@@ -1,6 +1,5 @@
 """A Perfetto trace read back: its states are the ledger, its flows end, its times are ordered."""
 
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -283,26 +282,3 @@ def test_an_answer_in_pages_is_the_answer_in_its_order(run_dir: Path) -> None:
         pages = [page.rows() for page in ask_in_pages(run, "state_intervals", arguments, page_rows=3)]
     assert [len(page) for page in pages[:-1]] == [3] * (len(pages) - 1) and len(pages) > 2
     assert [row for page in pages for row in page] == whole
-
-
-def test_trace_processor_computes_the_same_totals(run_dir: Path, tmp_path: Path) -> None:
-    """Where it is installed: it is a program of its own, which the package would otherwise download."""
-    program = shutil.which("trace_processor_shell")
-    if program is None:
-        pytest.skip("trace_processor_shell is not installed")
-    api = pytest.importorskip("perfetto.trace_processor")
-    written = rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace")
-    with api.TraceProcessor(trace=str(written.path), config=api.TraceProcessorConfig(bin_path=program)) as processor:
-        asked = processor.query(
-            "SELECT process.name AS worker, slice.name AS state, sum(slice.dur) AS state_ns FROM slice "
-            "JOIN process_track ON slice.track_id = process_track.id JOIN process USING (upid) "
-            "WHERE process_track.name = 'state' GROUP BY 1, 2"
-        )
-        found = Counter({(row.worker, row.state): row.state_ns for row in asked})
-        assert [row.n for row in processor.query("SELECT count(*) AS n FROM flow")] == [2]
-        problems = processor.query("SELECT name FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0")
-        assert [row.name for row in problems] == []
-    expected: Counter[tuple[str, str]] = Counter()
-    for (worker_id, state, _), state_ns in ledger_of(run_dir).items():
-        expected[worker_id, state] += state_ns
-    assert found == expected

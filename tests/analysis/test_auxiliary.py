@@ -14,11 +14,19 @@ from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import brief_of
-from tests.kept import TRACES, analysed
+from tests.kept import TRACES
+from tests.model.few_draws import few_draws
 from tests.trace_folder import activity, engine_row, write_rows
 
 TRACE: Final = "overproduction"
 SECOND_NS: Final = 10**9
+
+
+@pytest.fixture(scope="module")
+def alone() -> AnalysisResult:
+    """The trace as it was recorded."""
+    with few_draws():
+        return analyze(TRACES / TRACE, also_ask=())
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     for table, own in (("engine_steps", passes), ("activities", scoring)):
         (folder / table).mkdir(exist_ok=True)
         write_rows(folder, table, "judge-0", own)
-    return analyze(folder, also_ask=())
+    with few_draws():
+        return analyze(folder, also_ask=())
 
 
 def without_the_judge(analysis: AnalysisResult) -> dict[str, Any]:
@@ -60,12 +69,13 @@ def without_the_judge(analysis: AnalysisResult) -> dict[str, Any]:
     return document
 
 
-def test_verdict_model_actions_and_findings_are_those_without_a_judge(judged: AnalysisResult) -> None:
-    assert without_the_judge(judged) == without_the_judge(analysed(TRACE))
+def test_verdict_model_actions_and_findings_are_those_without_a_judge(
+    judged: AnalysisResult, alone: AnalysisResult
+) -> None:
+    assert without_the_judge(judged) == without_the_judge(alone)
 
 
-def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult) -> None:
-    alone = analysed(TRACE)
+def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult, alone: AnalysisResult) -> None:
     assert (judged.run.auxiliary_gpus, judged.run.total_gpus) == (2, alone.run.total_gpus + 2)
     own = {state.state: state.share_ratio for state in judged.ledger.states if state.role == "auxiliary"}
     assert own == {
@@ -83,11 +93,13 @@ def card_of(analysis: AnalysisResult) -> str:
     return " ".join(shown.getvalue().split())
 
 
-def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(judged: AnalysisResult) -> None:
+def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
+    judged: AnalysisResult, alone: AnalysisResult
+) -> None:
     card = card_of(judged)
     assert "Auxiliary" in card
     assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
-    assert "auxiliary" not in card_of(analysed(TRACE))
+    assert "auxiliary" not in card_of(alone)
 
 
 def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:

@@ -23,7 +23,7 @@ SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
 RATE = "throughput.steady_tokens_per_s"
 
 
-def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 40) -> Path:
+def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 24) -> Path:
     """A step of so many tokens every two seconds, the first part of it spent waiting."""
     return write_run(
         folder,

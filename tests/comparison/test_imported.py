@@ -10,7 +10,7 @@ import pytest
 import rlscope
 from rlscope.comparison.attribution import setting_changes
 from rlscope.comparison.differences import differences_of
-from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
+from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings, run_of
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.reports.text.comparison import compared_runs
@@ -31,9 +31,12 @@ def without(run: ComparedRun, *columns: str) -> ComparedRun:
     return replace(run, table=replace(run.table, **dict.fromkeys(columns)))
 
 
-def test_two_logs_are_compared_by_their_steps_under_their_own_names(tmp_path: Path) -> None:
-    other = shutil.copy(LOG, tmp_path / "tuesday.log")
-    compared = rlscope.compare(LOG, other)
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> rlscope.Comparison:
+    return rlscope.compare(LOG, shutil.copy(LOG, tmp_path_factory.mktemp("logs") / "tuesday.log"))
+
+
+def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared: rlscope.Comparison) -> None:
     (pair,) = compared.pairs
     assert [run.name for run in compared.runs] == ["verl_console", "tuesday"]
     assert pair.differences.basis == "steady"
@@ -88,10 +91,12 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
 
 
-def test_a_log_beside_a_part_of_itself_is_said_and_has_no_time_until_an_engine_has_the_weights(tmp_path: Path) -> None:
+def test_a_log_beside_a_part_of_itself_is_said_and_has_no_time_until_an_engine_has_the_weights(
+    compared: rlscope.Comparison, tmp_path: Path
+) -> None:
     lines = LOG.read_text().splitlines(keepends=True)
     (tmp_path / "part.log").write_text("".join(lines[:39]))
-    (pair,) = rlscope.compare(LOG, tmp_path / "part.log").pairs
+    (pair,) = compare_runs(compared.baseline, [run_of(rlscope.analyze(tmp_path / "part.log", page=False))]).pairs
     assert CompareWarningKind.SAME_STEPS in [each.kind for each in pair.warnings]
     assert pair.differences.row("update_s").before is None and pair.differences.row("update_s").after is None
 

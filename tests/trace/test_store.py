@@ -224,16 +224,21 @@ def test_a_folder_without_run_json_a_file_and_a_path_to_nothing_are_refused(tmp_
             analyze(path)
 
 
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with names that others would match."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("run1", "run", "runs", "other", "runner"):
+        write_run(folder / name, [worker("t9")], train_steps=[train_row("t9", 0, 1, step) for step in range(50)])
+    return folder
+
+
 @pytest.mark.parametrize(
     "name",
     ["a run", "run[1]", "run*", "run?", "{run,other}", "it's", 'say "run"', "läuft-実行-🏃", "-run", "a%20b", "$HOME"],
 )
-def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_match(
-    name: str, tmp_path: Path
-) -> None:
-    for sibling in ("run1", "run", "runs", "other", "runner"):
-        write_run(tmp_path / sibling, [worker("t9")], train_steps=[train_row("t9", 0, 1, step) for step in range(50)])
-    assert read(small_run(tmp_path / name)) == ({}, [1, 2])
+def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_match(name: str, beside: Path) -> None:
+    assert read(small_run(beside / name)) == ({}, [1, 2])
 
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_and_the_list_says_why(
